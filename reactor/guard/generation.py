@@ -662,7 +662,6 @@ def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
         oom_order.want(None)
         return unordered
-    oom_order.kills_groups = settings.kubernetes is None
     return oom_order.want
 
 

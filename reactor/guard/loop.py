@@ -420,7 +420,7 @@ class Daemon:
                 yield
             finally:
                 with self._ends.guard():
-                    self._oom_order.give_back_now()  # its line is to be in the journal
+                    self._oom_order.restore_now()  # its line is to be in the journal
                 with trio.CancelScope(shield=True):
                     await self._steward.finish()
                 self._steward_scope.cancel()

@@ -1,146 +1,241 @@
-"""What the processes of pods had before the OOM killer's order was written: remembered, and saved.
+"""What the processes of pods had before the OOM killer's order was written, and how they get it again.
 
-The file outlives the guard. It is valid for one boot, and names a process by its id and start time.
+The file outlives the guard. It is valid for one boot, and names a process by its id and start time. What a
+process was born with it has from its parent, wherever it has moved to since: it is found in /proc, by a score
+that was written, its start since then, and its kinship or cgroup.
+
+Imports little: a process beside the guard restores by this while nobody else is there (oom_restorer.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-from collections.abc import Collection, Mapping, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from reactor.act.one_process import never_matcher
-from reactor.guard.process_survey import Seen
-from reactor.kernel.small_file import KeptFile, document_of
-from reactor.model.pod_lists import ProcessVictim
-from reactor.model.pods import Pod
-from reactor.policy.oom_order import may_be_raised
-from reactor.policy.process_victims import in_order, is_spared
+from reactor.errors import ReactorError
+from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.oom_score import Birth, open_process, read_birth, read_score, write_score
 
-_LOG: Final = logging.getLogger("reactor.oom")
 NAME: Final = "oom-order.json"
-MOST_PROCESSES: Final = 512  # of the first pod, and of all others together
-_VERSION: Final = 1
+AT_ONCE: Final = 8  # processes between two turns of the loop: 0.3 ms
+_VERSION: Final = 2
 _MAX_BYTES: Final = 4 << 20
-_MOST_KNOWN: Final = 4 * MOST_PROCESSES
+_ROUNDS: Final = 8  # what is restored may fork meanwhile
+_REMEDY: Final = "grant CAP_SYS_RESOURCE, and CAP_DAC_OVERRIDE for processes of others than root"
 
 
 @dataclass(slots=True, kw_only=True)
 class Held:
-    """A pod in which scores were written: `written` is which, `own` what its processes had.
+    """A pod in which scores were written: which, from when on (in clock ticks since boot), and what was.
 
-    `own` is by process id: start time and score. `least` is the lowest score of a cgroup's processes, by the
-    cgroup's inode: for a process of which no parent is known. `is_grouped`: memory.oom.group was set.
-    `rule`: one process of the pod is to go first, not all of them.
+    `own` is by process id: start time and score.
     """
 
     uid: str
     key: str
     cgroup: str
-    inode: int | None
-    spared: tuple[str, ...] = ()
+    since_ticks: int
     written: set[int] = field(default_factory=set)
     own: dict[int, tuple[int, int]] = field(default_factory=dict)
-    least: dict[int, int] = field(default_factory=dict)
-    is_grouped: bool = False
-    rule: ProcessVictim | None = None
 
-    @classmethod
-    def of(cls, pod: Pod) -> Held:
-        """Return a pod in which nothing was written yet."""
-        return cls(
-            uid=pod.uid,
-            key=pod.key,
-            cgroup=pod.cgroup or "",
-            inode=pod.cgroup_inode,
-            spared=pod.spared_cgroups,
-            rule=pod.process_victim,
-        )
+    def own_score(self, pid: int, born: Birth, score: int) -> int:
+        """Return what a process of the pod has of its own: before it was written to, or set by itself."""
+        known = self.own.get(pid)
+        if score not in self.written:
+            return score
+        if known is not None and known[0] == born.start_ticks:
+            return known[1]
+        if born.start_ticks < self.since_ticks:
+            return score
+        return self.inherited(born, score)
 
-    def first_process(self, seen: Sequence[Seen]) -> int | None:
-        """Return which of these processes goes first, as the guard chooses it; None: all of them do."""
-        if self.rule is None:
-            return None
-        is_never = never_matcher(self.rule.never)
-        scores = {one.pid: self.own_score(one) for one in seen}
-        for process in in_order(one.memory for one in seen if one.memory is not None):
-            score = scores[process.pid]
-            if may_be_raised(score) and not is_spared(process, score, is_never, ()):
-                return process.pid
-        return None
+    def inherited(self, born: Birth, score: int) -> int:
+        """Return the own score of what was born with a score that was written here."""
+        for relative in (born.parent, born.session):
+            if relative in self.own:
+                return self.own[relative][1]
+        return min((own for _, own in self.own.values()), default=score)
 
-    def own_score(self, seen: Seen) -> int:
-        """Return what a process has of its own: before it was written to, or set by itself since."""
-        if seen.score not in self.written:
-            return seen.score
-        for pid in (seen.pid, seen.parent):
-            known = self.own.get(pid)
-            if known is not None and (known[0] == seen.start_ticks or pid == seen.parent):
-                return known[1]
-        return self.least.get(seen.directory, min(self.least.values(), default=seen.score))
-
-    def note(self, seen: Seen) -> int:
-        """Take note of a process, and return its own score."""
-        own = self.own_score(seen)
-        self.own[seen.pid] = (seen.start_ticks, own)
-        self.least[seen.directory] = min(self.least.get(seen.directory, own), own)
-        return own
-
-    def forget_but(self, pids: Collection[int]) -> None:
-        """Forget processes that are not among these where many are known: a pod may fork without end."""
-        if len(self.own) > _MOST_KNOWN:
-            self.own = {pid: known for pid, known in self.own.items() if pid in pids}
+    def is_kin(self, born: Birth) -> bool:
+        """Return whether a process is a child of one that is known here, or of its session."""
+        return born.parent in self.own or born.session in self.own
 
 
-class OwnScoresFile(KeptFile[Sequence[Held]]):
-    """Keeps what processes had. Small: it is written by the loop where it lies in memory."""
+def document_of(held: Sequence[Held], boot_id: str) -> dict[str, Any]:
+    """Return the file's content, for JSON."""
+    return {
+        "version": _VERSION,
+        "boot_id": boot_id,
+        "pods": [
+            {
+                "uid": one.uid,
+                "key": one.key,
+                "cgroup": one.cgroup,
+                "since_ticks": one.since_ticks,
+                "written": sorted(one.written),
+                "own": one.own,
+            }
+            for one in held
+        ],
+    }
 
-    def __init__(self, path: Path, boot_id: Path) -> None:
-        failure = "order of the OOM killer: not taken, since what was can't be saved"
-        super().__init__(path, self._document, failure, _LOG)
-        self._boot_id = boot_id
 
-    def load(self) -> Sequence[Held]:
-        """Return what was left during this boot."""
-        try:
-            present = self._boot_id.read_text().strip()
-        except OSError:
-            return ()
+def read_own_scores(path: str, boot_id: str) -> list[Held]:
+    """Return what the file says was written during this boot; nothing where there is none.
 
-        def parse(content: bytes) -> Sequence[Held]:
-            document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-            return [_held(one) for one in document["pods"]] if document["boot_id"] == present else ()
-
-        return self._restore(_MAX_BYTES, parse) or ()
-
-    def _document(self, held: Sequence[Held]) -> object:
-        return {
-            "version": _VERSION,
-            "boot_id": self._boot_id.read_text().strip(),
-            "pods": [
-                {**dataclasses.asdict(one), "written": sorted(one.written), "spared": list(one.spared)}
-                for one in held
-            ],
-        }
-
-    def _is_small(self) -> bool:
-        return sum(len(held.own) for held in self._shown[0]) <= MOST_PROCESSES
+    Raises OSError, and ValueError for a file of another kind.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return []
+    try:
+        document = json.loads(content[:_MAX_BYTES])
+        if document["version"] != _VERSION:
+            raise ValueError(f"not of version {_VERSION}")
+        return [_held(one) for one in document["pods"]] if document["boot_id"] == boot_id else []
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _held(document: Mapping[str, Any]) -> Held:
-    """Return what one entry of the file says. Raises ValueError, KeyError, TypeError, AttributeError."""
-    inode = document["inode"]
     return Held(
         uid=str(document["uid"]),
         key=str(document["key"]),
         cgroup=str(document["cgroup"]),
-        inode=None if inode is None else int(inode),
-        spared=tuple(str(one) for one in document["spared"]),
+        since_ticks=int(document["since_ticks"]),
         written={int(score) for score in document["written"]},
         own={int(pid): (int(start), int(score)) for pid, (start, score) in document["own"].items()},
-        least={int(inode): int(score) for inode, score in document["least"].items()},
-        is_grouped=document["is_grouped"] is True,
     )
+
+
+class ScoreWriter:
+    """Writes scores of processes below `proc`; `refused` is why one could not be written."""
+
+    def __init__(self, proc: str) -> None:
+        self.proc = proc
+        self.refused: str | None = None
+
+    def write(self, pid: int, start_ticks: int, score: int, only_if: set[int] | None = None) -> bool:
+        """Set the score of a process that was started then, if its score is one of `only_if`."""
+        process = -1
+        try:
+            process = open_process(pid, self.proc)
+            if read_birth(process).start_ticks != start_ticks:
+                return False
+            if only_if is not None and read_score(process) not in only_if:
+                return False
+            write_score(process, score)
+        except OSError as error:
+            if error.errno not in GONE and not isinstance(error, ProcessLookupError):
+                self.refused = f"an oom_score_adj was refused: {error.strerror}; {_REMEDY}"
+            return False
+        except (ReactorError, ValueError):  # no process that could be read
+            return False
+        finally:
+            if process >= 0:
+                close_descriptor(process)
+        return True
+
+
+class Restoration(ScoreWriter):
+    """Gives all processes their own scores again, `steps` a few at a time. Called twice, it changes nothing.
+
+    `restored` counts them. `is_complete` is set once none is found any more: until then, and where one was
+    refused, what was written must not be forgotten.
+    """
+
+    def __init__(self, held: Sequence[Held], proc: str) -> None:
+        super().__init__(proc)
+        self.restored = 0
+        self.is_complete = False
+        self._held = held
+        self._written = frozenset(score for one in held for score in one.written)
+
+    def run(self) -> None:
+        """Restore all of it here and now."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """Restore those that are known, then go through all processes until none is found."""
+        for one in self._held:
+            for number, (pid, (start_ticks, own)) in enumerate(list(one.own.items())):
+                self.restored += self.write(pid, start_ticks, own, one.written - {own})
+                if number % AT_ONCE == 0:
+                    yield
+        for _ in range(_ROUNDS if self._held else 0):
+            before = self.restored
+            pids = [int(name) for name in os.listdir(self.proc) if name.isdecimal()]
+            for number, pid in enumerate(pids):
+                self._restore_stray(pid)
+                if number % AT_ONCE == 0:
+                    yield
+            if self.restored == before:
+                self.is_complete = self.refused is None
+                return
+        self.is_complete = not self._held
+
+    def _restore_stray(self, pid: int) -> None:
+        try:
+            with open(f"{self.proc}/{pid}/oom_score_adj", "rb") as file:
+                score = int(file.read(16))
+            if score not in self._written:
+                return
+            process = open_process(pid, self.proc)
+            try:
+                born = read_birth(process)
+            finally:
+                close_descriptor(process)
+        except (OSError, ReactorError, ValueError):  # gone
+            return
+        own = self._own_score(pid, born, score)
+        if own is not None and own != score:
+            self.restored += self.write(pid, born.start_ticks, own, {score})
+
+    def _own_score(self, pid: int, born: Birth, score: int) -> int | None:
+        """Return the own score of a process that has one that was written; None where it is another's."""
+        held = [one for one in self._held if score in one.written]
+        for one in held:
+            known = one.own.get(pid)
+            if known is not None and known[0] == born.start_ticks:
+                return known[1]
+        held = [one for one in held if one.since_ticks <= born.start_ticks]
+        if not held:
+            return None
+        for one in held:
+            if one.is_kin(born):
+                return one.inherited(born, score)
+        cgroup = self._cgroup(pid)
+        for one in held:
+            if _is_in(cgroup, one.cgroup):
+                return one.inherited(born, score)
+        # A pod beside it may have such a score from a kubelet. Elsewhere nobody writes any like it.
+        for one in held:
+            if not _is_in(cgroup, os.path.dirname(one.cgroup)):
+                return one.inherited(born, score)
+        return None
+
+    def _cgroup(self, pid: int) -> str:
+        """Return a process's cgroup by the memory controller, or by the only hierarchy."""
+        found = ""
+        try:
+            with open(f"{self.proc}/{pid}/cgroup", "rb") as file:
+                for line in file.read().split(b"\n"):
+                    number, _, rest = line.partition(b":")
+                    controllers, _, path = rest.partition(b":")
+                    if b"memory" in controllers.split(b","):
+                        return os.fsdecode(path)
+                    if number == b"0":
+                        found = os.fsdecode(path)
+        except OSError:
+            pass
+        return found
+
+
+def _is_in(cgroup: str, above: str) -> bool:
+    return cgroup == above or cgroup.startswith(f"{above.rstrip('/')}/")

@@ -34,7 +34,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, NodeCondition, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.storage import with_storage
@@ -221,7 +221,6 @@ class Passes:
         self.is_powerless = self._dry_run or not can_be_evicted(pods)
         if not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
             self._parts.recount_oom_kills(self.known.pods)
-            self._order_under_pressure(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
     def _tell_why_not_by_the_kernel(self, attempts: Sequence[EvictionAttempt]) -> None:
@@ -329,7 +328,9 @@ class Passes:
             self.is_near = True
             is_chosen = any(pod.process_victim is not None for pod in first)
             self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
-            if first:  # none while an eviction is waited for: the order stays as it is
+            if self.known.state.slowdowns:  # what fills the node is no pod
+                self._parts.oom_order(None)
+            elif first:  # none while an eviction is waited for: the order stays as it is
                 self._parts.oom_order(first_of(first), pods, used, memory)
             if warrants is not None:
                 self._give_warrant(warrants, pods, used, prepared, now_seconds)
@@ -339,8 +340,7 @@ class Passes:
                 self.is_near = False
                 self._choice_due_seconds = math.inf
                 self._rest()
-            if NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
-                self._parts.oom_order(None)
+            self._parts.oom_order(None)
 
     def _is_claimed(self) -> bool:
         """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""
@@ -368,20 +368,6 @@ class Passes:
     def is_choice_due(self, now_seconds: float) -> bool:
         """Return whether the processes of a prepared pod, of which one is to go, are to be read again."""
         return now_seconds >= self._choice_due_seconds
-
-    def _order_under_pressure(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Keep the order of the kernel's OOM killer true where memory was short and is not any more."""
-        if self.is_near or NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
-            return
-        hard = {threshold.signal for threshold in self._settings.thresholds if is_hard_memory(threshold)}
-        crossed = {
-            signal: seen for signal, seen in memory.items() if signal in hard and seen.absurdity is None
-        }
-        used = self._parts.usages.memory()
-        pods = self._to_decide_over(now_seconds)
-        first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-        if first:
-            self._parts.oom_order(first_of(first), pods, used, memory)
 
     def _give_warrant(
         self,

@@ -30,14 +30,15 @@ _STAT_BYTES: Final = 4096
 
 
 class Birth(NamedTuple):
-    """When a process was started, in clock ticks since boot, its parent if that lives, and its size."""
+    """When a process was started, in clock ticks since boot, its parent if that lives, size and session."""
 
     start_ticks: int
     parent: int
     resident_pages: int
+    session: int
 
 
-def open_process(pid: int, proc: Path = PROC) -> int:
+def open_process(pid: int, proc: Path | str = PROC) -> int:
     """Return a descriptor of a process, for the caller to close. Raises OSError where it is gone."""
     return os.open(f"{proc}/{pid}", _DIRECTORY)
 
@@ -57,7 +58,7 @@ def write_score(process: int, score: int) -> None:
 
 
 def read_birth(process: int) -> Birth:
-    """Return when and by whom a process was started, and its size.
+    """Return when and by whom a process was started, its size and session.
 
     Raises OSError, KernelInterfaceError.
     """
@@ -66,7 +67,7 @@ def read_birth(process: int) -> Birth:
     fields = raw.rpartition(b")")[2].split()
     if len(fields) < 22:
         raise KernelInterfaceError("/proc/PID/stat", raw[:64], "24 fields and more")
-    return Birth(*(parse_integer(fields[at], "/proc/PID/stat") for at in (19, 1, 21)))
+    return Birth(*(parse_integer(fields[at], "/proc/PID/stat") for at in (19, 1, 21, 3)))
 
 
 def _read(process: int, name: str, most_bytes: int) -> bytes:

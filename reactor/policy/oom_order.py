@@ -1,14 +1,18 @@
-"""The order in which the kernel's OOM killer takes pods, made that of the policy by oom_score_adj.
+"""Which pods the kernel's OOM killer must not take before the one that the policy evicts first.
 
 The kernel kills the process of the most points: its memory, and a thousandth of the limit that was met for
-each point of oom_score_adj (oom_badness(), mm/oom_kill.c). So a score that is lower by a pod's request makes
-the points its usage above the request, by which pods of one priority are ranked, and goes on doing so when no
-guard is there that could write another one:
+each point of oom_score_adj (oom_badness(), mm/oom_kill.c). By the policy a pod comes before the first one as
+soon as it uses so much: `overtakes_at_bytes`. A pod that its own score would bring there sooner is lowered to
+the score by which its points are the first's at that usage. Nothing else is ever written:
 
-    the first         1000, less its request
-    its contenders    the same, with what their requests are: pods of no higher priority that may take so much
-                      until the limit is met that they come before the first. Whoever does is killed
-    all others        so far behind that nothing they can take brings them before the first
+    no score is raised   what is no pod's, a pod that came later, and one that may not be evicted come before
+                         a pod as they would have, or sooner
+    all or none          if one pod can't be lowered so far, the others keep their scores: between two pods
+                         that both are lowered the one that grows goes first, between one that is and one that
+                         is not it might not
+    by differences       a pod is favoured by what the pods differ in, in what they use and request, and where
+                         the limit is a part of the machine by that part of it: in an OOM kill of the machine
+                         it weighs no more bytes than it does in one of that limit
 """
 
 from __future__ import annotations
@@ -18,10 +22,9 @@ from typing import Final
 
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
-from reactor.policy.oom_score import SANDBOX
 
-FIRST: Final = 1000  # the highest there is
-_STEP: Final = 50  # few different scores, so that what was written is told from what was not
+_MARK: Final = 7  # what is written ends in this digit: no person writes such a score, a kubelet one in ten
+_STEP: Final = 10  # a hundredth of the limit: a smaller difference is none
 
 
 def first_of(ranked: Sequence[Pod]) -> Pod | None:
@@ -29,36 +32,50 @@ def first_of(ranked: Sequence[Pod]) -> Pod | None:
     return next((pod for pod in ranked if pod.critical_because is None), None)
 
 
-def may_be_raised(score: int) -> bool:
-    """Return whether a process of the first pod may be given the highest score.
+def points_bytes(score: int, resident_bytes: int, limit_bytes: int) -> int:
+    """Return the kernel's points of a process, in bytes."""
+    return resident_bytes + score * limit_bytes // 1000
 
-    One that the kernel may not kill keeps its score, as does one that is protected like a pause container or
-    a container runtime.
+
+def overtakes_at_bytes(
+    pod: Pod, used_bytes: int, first: Pod, first_used_bytes: int, *, room_bytes: int, limit_bytes: int
+) -> int:
+    """Return at which usage a pod comes before the first one by the policy.
+
+    A little more than it can reach by taking all the room that is left until the limit is met, where that
+    does not bring it before the first.
     """
-    return score > SANDBOX
+    request_bytes = pod.requests.get(Resource.MEMORY, 0)
+    first_excess_bytes = first_used_bytes - first.requests.get(Resource.MEMORY, 0)
+    beyond_bytes = used_bytes + room_bytes + limit_bytes * _STEP // 1000
+    if pod.preference != first.preference:
+        at_bytes = 0 if pod.preference < first.preference else beyond_bytes
+    elif pod.priority == first.priority:
+        at_bytes = request_bytes + first_excess_bytes
+    elif pod.priority < first.priority or first_excess_bytes <= 0:
+        at_bytes = request_bytes
+    else:
+        at_bytes = beyond_bytes
+    return min(at_bytes, beyond_bytes)
 
 
-def score_by_request(request_bytes: int, limit_bytes: int) -> int:
-    """Return the score by which a pod's points are its usage above what it requests, and a constant.
+def highest_score(first_points_bytes: int, at_bytes: int, held_elsewhere_bytes: int, limit_bytes: int) -> int:
+    """Return the score of a pod's processes by which it comes before the first one at this usage, not sooner.
 
-    The highest one where the limit is not known.
+    The kernel counts by processes: `held_elsewhere_bytes` are what the pod holds in others than its largest.
     """
-    return FIRST if limit_bytes <= 0 else max(0, FIRST - -(-1000 * request_bytes // limit_bytes))
+    return (first_points_bytes - at_bytes + held_elsewhere_bytes) * 1000 // max(1, limit_bytes)
 
 
-def is_contender(pod: Pod, used_bytes: int, first: Pod, first_used_bytes: int, room_bytes: int) -> bool:
-    """Return whether a pod may come before the first one by taking what is left until the limit is met."""
-    if pod.critical_because is not None or pod.priority > first.priority:
-        return False
-    excess_bytes = used_bytes - pod.requests.get(Resource.MEMORY, 0)
-    return excess_bytes + room_bytes > first_used_bytes - first.requests.get(Resource.MEMORY, 0)
+def score_to_write(own: int, highest: int, limit_bytes: int, machine_bytes: int) -> int | None:
+    """Return what a process with this score of its own is to have, and `highest` at the most; never more.
 
-
-def most_of_others(used_bytes: int, room_bytes: int, limit_bytes: int) -> int:
-    """Return the highest score that leaves a pod behind the first one whatever it still takes.
-
-    `used_bytes` are the pod's, `room_bytes` what it may take until the limit of `limit_bytes` is met. Never
-    below 0: a negative score is a privilege.
+    `machine_bytes` are the machine's memory and swap. None where it can't be so low.
     """
-    gap = 1000 * (used_bytes + room_bytes) // max(1, limit_bytes) + 2
-    return max(0, (FIRST - gap) // _STEP * _STEP)
+    if own - highest < _STEP:
+        return own
+    if highest < 0:  # a negative score is a privilege
+        return None
+    wanted = own - (own - highest) * limit_bytes // max(1, limit_bytes, machine_bytes)
+    marked = wanted + (_MARK - wanted) % _STEP
+    return marked if own - marked >= _STEP else own

@@ -205,10 +205,10 @@ def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
     if first is None:
         return
     count = f"{first['processes']} process{'' if first['processes'] == 1 else 'es'}"
-    whole = ", killed as a whole" if first["oom_group"] else ""
+    behind = f"{order['others']} process{'' if order['others'] == 1 else 'es'} of others behind it"
     screen.say(
         f"OOM killer's order: {first['pod']} first ({count} at oom_score_adj "
-        f"{first['oom_score_adj']}{whole}) since {moment(first['since'])}"
+        f"{first['oom_score_adj']}), {behind}, since {moment(first['since'])}"
     )
 
 

@@ -54,6 +54,14 @@ class RunningDaemon:
         }
         self.config_path.write_text(json.dumps(document))
 
+    def be_the_machine(self, mib: int) -> None:
+        """Have the daemon take its virtual node for the whole machine, which then has so much memory."""
+        meminfo = self.directory / "meminfo"
+        lines = (f"{name}: {mib << 10} kB\n" for name in ("MemTotal", "MemFree", "MemAvailable"))
+        meminfo.write_text("".join(lines))
+        mount = 'mount --bind "$1" /proc/meminfo && shift && exec "$@"'
+        self.inside = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh", str(meminfo)]
+
     def start(self, *arguments: str) -> str:
         """Start the daemon and wait until it says that it is ready; return what it says with that."""
         notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

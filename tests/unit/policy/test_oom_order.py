@@ -1,22 +1,33 @@
-"""Who goes first where the kernel's OOM killer chooses, and how far behind the others stay."""
+"""Which pods are not to come before the first where the kernel's OOM killer chooses, and what that takes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from reactor.model.pod_lists import Preference
 from reactor.policy.oom_order import (
-    FIRST,
     first_of,
-    is_contender,
-    may_be_raised,
-    most_of_others,
-    score_by_request,
+    highest_score,
+    overtakes_at_bytes,
+    points_bytes,
+    score_to_write,
 )
 from tests.support.builders import make_pod
 
 MIB = 1 << 20
+LIMIT = 500 * MIB  # two points are a MiB
+STEP = LIMIT // 100
+
+
+def overtakes_at_mib(pod, used_mib: int, first, first_mib: int, room_mib: int = 400) -> float:
+    found = overtakes_at_bytes(
+        pod, used_mib * MIB, first, first_mib * MIB, room_bytes=room_mib * MIB, limit_bytes=LIMIT
+    )
+    return found / MIB
 
 
 def test_the_first_that_may_be_evicted_goes_first() -> None:
@@ -25,55 +36,124 @@ def test_the_first_that_may_be_evicted_goes_first() -> None:
     assert first_of([critical]) is None
 
 
-@pytest.mark.parametrize(("score", "may_be"), [(-1000, False), (-999, False), (-998, False), (-997, True)])
-def test_what_is_protected_like_a_pause_container_keeps_its_score(score: int, may_be: bool) -> None:  # noqa: FBT001
-    assert may_be_raised(score) is may_be
+@pytest.mark.parametrize(
+    ("request_mib", "priority", "first_request_mib", "at_mib"),
+    [
+        (0, 0, 0, 200),  # as much
+        (50, 0, 0, 250),  # as much above the request
+        (50, 0, 100, 150),
+        (50, -1, 0, 50),  # above its request: its priority is lower
+        (50, 1, 0, 505),  # never: 100 MiB, all that is left, and a hundredth of the limit
+        (50, 1, 300, 50),  # the first is within its request
+        (50, 0, 300, -50),
+    ],
+)
+def test_pod_comes_before_the_first_at_the_usage_by_which_the_policy_has_it_first(
+    request_mib: int, priority: int, first_request_mib: int, at_mib: int
+) -> None:
+    pod = make_pod("other", request_mib * MIB, priority)
+    assert at_mib == overtakes_at_mib(pod, 100, make_pod("hog", first_request_mib * MIB), 200)
 
 
-@pytest.mark.parametrize("used_mib", [0, 1, 100, 300, 500])
-@pytest.mark.parametrize("room_mib", [0, 32, 200])
-def test_no_other_pod_has_as_many_points_whatever_it_still_takes(used_mib: int, room_mib: int) -> None:
-    limit_bytes = 512 * MIB
-    pages = limit_bytes // 4096
-    first_points = FIRST * pages // 1000  # of a process that holds nothing
-    most = most_of_others(used_mib * MIB, room_mib * MIB, limit_bytes)
-    other_points = (used_mib + room_mib) * MIB // 4096 + most * (pages // 1000)
-    assert 0 <= most
-    assert other_points < first_points or most == 0
+def test_pod_that_can_not_grow_so_much_is_put_no_farther_behind_than_it_can_grow() -> None:
+    assert 135 == overtakes_at_mib(make_pod("other"), 100, make_pod("hog"), 200, room_mib=30)
 
 
-def test_others_never_get_a_privilege() -> None:
-    assert most_of_others(600 * MIB, 0, 512 * MIB) == 0
-    assert most_of_others(600 * MIB, 0, 0) == 0
+@pytest.mark.parametrize(("preference", "at_mib"), [(Preference.PREFER, 0), (Preference.AVOID, 505)])
+def test_pod_that_the_operator_prefers_comes_before_the_first_and_one_to_be_avoided_never(
+    preference: Preference, at_mib: int
+) -> None:
+    pod = replace(make_pod("other"), preference=preference)
+    assert at_mib == overtakes_at_mib(pod, 100, make_pod("hog"), 200)
 
 
-@pytest.mark.parametrize(("request_mib", "score"), [(0, 1000), (1, 998), (256, 500), (512, 0), (600, 0)])
-def test_points_are_the_usage_above_the_request(request_mib: int, score: int) -> None:
-    assert score_by_request(request_mib * MIB, 512 * MIB) == score
-
-
-def test_request_counts_for_nothing_where_the_limit_is_not_known() -> None:
-    assert score_by_request(MIB, 0) == 1000
+def test_at_that_usage_it_has_the_points_of_the_first() -> None:
+    first_points = points_bytes(1000, 200 * MIB, LIMIT)
+    score = highest_score(first_points, 250 * MIB, 0, LIMIT)
+    assert 900 == score
+    assert first_points == points_bytes(score, 250 * MIB, LIMIT)
+    in_two = highest_score(first_points, 250 * MIB, 50 * MIB, LIMIT)
+    assert first_points == points_bytes(in_two, 200 * MIB, LIMIT)
 
 
 @pytest.mark.parametrize(
-    ("used_mib", "request_mib", "priority", "is_one"),
+    ("own", "highest", "machine", "written"),
     [
-        (171, 0, 0, True),
-        (170, 0, 0, False),  # not with all that is left
-        (271, 100, 0, True),
-        (271, 200, 0, False),
-        (500, 0, 10, False),  # its priority is higher
-        (171, 0, -10, True),
+        (1000, 500, LIMIT, 507),
+        (1000, 508, LIMIT, 517),
+        (1000, 985, LIMIT, 987),
+        (1000, 991, LIMIT, 1000),  # no difference
+        (1000, 988, LIMIT, 1000),
+        (300, 500, LIMIT, 300),  # never higher than its own
+        (0, 0, LIMIT, 0),
+        (0, -500, LIMIT, None),  # never a privilege
+        (-997, -500, LIMIT, -997),
+        (5, -3, LIMIT, 5),
+        (1000, 500, 2 * LIMIT, 757),  # half of the machine: half as much
+        (1000, 500, 100 * LIMIT, 1000),  # a hundredth: it weighs nothing
+        (1000, 500, 0, 507),
     ],
 )
-def test_contender_is_who_may_overtake_the_first(
-    used_mib: int,
-    request_mib: int,
-    priority: int,
-    is_one: bool,  # noqa: FBT001
+def test_what_is_written_is_not_above_its_own_nor_below_0_and_weighs_what_the_pods_differ_in(
+    own: int, highest: int, machine: int, written: int | None
 ) -> None:
-    pod = make_pod("other", request_mib * MIB, priority)
-    assert is_contender(pod, used_mib * MIB, make_pod("hog"), 200 * MIB, 30 * MIB) is is_one
-    critical = replace(pod, critical_because="user.oomd_omit")
-    assert not is_contender(critical, used_mib * MIB, make_pod("hog"), 200 * MIB, 30 * MIB)
+    assert written == score_to_write(own, highest, LIMIT, machine)
+
+
+@given(
+    own=st.integers(-1000, 1000),
+    highest=st.integers(-2000, 2000),
+    limit=st.integers(0, 1 << 40),
+    machine=st.integers(0, 1 << 40),
+)
+def test_no_score_is_raised_and_none_written_is_below_0(
+    own: int, highest: int, limit: int, machine: int
+) -> None:
+    written = score_to_write(own, highest, limit, machine)
+    assert written is None or written == own or (0 <= written <= own - 10 and written % 10 == 7)
+    assert written is None or written == own or written >= highest
+
+
+mib = st.integers(0, 500)
+
+
+@given(
+    pods=st.lists(st.tuples(mib, st.integers(0, 300), st.integers(0, 1), st.integers(0, 1000)), min_size=3),
+    grower=st.integers(0, 10),
+    machine=st.sampled_from([LIMIT, 3 * LIMIT]),
+)
+def test_where_the_kernel_would_take_the_policys_first_it_does_so_with_the_order_too(
+    pods: list[tuple[int, int, int, int]], grower: int, machine: int
+) -> None:
+    """One of the pods takes all that is left, and no guard is there to write other scores."""
+    total = sum(used for used, *_ in pods) or 1
+    used = [one[0] * 400 * MIB // total for one in pods]
+    made = [make_pod(f"pod-{n}", request * MIB, priority) for n, (_, request, priority, _) in enumerate(pods)]
+    own = [one[3] for one in pods]
+
+    def ranked(amounts: list[int]) -> list[int]:
+        def key(n: int) -> tuple[bool, int, int]:
+            over = amounts[n] - pods[n][1] * MIB
+            return (over <= 0, pods[n][2], -over)
+
+        return sorted(range(len(pods)), key=key)
+
+    first = ranked(used)[0]
+    room = LIMIT - sum(used)
+    written: list[int | None] = []
+    for n, pod in enumerate(made):
+        at = overtakes_at_bytes(pod, used[n], made[first], used[first], room_bytes=room, limit_bytes=LIMIT)
+        highest = highest_score(points_bytes(own[first], used[first], LIMIT), at, 0, LIMIT)
+        written.append(own[n] if n == first else score_to_write(own[n], highest, LIMIT, machine))
+    scores = own if None in written else [score for score in written if score is not None]
+    grown = [amount + (room if n == grower % len(pods) else 0) for n, amount in enumerate(used)]
+
+    def points(scores: list[int]) -> list[int]:
+        return [points_bytes(score, amount, LIMIT) for score, amount in zip(scores, grown, strict=True)]
+
+    right = ranked(grown)[0]
+    ordered, left = points(scores), points(own)
+    is_left_right = all(left[right] > left[n] for n in range(len(pods)) if n != right)
+    # A hundredth of the limit is no difference, and what is written ends in a certain digit.
+    is_ordered_right = ordered[right] >= max(ordered) - 2 * STEP
+    assert is_ordered_right or not is_left_right

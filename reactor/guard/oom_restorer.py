@@ -1,0 +1,64 @@
+"""The process that gives scores back when the guard is gone: `main(FILE)`.
+
+Its standard input is its end of the pair. While scores are written, the guard sends a message every ten
+seconds. If the pair is closed the guard is dead, and if no message comes for half a minute it does not move.
+What was written is restored by the file then. The file is the guard's and stays as it is: to restore twice
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from typing import Final
+
+from reactor.lean_imports import UNUSED, postpone
+
+postpone((*UNUSED, "inspect"))  # 1 MiB, which dataclasses asks for
+
+from reactor.guard.own_scores import Restoration, read_own_scores  # noqa: E402 - not before that
+
+READY: Final = b"ready"
+HELD: Final = b"held"  # scores are written, and the guard is there
+NONE: Final = b"none"  # none are
+SILENT_SECONDS: Final = 30
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def main(path: str) -> None:
+    """Wait for the guard's end. The guard's memory is locked and its priority real time; ours is not."""
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the guard
+        signal.signal(number, signal.SIG_IGN)
+    guard = select.poll()
+    guard.register(0, select.POLLIN)
+    os.write(0, READY)
+    patience_ms = None
+    while True:
+        if not guard.poll(patience_ms):
+            _restore(path)
+            patience_ms = None  # once: it may be there again
+            continue
+        try:
+            message = os.read(0, 16)
+        except ConnectionResetError:
+            message = b""
+        if not message:
+            _restore(path)
+            return
+        patience_ms = SILENT_SECONDS * 1000 if message == HELD else None
+
+
+def _restore(path: str) -> None:
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            boot_id = file.read().strip()
+        restoration = Restoration(read_own_scores(path, boot_id), "/proc")
+    except (OSError, ValueError):
+        return  # the next guard says what is wrong with it
+    restoration.run()
+    if restoration.restored:
+        message = f"oom_score_adj of {restoration.restored} processes restored, since the guard is gone"
+        print(f"reactor: {message}", file=sys.stderr, flush=True)
