@@ -6,11 +6,12 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import ask, cluster, config, doctor, lab, notify, run, simulate, tune
+from reactor.commands import ask, clean, cluster, config, doctor, lab, notify, run, simulate, tune
 
 # In the order in which the help lists them.
 COMMANDS = (
     run.add,
+    clean.add,
     simulate.add_simulate,
     simulate.add_record,
     ask.add_status,

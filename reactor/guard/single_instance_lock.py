@@ -95,10 +95,19 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(fd)
 
 
+def is_guarded(state_path: Path) -> bool:
+    """Return whether a daemon with this state file guards the node. Never waits."""
+    return _is_locked(_lock_path(state_path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
 def is_stood_by(state_path: Path) -> bool:
     """Return whether another daemon waits for the end of the one with this state file. Never waits."""
+    return _is_locked(_stand_by_path(_lock_path(state_path)), _FLAGS)
+
+
+def _is_locked(path: Path, flags: int) -> bool:
     try:
-        fd = os.open(_stand_by_path(_lock_path(state_path)), _FLAGS, 0o600)
+        fd = os.open(path, flags, 0o600)
     except OSError:
         return False
     try:

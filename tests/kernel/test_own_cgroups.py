@@ -230,7 +230,7 @@ def test_next_guard_can_be_started_though_the_last_was_killed_and_its_steward_do
     with pytest.raises(OSError, match="busy"):
         (unit.directory / "cgroup.procs").write_text(str(next_guard))
 
-    (line,) = (one for one in UNIT.read_text().splitlines() if one.startswith("ExecStopPost="))
+    (line,) = (one for one in UNIT.read_text().splitlines() if one.startswith("ExecStopPost=-/bin/sh"))
     script = re.fullmatch(r"ExecStopPost=-/bin/sh -c '(.*)'", line)
     assert script
     text = script[1].replace("$$", "$").replace("%%", "%")

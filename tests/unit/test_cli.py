@@ -13,6 +13,7 @@ from reactor.cli import _parser, main
 
 COMMANDS = [
     ["run"],
+    ["clean"],
     ["simulate"],
     ["record"],
     ["status"],
