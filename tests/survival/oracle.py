@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -88,3 +88,22 @@ def first_of(
     if is_tied and excess_bytes(first) - excess_bytes(second) < clear_bytes:
         return None
     return first.name
+
+
+def innocents_among(
+    died: Collection[str], pods: Iterable[DrawnPod], used_bytes: Mapping[str, int]
+) -> set[str]:
+    """Return which of these died though another pod was first; none from where that is not clear.
+
+    Those that died at one time are taken in the order in which they would have been first.
+    """
+    left, living = set(died), list(pods)
+    while left:
+        first = living[0].name if len(living) == 1 else first_of(living, used_bytes)
+        if first is None:
+            return set()
+        if first not in left:
+            return left
+        left.remove(first)
+        living = [pod for pod in living if pod.name != first]
+    return set()

@@ -85,3 +85,8 @@ def test_daemon_may_write_its_drop_in_of_logind_although_the_directory_is_others
     assert f"-{LOGIND}" in writable
     # What is not there when the sandbox is made can't be written to in it.
     assert f"ExecStartPre=-+/bin/mkdir -m 0755 -p {LOGIND}" in lines
+
+
+def test_unit_restores_what_a_killed_daemon_has_left():
+    command = "ExecStopPost=-/usr/bin/reactor clean --config /etc/reactor/config.yaml"
+    assert command in UNIT.read_text().splitlines()

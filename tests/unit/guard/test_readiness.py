@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from reactor.model.decisions import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
-from reactor.model.signals import Signal
+from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import Wake, WakeKind
 
 MIB = 1 << 20
@@ -152,18 +153,34 @@ async def test_who_goes_first_is_said_from_the_far_early_level_on_and_not_any_mo
     assert loop.kills.killed == []
 
 
-async def test_who_goes_first_is_renewed_under_pressure_with_the_housekeeping(
+async def test_there_is_no_order_under_pressure_once_memory_is_not_near_any_more(
     make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=600))
     loop.have(make_pod("one"), make_pod("other"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(190 * MIB)}
-    for first in ("one", "other"):
-        loop.usages.seen[f"uid-{first}"] = PodUsage(memory_working_set_bytes=300 * MIB)
+    for available_mib in (110, 190):
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(available_mib * MIB)}
         loop.passes.make([wake()])
         loop.passes.make([replace(wake(), kind=WakeKind.HOUSEKEEPING)])
-        loop.usages.seen[f"uid-{first}"] = PodUsage(memory_working_set_bytes=1 * MIB)
-    assert loop.ordered == ["one", "other"]
+    assert NodeCondition.MEMORY_PRESSURE in loop.known.state.conditions
+    assert loop.ordered == ["one", "one", None, None]
+
+
+async def test_there_is_no_order_while_evictions_are_slowed_down(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("one"), make_pod("other"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
+    loop.passes.make([wake()])
+    slowdown = Slowdown(
+        signal=Signal.MEMORY_AVAILABLE,
+        reason=SlowReason.OUTSIDE_PODS,
+        since_seconds=loop.now_seconds,
+        until_seconds=loop.now_seconds + 30,
+        message="",
+    )
+    loop.known.state = replace(loop.known.state, slowdowns=(slowdown,))
+    loop.passes.make([wake()])
+    assert loop.ordered == ["one", None]
 
 
 async def test_order_stays_while_an_eviction_is_waited_for(make_loop, make_pod, observation):

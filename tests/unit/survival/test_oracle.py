@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.survival.oracle import MIB, DrawnPod, draw, first_of
+from tests.survival.oracle import MIB, DrawnPod, draw, first_of, innocents_among
 
 
 def pod(name: str, request_mib: int = 0, priority: int = 0) -> DrawnPod:
@@ -42,3 +42,23 @@ def test_drawn_pods_hold_what_was_asked_for_and_it_is_clear_who_is_first() -> No
 @pytest.mark.parametrize(("request_mib", "score"), [(0, 1000), (1, 997), (128, 500), (300, 3)])
 def test_scores_are_the_kubelets(request_mib: int, score: int) -> None:
     assert score == pod("a", request_mib).kubelet_score(256)
+
+
+@pytest.mark.parametrize(
+    ("died", "innocents"),
+    [
+        ({"hog"}, set()),
+        ({"small"}, {"small"}),
+        ({"hog", "middle"}, set()),  # one after the other
+        ({"hog", "small"}, {"small"}),
+        ({"hog", "middle", "small"}, set()),
+    ],
+)
+def test_innocent_is_who_died_while_another_was_first(died: set[str], innocents: set[str]) -> None:
+    pods = (pod("hog"), pod("middle"), pod("small"))
+    used = {"hog": 90 * MIB, "middle": 60 * MIB, "small": 30 * MIB}
+    assert innocents == innocents_among(died, pods, used)
+
+
+def test_nobody_is_called_innocent_where_it_is_not_clear_who_was_first() -> None:
+    assert set() == innocents_among({"a"}, (pod("a"), pod("b")), {"a": 50 * MIB, "b": 52 * MIB})
