@@ -39,8 +39,9 @@ def test_score_that_was_raised_can_be_given_back(child: subprocess.Popen[bytes])
 def test_process_is_known_by_its_start_and_its_parent(child: subprocess.Popen[bytes]) -> None:
     process = open_process(child.pid)
     try:
-        start_ticks, parent, _ = read_birth(process)
+        start_ticks, parent, _, session = read_birth(process)
         assert (start_ticks, parent) == (read_start_ticks(pid=child.pid), os.getpid())
+        assert session == os.getsid(child.pid)
         eventually(lambda: read_birth(process)[2] > 0, "the pages of a process that has just been started")
     finally:
         os.close(process)
