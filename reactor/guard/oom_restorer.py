@@ -12,23 +12,30 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from typing import Final
 
 from reactor.lean_imports import UNUSED, postpone
 
 postpone((*UNUSED, "inspect"))  # 1 MiB, which dataclasses asks for
 
-from reactor.guard.own_scores import Restoration, read_own_scores  # noqa: E402 - not before that
+from reactor.errors import ReactorError  # noqa: E402 - not before that
+from reactor.guard.own_scores import Restoration, read_own_scores  # noqa: E402
+from reactor.kernel.capabilities import keep_capabilities  # noqa: E402
 
 READY: Final = b"ready"
 HELD: Final = b"held"  # scores are written, and the guard is there
 NONE: Final = b"none"  # none are
 SILENT_SECONDS: Final = 30
+# To write what is other users', and below what the writer before had set.
+_KEPT: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_RESOURCE")
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def main(path: str) -> None:
     """Wait for the guard's end. The guard's memory is locked and its priority real time; ours is not."""
+    with suppress(OSError, ReactorError):  # what it reads is the guard's and the kernel's
+        keep_capabilities(_KEPT)
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the guard
         signal.signal(number, signal.SIG_IGN)

@@ -57,7 +57,7 @@ class Restorer:
             await process.end(_START_SECONDS)
 
     async def _start(self) -> None:
-        process = await ChildProcess.start(self._command, None)
+        process = await ChildProcess.start(self._command)
         self._process, self.pid = process, process.pid
         answer = b""
         with trio.move_on_after(_START_SECONDS):
