@@ -91,7 +91,7 @@ soak: setup ## Thousands of crossings, each judged by an oracle of its own (root
 	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
 
 HEATS ?= 20
-survival: setup ## Whom the kernel's OOM killer takes where the guard is starved, stopped or dead (root; HEATS=20, SEED=1)
+survival: setup ## Who dies with a guard that runs, was restarted, is stopped or dead, whatever fills the node (root; HEATS=20, SEED=1)
 	$(BIN)/python -m tests.survival --heats $(HEATS) $(if $(SEED),--seed $(SEED)) --figures .cache/survival.json
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline

@@ -170,11 +170,12 @@ class Restoration(ScoreWriter):
                     yield
         for _ in range(_ROUNDS if self._held else 0):
             before = self.restored
-            pids = [int(name) for name in os.listdir(self.proc) if name.isdecimal()]
-            for number, pid in enumerate(pids):
-                self._restore_stray(pid)
-                if number % AT_ONCE == 0:
-                    yield
+            with os.scandir(self.proc) as entries:  # a list of them all would hold up the loop
+                for number, entry in enumerate(entries):
+                    if entry.name.isdecimal():
+                        self._restore_stray(int(entry.name))
+                    if number % AT_ONCE == 0:
+                        yield
             if self.restored == before:
                 self.is_complete = self.refused is None
                 return
