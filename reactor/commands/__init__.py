@@ -11,7 +11,6 @@ from reactor.commands import ask, clean, cluster, config, doctor, lab, notify, r
 # In the order in which the help lists them.
 COMMANDS = (
     run.add,
-    clean.add,
     simulate.add_simulate,
     simulate.add_record,
     ask.add_status,
@@ -23,6 +22,7 @@ COMMANDS = (
     tune.add,
     config.add,
     notify.add,
+    clean.add,
     cluster.add,
     run.add_managed_oom,
 )
