@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
         commands,
         "clean",
         _clean,
-        "restore what a daemon that was killed has left: processes' oom_score_adj",
+        "restore what a killed daemon has left: oom_score_adj of processes, freezers and limits of pods",
         "reactor clean --config /etc/reactor/config.yaml",
     )
     add_config(command, default=DEFAULT_CONFIG)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from reactor.act.leftovers import restore
 from reactor.errors import ReactorError
 from reactor.guard.oom_order import OwnScoresFile
 from reactor.guard.own_scores import NAME, Restoration, read_own_scores
 from reactor.guard.state import BOOT_ID
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import Settings
 
@@ -40,7 +42,16 @@ def restore_scores(settings: Settings, *, proc: Path = PROC, boot_id: Path = BOO
     return [f"oom_score_adj: {count} process{'' if count == 1 else 'es'} restored"] if count else []
 
 
+def restore_kills(_: Settings) -> Sequence[str]:
+    """Thaw pods that a kill has left frozen, and give them back their limits. See act/leftovers.py.
+
+    Raises OSError, ReactorError.
+    """
+    return restore(CgroupTree.discover())
+
+
 # What is restored, in words; and what restores it. May raise OSError, ValueError, ReactorError.
 LEFTOVERS: Final[tuple[tuple[str, Callable[[Settings], Sequence[str]]], ...]] = (
     ("the OOM killer's order", restore_scores),
+    ("what kills have changed", restore_kills),
 )

@@ -63,7 +63,7 @@ from reactor.policy.process_victims import (
 )
 from reactor.policy.rules import Acts, decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
-from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
+from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns, with_left
 
 RULES: Final = "rules"
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -328,7 +328,7 @@ class Passes:
             self.is_near = True
             is_chosen = any(pod.process_victim is not None for pod in first)
             self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
-            if self.known.state.slowdowns:  # what fills the node is no pod
+            if memory_slowdowns(self.known.state):  # what fills the node is no pod
                 self._parts.oom_order(None)
             elif first:  # none while an eviction is waited for: the order stays as it is
                 self._parts.oom_order(first_of(first), pods, used, memory)

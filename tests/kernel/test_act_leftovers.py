@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +19,21 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from tests.support.yard import Yard
 
 
-def test_a_pod_that_a_killed_guard_has_left_frozen_dies_once_the_next_has_restored_it(yard: Yard) -> None:
+def by_the_next_guard(yard: Yard, _: Path) -> list[str]:
+    return restore(yard.tree)
+
+
+def by_the_command(_: Yard, directory: Path) -> list[str]:
+    config = directory / "reactor.json"
+    config.write_text(json.dumps({"reactor": {"stateFile": str(directory / "state.json")}}))
+    command = [sys.executable, "-m", "reactor", "clean", "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize("restored", [by_the_next_guard, by_the_command])
+def test_a_pod_that_a_killed_guard_has_left_frozen_dies_once_it_is_restored(
+    yard: Yard, tmp_path: Path, restored: Callable[[Yard, Path], list[str]]
+) -> None:
     tree, pod = yard.tree, yard.pod()
     if tree.version is CgroupVersion.V2 or tree.freezer_root is None or tree.pids_root is None:
         pytest.skip("needs the freezer and the pids controller on v1")
@@ -33,7 +52,7 @@ def test_a_pod_that_a_killed_guard_has_left_frozen_dies_once_the_next_has_restor
     state = tree.path(pod.cgroup or "", "freezer") / "freezer.state"
     assert "THAWED" != state.read_text().strip()
 
-    lines = restore(tree)
+    lines = restored(yard, tmp_path)
 
     assert -signal.SIGKILL == child.wait(60)
     assert ["400", "THAWED"] == [limit.read_text().strip(), state.read_text().strip()]
