@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from reactor.bounded_json import JsonError, loads
 from reactor.http_client import Answer
@@ -16,6 +17,7 @@ from reactor.kube.errors import (
     InvalidError,
     NotFoundError,
     UnauthorizedError,
+    VersionTooLargeError,
 )
 
 _LONGEST_WHY: Final = 1000
@@ -36,17 +38,32 @@ def refusal(answer: Answer, body: bytes, method: str, path: str, query: Mapping[
     """Return what the server's refusal comes to; `body` is a v1.Status as a rule."""
     what = f"{method} {path}"
     status = answer.status
-    try:
-        why = f"{loads(body)['message']!s:.{_LONGEST_WHY}}"
-    except (JsonError, KeyError, TypeError, RecursionError):
-        why = f"HTTP status {status}"
+    document: Any = None
+    with suppress(JsonError, RecursionError):
+        document = loads(body)
+    message = document.get("message") if isinstance(document, Mapping) else None
+    why = f"HTTP status {status}" if message is None else f"{message!s:.{_LONGEST_WHY}}"
     if status == 429 or status >= 500:
-        return BusyError(what, why, status=status, retry_after_seconds=_retry_after_seconds(answer))
+        kind = VersionTooLargeError if status == 504 and _is_too_large(document, why) else BusyError
+        return kind(what, why, status=status, retry_after_seconds=_retry_after_seconds(answer))
     if status == 403:
         why = f"{why}; missing rule: {rule_for(method, path, query)}"
     if status == 401:
         why = f"{why}; the token or certificate is not, or no longer, good"
     return _KINDS.get(status, InvalidError)(what, why, status=status)
+
+
+def _is_too_large(status: Any, message: str) -> bool:
+    """Return whether a v1.Status says that there is no such version yet; before 1.19 its message alone does.
+
+    Source: client-go's reflector, isTooLargeResourceVersionError.
+    """
+    details = status.get("details") if isinstance(status, Mapping) else None
+    causes = details.get("causes") if isinstance(details, Mapping) else None
+    reasons = [
+        one.get("reason") for one in (causes if isinstance(causes, list) else ()) if isinstance(one, Mapping)
+    ]
+    return "ResourceVersionTooLarge" in reasons or "Too large resource version" in message
 
 
 def _retry_after_seconds(answer: Answer) -> float | None:

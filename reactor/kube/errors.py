@@ -29,6 +29,10 @@ class BusyError(ApiError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class VersionTooLargeError(BusyError):
+    """The server's cache has not come to the resource version (504): list without one."""
+
+
 class UnauthorizedError(ApiError):
     """The credentials are not, or no longer, good (401): worth reading them again."""
 

@@ -3,6 +3,14 @@
 The watch is resumed from the last version seen (bookmarks move it on where nothing changes); where the server
 has forgotten that version (410) the collection is listed again. Documents are handed on one by one and not
 kept here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client-go's reflector.
+
+A list comes from the server's cache wherever it can. From etcd the server has to read the pods of the whole
+cluster for those of one node, and after a restart of the server every node asks at once.
+
+    the first list     resourceVersion=0: any version that is in the cache
+    a later one        the last version seen, or a newer one, so that nothing older comes back; without a
+                       limit, with which servers before 1.31 bypass the cache
+    no such version    (410; 504 where it is "too large", as after etcd was restored) the newest, from etcd
 """
 
 from __future__ import annotations
@@ -18,7 +26,13 @@ import trio
 from reactor.backoff import Backoff
 from reactor.bounded_json import JsonError, loads
 from reactor.kube.client import ApiClient
-from reactor.kube.errors import ApiError, BusyError, ExpiredError, UnreachableError
+from reactor.kube.errors import (
+    ApiError,
+    BusyError,
+    ExpiredError,
+    UnreachableError,
+    VersionTooLargeError,
+)
 from reactor.kube.listing import ListError, ListReader
 from reactor.kube.oversized import LARGEST_CHARACTERS, PREFIX_CHARACTERS, oversized_event
 
@@ -71,8 +85,9 @@ class Watch:
         self._selector = dict(selector)
         self._sink = sink
         self._on_change = on_change
-        self._version: str | None = None
-        self._has_listed = False
+        self._version: str | None = None  # the last one seen
+        self._is_followed = False  # a watch may go on from that version
+        self._is_refused = False  # no list can be had from that version on
         self.synced = trio.Event()
         self.problem: str | None = None
         self.lists = 0
@@ -84,12 +99,12 @@ class Watch:
             began = trio.current_time()
             failure: ApiError | None = None
             try:
-                if self._version is None:
+                if not self._is_followed:
                     with _in_time(f"GET {self._path}"):
                         await self._list()
                 await self._watch()
             except ExpiredError:
-                self._version = None
+                self._is_followed = False
             except ApiError as error:
                 self.problem, failure = str(error), error
             if trio.current_time() - began >= _STOOD_SECONDS:
@@ -100,14 +115,24 @@ class Watch:
                 await self._client.recovery.pause(backoff, failure)
 
     async def _list(self) -> None:
-        """List everything, page by page; each object is handed on as it arrives."""
+        """List everything, from the server's cache unless it does not have the version."""
+        try:
+            await self._list_pages()
+        except (ExpiredError, VersionTooLargeError):
+            if self._is_refused:
+                raise
+            self._is_refused = True
+            await self._list_pages()
+        self._is_followed, self._is_refused = True, False
+        self._sink.listed()
+        self._heard()
+        self.synced.set()
+
+    async def _list_pages(self) -> None:
+        """List page by page; each object is handed on as it arrives."""
         self.lists += 1
         self._sink.listing()
-        # The first time any version will do, which the server has at hand; afterwards the newest, since an
-        # older one than was seen already must not come back.
-        query = {**self._selector, "limit": _PAGE}
-        if not self._has_listed:
-            query["resourceVersion"] = "0"
+        query = {**self._selector, **self._extent()}
         left = _MOST_ITEMS
         while True:
             reader, taken = await _read_page(self._client, self._path, query, self._sink, left)
@@ -121,10 +146,14 @@ class Watch:
             self._version = reader.resource_version
         except ListError as error:
             raise UnreachableError(f"GET {self._path}", str(error)) from error
-        self._has_listed = True
-        self._sink.listed()
-        self._heard()
-        self.synced.set()
+
+    def _extent(self) -> Mapping[str, str]:
+        """Return from which version on a list is wanted, and how much of it at once."""
+        if self._is_refused:
+            return {"limit": _PAGE}
+        if self._version is None:
+            return {"limit": _PAGE, "resourceVersion": "0"}
+        return {"resourceVersion": self._version}
 
     async def _watch(self) -> None:
         """Take changes until the server ends the watch, as it does every few minutes."""

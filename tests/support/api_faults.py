@@ -120,9 +120,11 @@ def line(kind: str, document: Any) -> bytes:
     return json.dumps({"type": kind, "object": document}).encode() + b"\n"
 
 
-def refusal(status: int, message: str, **headers: str) -> Reply:
+def refusal(status: int, message: str, *, cause: str = "", **headers: str) -> Reply:
     """Return an answer with a v1.Status."""
-    body = {"kind": "Status", "apiVersion": "v1", "code": status, "message": message}
+    body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "code": status, "message": message}
+    if cause:
+        body["details"] = {"causes": [{"reason": cause, "message": message}]}
     return Reply(
         status=status, body=body, headers={key.replace("_", "-"): value for key, value in headers.items()}
     )

@@ -80,6 +80,10 @@ def _watches(server: FaultServer) -> list[Asked]:
     return [asked for asked in server.asked if asked.query.get("watch")]
 
 
+def _lists(server: FaultServer) -> list[Asked]:
+    return [asked for asked in server.asked if not asked.query.get("watch")]
+
+
 async def test_the_pods_are_listed_and_then_watched_from_the_lists_version() -> None:
     script = _Server(
         [_list(pod_document("web"))],
@@ -146,10 +150,43 @@ async def test_a_forgotten_version_means_a_new_list_and_what_it_lacks_is_gone(ex
     _, watch, server = await _followed(
         script, lambda _, watch, server: watch.lists == 2 and len(_watches(server)) == 2
     )
-    relist = [asked for asked in server.asked if not asked.query.get("watch")][1]
-    assert "resourceVersion" not in relist.query  # the newest: nothing older than what was seen comes back
+    relist = _lists(server)[1]
+    # From the server's cache, at least as new as what was seen; with a limit it would be read from etcd.
+    assert "10" == relist.query["resourceVersion"]
+    assert "limit" not in relist.query
     assert "90" == _watches(server)[1].query["resourceVersion"]
     assert watch.problem is None
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        refusal(410, "The provided resource version is too old"),
+        refusal(504, "Timeout: Too large resource version: 10, current: 7"),
+        refusal(504, "Timeout", cause="ResourceVersionTooLarge"),
+    ],
+)
+async def test_a_version_that_no_cache_can_serve_is_dropped_for_one_list_of_the_newest(
+    refused: Reply,
+) -> None:
+    script = _Server(
+        [_list(pod_document("web")), refused, _list(version="5"), _list(version="6")],
+        [refusal(410, "too old"), refusal(410, "too old"), _events()],
+    )
+    _, watch, server = await _followed(script, lambda _, __, server: len(_watches(server)) == 3)
+    newest, after = _lists(server)[2:]
+    assert ("resourceVersion" in newest.query, newest.query["limit"]) == (False, "100")
+    assert ("5", False) == (after.query["resourceVersion"], "limit" in after.query)
+    assert watch.problem is None
+
+
+async def test_a_server_that_is_only_busy_is_asked_for_the_same_version_again() -> None:
+    script = _Server(
+        [_list(pod_document("web")), refusal(504, "etcdserver: request timed out"), _list(version="12")],
+        [refusal(410, "too old"), _events()],
+    )
+    _, _, server = await _followed(script, lambda _, __, server: len(_watches(server)) == 2)
+    assert ["10", "10"] == [asked.query["resourceVersion"] for asked in _lists(server)[1:]]
 
 
 async def test_a_list_that_is_cut_takes_no_pod_away() -> None:
