@@ -2,7 +2,8 @@
 
 The kubelet sends its own conditions every ten seconds where they differ, and the cluster's node controller
 takes away pressure taints (NoSchedule) that no condition of the kubelet's stands for: what was overwritten is
-written again, at first at once, then with growing pauses, so that a quarrel stays cheap.
+written again, at first at once, then with growing pauses, so that a quarrel stays cheap. Taints have pauses
+of their own, up to five minutes, and no condition waits for them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,75 @@ from reactor.cluster.cleaning import Cleaned, clean_node
 from reactor.errors import ConfigError
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path
-from reactor.kube.errors import ApiError, ConflictError
-from reactor.kube.node import NodeObject, conditions_patch, read_node, status_event, taints_patch
-from reactor.model.settings import Role
+from reactor.kube.errors import ApiError, BusyError, ConflictError, UnreachableError
+from reactor.kube.node import (
+    NodeObject,
+    conditions_patch,
+    contested_taints,
+    read_node,
+    status_event,
+    taints_patch,
+)
+from reactor.model.settings import Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
 _LOG: Final = logging.getLogger("reactor.node")
 _HEARTBEAT_SECONDS: Final = 300.0  # as often as a kubelet reports a status that has not changed
 _REWRITE_SECONDS: Final = (0.1, 5.0)
 _QUIET_SECONDS: Final = 20.0
+_TAINT_SECONDS: Final = (0.5, 300.0)  # the node controller removes in milliseconds what it does not want
+_REFUSED_SECONDS: Final = 30.0
+_CONTROLLER_SECONDS: Final = 5.0  # far longer than a node controller takes that is there
+
+
+class _Pace:
+    """When taints are set again that another writer removes, or has refused: with ever longer pauses.
+
+    What stays for a while is accepted, so the next removal is answered at once. `patience_seconds` is for how
+    long another writer is waited for.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._backoff = Backoff(*_TAINT_SECONDS)
+        self._set_at = self._again_at = -math.inf
+        self._is_contested = False
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the pause is over."""
+        return trio.current_time() >= self._again_at
+
+    @property
+    def left_seconds(self) -> float:
+        """Return how long until the pause of a contest is over, infinite without one."""
+        return max(0.0, self._again_at - trio.current_time()) if self._is_contested else math.inf
+
+    def observe(self, *, is_contested: bool) -> None:
+        """Record whether taints are missing."""
+        now = trio.current_time()
+        if is_contested and not self._is_contested:
+            if now - self._set_at > _QUIET_SECONDS:
+                self._backoff.reset()
+                self._again_at = now
+            self._again_at = max(self._again_at, now + self._patience_seconds)
+        self._is_contested = is_contested
+
+    def was_set(self) -> None:
+        """Record that taints were set."""
+        self._set_at = trio.current_time()
+        self._again_at = self._set_at + self._backoff.next_seconds()
+
+    def was_refused(self) -> None:
+        """Record that taints may not be written: try again later."""
+        self._is_contested = True
+        self._again_at = trio.current_time() + self._backoff.next_seconds(last_seconds=_REFUSED_SECONDS)
+
+    def is_over(self) -> None:
+        """Record that no taint is wanted: the next one begins afresh."""
+        self._backoff.reset()
+        self._set_at = self._again_at = -math.inf
+        self._is_contested = False
 
 
 class NodeStatus:
@@ -38,12 +99,13 @@ class NodeStatus:
     the reason of upstream's event when one of the node's own conditions has changed (role: sole).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last two are for tests
         self,
         client: ApiClient,
         node_name: str,
         role: Role,
         *,
+        tainted_by: TaintedBy = TaintedBy.REACTOR,
         on_uid: Callable[[str], None] = lambda _: None,
         on_status: Callable[[str], None] = lambda _: None,
         clock_unix_seconds: Callable[[], float] = time.time,
@@ -53,6 +115,8 @@ class NodeStatus:
         self._path = node_path(node_name)
         self._node_name = node_name
         self._role = role
+        self._tainted_by = tainted_by
+        self._pace = _Pace(_CONTROLLER_SECONDS if tainted_by is TaintedBy.NODE_CONTROLLER else 0.0)
         self._on_uid = on_uid
         self._on_status = on_status
         self._shown: dict[NodeCondition, bool] = {}
@@ -67,8 +131,14 @@ class NodeStatus:
         self._beat_at = -math.inf
         self._writing = trio.Lock()
         self._is_withdrawn = False
-        self.problem: str | None = None
+        self._problem: str | None = None
+        self._taints_problem: str | None = None
         self.missing: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Return why something is not written yet, None where all is."""
+        return "; ".join(filter(None, (self._taints_problem, self._problem))) or None
 
     def want(self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()) -> None:
         """Have the node show these conditions, and no others of the reactor's but as unknown."""
@@ -137,7 +207,7 @@ class NodeStatus:
         backoff = Backoff(*_REWRITE_SECONDS)
         quiet_since = trio.current_time()
         while True:
-            with trio.move_on_after(self._heartbeat_seconds):
+            with trio.move_on_after(min(self._heartbeat_seconds, self._pace.left_seconds)):
                 await self._changed.wait()
             self._changed = trio.Event()
             if trio.current_time() - quiet_since > _QUIET_SECONDS:
@@ -149,7 +219,7 @@ class NodeStatus:
                 await self._failed(error, backoff)
                 self._changed.set()
             else:
-                self.problem = None  # also where nothing is left to write
+                self._problem = None  # also where nothing is left to write
                 if not has_written:
                     continue
                 await backoff.pause()
@@ -165,17 +235,17 @@ class NodeStatus:
         wanted, unknown, node = self._wanted, self._unknown, self._node
         if node is None or wanted is None or self._is_withdrawn:
             return False
-        shuts_down = self._is_shutting_down
-        now = self._clock_unix_seconds()
-        patch = taints_patch(node, wanted, self._role, now, is_shutting_down=shuts_down)
-        if patch is not None:
-            await self._client.patch(self._path, patch, MERGE_PATCH)
+        shuts_down, failure, has_tainted = self._is_shutting_down, None, False
+        try:
+            has_tainted = await self._write_taints(node, wanted, is_shutting_down=shuts_down)
+        except (BusyError, ConflictError, UnreachableError) as error:
+            failure = error
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
         status = conditions_patch(
             node,
             wanted,
             self._role,
-            now,
+            self._clock_unix_seconds(),
             heartbeat=is_due,
             unknown=unknown,
             is_shutting_down=shuts_down,
@@ -186,7 +256,55 @@ class NodeStatus:
                 self._beat_at = trio.current_time()
         if self._role is Role.SOLE:
             self._report_changes(node, wanted, unknown)
-        return patch is not None or status is not None
+        if failure is not None:
+            if status is None or isinstance(failure, ConflictError):
+                raise failure
+            self._refused(failure)  # the server answers: this is no outage
+        return has_tainted or status is not None
+
+    async def _write_taints(
+        self, node: NodeObject, wanted: frozenset[NodeCondition], *, is_shutting_down: bool
+    ) -> bool:
+        """Write the taints unless they are left to others for now; return whether anything was written.
+
+        A refusal is a problem of the taints alone. Raises ApiError for what another attempt may mend.
+        """
+        contested = contested_taints(node, wanted, self._role, self._tainted_by)
+        if not wanted and not is_shutting_down and not node.own_taints:
+            self._pace.is_over()
+            self._taints_problem = None
+        elif self._taints_problem is None:
+            self._pace.observe(is_contested=bool(contested))
+        elif not self._pace.is_due:
+            return False
+        patch = taints_patch(
+            node,
+            wanted,
+            self._role,
+            self._clock_unix_seconds(),
+            left=() if self._pace.is_due else contested,
+            is_shutting_down=is_shutting_down,
+        )
+        if patch is None:
+            return False
+        try:
+            await self._client.patch(self._path, patch, MERGE_PATCH)
+        except (BusyError, ConflictError, UnreachableError):
+            raise
+        except ApiError as error:
+            self._refused(error)
+            return False
+        self._taints_problem = None
+        if self._pace.is_due:
+            self._pace.was_set()
+        return True
+
+    def _refused(self, error: ApiError) -> None:
+        """Leave the taints for a while; conditions are written meanwhile."""
+        if self._taints_problem is None:
+            _LOG.warning("node %s: taints not written: %s", self._node_name, error)
+        self._taints_problem = str(error)
+        self._pace.was_refused()
 
     def _report_changes(
         self, before: NodeObject, wanted: frozenset[NodeCondition], unknown: frozenset[NodeCondition]
@@ -214,9 +332,9 @@ class NodeStatus:
             else:
                 await backoff.pause()
                 return
-        if self.problem is None:
+        if self._problem is None:
             _LOG.warning("node %s: conditions and taints not written yet: %s", self._node_name, error)
-        self.problem = str(error)
+        self._problem = str(error)
         await self._client.recovery.pause(backoff, error)
 
     def _take_newer(self, document: Any) -> None:

@@ -23,6 +23,7 @@ from reactor.model.settings import (
     Ranking,
     Role,
     SystemdOomd,
+    TaintedBy,
 )
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
@@ -157,6 +158,7 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             Reclaim,
             QosClass,
             Role,
+            TaintedBy,
             PodOrigin,
             EbpfLoader,
             BrakeMode,

@@ -36,6 +36,7 @@ from reactor.model.settings import (
     RestartLoopSettings,
     Role,
     SystemdOomd,
+    TaintedBy,
 )
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import ThresholdValue
@@ -294,6 +295,7 @@ class Kubernetes:
     node_name: NodeName | None = None
     kubeconfig: AbsolutePath | None = None
     role: Role = Role.ALONGSIDE
+    taints: TaintedBy = TaintedBy.REACTOR
     pods: PodOrigin = PodOrigin.API
     kubelet: _Kubelet = field(default_factory=_Kubelet)
     evicted_pod_ttl: Seconds = field(default=Seconds(0.0), metadata={"key": "evictedPodTTL"})

@@ -36,9 +36,11 @@ from reactor.model.settings import (
     RealtimeSettings,
     ReclaimSettings,
     RestartLoopSettings,
+    Role,
     Settings,
     SourceSettings,
     SystemdOomd,
+    TaintedBy,
     WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout, Signal
@@ -236,6 +238,7 @@ def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Se
         problems.extend(map(_placed, error.problems))
     problems.extend(_parent_problems(section))
     problems.extend(_rule_problems(section))
+    problems.extend(_taint_problems(section))
     if problems:
         raise ConfigError(problems)
     settings = _settings(kubelet, section)
@@ -313,6 +316,21 @@ def _rule_problems(section: Section) -> list[Problem]:
                 accepted = f"{node} or cgroups below it"
                 problems.append(Problem(path=f"{path}.cgroups[{place}]", got=repr(cgroup), accepted=accepted))
     return problems
+
+
+def _taint_problems(section: Section) -> list[Problem]:
+    """Return a problem where no one would taint: the node controller goes by the kubelet's conditions."""
+    kubernetes = section.kubernetes
+    if (
+        kubernetes is None
+        or kubernetes.role is Role.SOLE
+        or kubernetes.taints is not TaintedBy.NODE_CONTROLLER
+    ):
+        return []
+    accepted = (
+        "reactor, unless role is sole: the node controller taints by the kubelet's own conditions alone"
+    )
+    return [Problem(path="reactor.kubernetes.taints", got=repr("nodeController"), accepted=accepted)]
 
 
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
@@ -427,6 +445,7 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
         node_name=section.node_name,
         kubeconfig_path=section.kubeconfig,
         role=section.role,
+        tainted_by=section.taints,
         pods_from=section.pods,
         kubelet_url=section.kubelet.url,
         kubelet_ca_path=section.kubelet.ca_file,

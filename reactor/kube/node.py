@@ -6,7 +6,8 @@ upstream's, since pods tolerate those; which of them the reactor has set is writ
 
 The cluster's node controller makes these taints itself, from the kubelet's conditions, and takes away those
 for which no such condition stands; but only with the effect NoSchedule (doNoScheduleTaintingPass). So beside
-a kubelet each taint is set with PreferNoSchedule as well: that one stays.
+a kubelet each taint is set with PreferNoSchedule as well: that one stays. With the kubelet's types in use
+(role: sole) the node controller's taints follow from the conditions, and can be left to it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode
 from reactor.kube.documents import instant
-from reactor.model.settings import KubernetesSettings, Role
+from reactor.model.settings import KubernetesSettings, Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
 NODE_NAME: Final = "NODE_NAME"
@@ -194,6 +195,7 @@ def conditions_patch(
 
     Of the `unknown` ones it can't be said whether they are in force. With `heartbeat` all of them are written
     in any case, with a new lastHeartbeatTime. Conditions are merged by their type: others stay as they are.
+    With the kubelet's types in use (role: sole) those of reactor's own, left of another role, are removed.
     A node that shuts down has one more: Ready, which says so beside upstream's manager, is the kubelet's.
     """
     at = instant(now_unix_seconds)
@@ -218,6 +220,9 @@ def conditions_patch(
         if was is None or was.status != told.status:
             document["lastTransitionTime"] = at
         changed.append(document)
+    if role is Role.SOLE:
+        own = (condition_type(condition, Role.ALONGSIDE) for condition in NodeCondition)
+        changed += [{"type": one, "$patch": "delete"} for one in own if one in before]
     changed += _shutdown_condition(before.get(SHUTDOWN_TYPE), at, is_shutting_down=is_shutting_down)
     return {"status": {"conditions": changed}} if changed else None
 
@@ -251,28 +256,49 @@ def clean_status_patch(node: NodeObject) -> dict[str, Any] | None:
     return {"status": {"conditions": [{"type": one, "$patch": "delete"} for one in ours]}}
 
 
+def contested_taints(
+    node: NodeObject,
+    wanted: Collection[NodeCondition],
+    role: Role,
+    tainted_by: TaintedBy = TaintedBy.REACTOR,
+) -> frozenset[TaintId]:
+    """Return the taints of the wanted conditions that are not there because of another writer.
+
+    These are the taints that another writer has removed, or that the node controller has still to set.
+    """
+    absent = _pressure_taints(wanted, role) - {taint.id for taint in node.taints}
+    return absent if tainted_by is TaintedBy.NODE_CONTROLLER else absent & node.own_taints
+
+
+def _pressure_taints(wanted: Collection[NodeCondition], role: Role) -> frozenset[TaintId]:
+    return frozenset(
+        TaintId(TAINT_KEYS[condition], effect) for condition in wanted for effect in _EFFECTS[role]
+    )
+
+
 def taints_patch(
     node: NodeObject,
     wanted: Collection[NodeCondition],
     role: Role,
     now_unix_seconds: float,
     *,
+    left: Collection[TaintId] = (),
     is_shutting_down: bool = False,
 ) -> dict[str, Any] | None:
     """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
 
-    A taint that was set by others counts as set, and is not the reactor's to remove. The list is
-    replaced as a whole, so the patch names the version that it was read at: a change in between makes the
-    server refuse it (409).
+    A taint that was set by others counts as set, and is not the reactor's to remove. Of the `left` ones none
+    is set now, and the reactor's own stay its own. The list is replaced as a whole, so the patch names the
+    version that it was read at: a change in between makes the server refuse it (409).
     """
-    due = {TaintId(TAINT_KEYS[condition], effect) for condition in wanted for effect in _EFFECTS[role]}
+    due = set(_pressure_taints(wanted, role))
     if is_shutting_down:
         due.add(TaintId(_SHUTDOWN_TAINT, _NO_SCHEDULE))
     present = {taint.id for taint in node.taints}
-    missing = due - present
+    missing = due - present - set(left)
     ours = node.own_taints
     removed = (ours & present) - due
-    still_ours = (ours & due & present) | missing
+    still_ours = (ours & due & (present | set(left))) | missing
     if not missing and not removed and still_ours == ours:
         return None
     taints: Sequence[Taint] = [

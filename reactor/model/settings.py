@@ -208,6 +208,13 @@ class Role(StrEnum):
     SOLE = "sole"
 
 
+class TaintedBy(StrEnum):
+    """Who taints the node under pressure: reactor, or the cluster's node controller by the conditions."""
+
+    REACTOR = "reactor"
+    NODE_CONTROLLER = "nodeController"
+
+
 class PodOrigin(StrEnum):
     """Who is asked for the node's pods."""
 
@@ -228,6 +235,7 @@ class KubernetesSettings:
     node_name: str | None = None
     kubeconfig_path: str | None = None
     role: Role = Role.ALONGSIDE
+    tainted_by: TaintedBy = TaintedBy.REACTOR
     pods_from: PodOrigin = PodOrigin.API
     kubelet_url: str = "https://127.0.0.1:10250"
     kubelet_ca_path: str | None = None

@@ -93,6 +93,7 @@ class Kubernetes:
             client,
             self.node_name,
             self._kubernetes.role,
+            tainted_by=self._kubernetes.tainted_by,
             on_uid=store.node_is,
             on_status=self._events.condition_changed,
         )

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from reactor.cluster.node_status import NodeStatus
-from reactor.model.settings import Role
+from reactor.model.settings import Role, TaintedBy
 from reactor.model.signals import NodeCondition
 from tests.support.api_faults import Asked, Reply, refusal, served
 from tests.support.waiting import until
@@ -28,6 +29,8 @@ class _Server:
         self.taints: list[dict[str, str]] = []
         self.conditions: dict[str, dict[str, str]] = {}
         self.faults: list[Callable[[Asked], Reply | None]] = []
+        self.refuses_taints: Reply | None = None
+        self.controller_keeps: Callable[[dict[str, str]], bool] = lambda _: True
         self.on_change: Callable[[], None] = lambda: None
         self.writes: list[str] = []
 
@@ -46,12 +49,18 @@ class _Server:
     def changed(self) -> None:
         self.version += 1
         self.on_change()
+        kept = [taint for taint in self.taints if self.controller_keeps(taint)]
+        if kept != self.taints:
+            self.taints = kept
+            self.changed()
 
     def __call__(self, asked: Asked) -> Reply | None:
         if asked.method == "PATCH":
             if self.faults:
                 return self.faults.pop(0)(asked)
             self.writes.append(asked.path)
+            if self.refuses_taints is not None and not asked.path.endswith("/status"):
+                return self.refuses_taints
             version = asked.body.get("metadata", {}).get("resourceVersion")
             if version not in {None, str(self.version)}:
                 return refusal(409, "the object has been modified")
@@ -71,6 +80,10 @@ class _Server:
     def is_true(self, kind: str) -> bool:
         return self.conditions.get(kind, {}).get("status") == "True"
 
+    @property
+    def taint_writes(self) -> int:
+        return self.writes.count("/api/v1/nodes/one")
+
     def is_tainted(self) -> bool:
         return _TAINT in [taint["key"] for taint in self.taints]
 
@@ -81,9 +94,17 @@ async def keeping(
     role: Role = Role.ALONGSIDE,
     heartbeat_seconds: float = 300.0,
     on_status: Callable[[str], None] = lambda _: None,
+    tainted_by: TaintedBy = TaintedBy.REACTOR,
 ) -> AsyncIterator[NodeStatus]:
     async with served(server) as (_, client), trio.open_nursery() as nursery:
-        status = NodeStatus(client, "one", role, heartbeat_seconds=heartbeat_seconds, on_status=on_status)
+        status = NodeStatus(
+            client,
+            "one",
+            role,
+            tainted_by=tainted_by,
+            heartbeat_seconds=heartbeat_seconds,
+            on_status=on_status,
+        )
         server.on_change = lambda: status.take(server.document)
         status.listing()
         status.take(server.document)
@@ -338,3 +359,115 @@ async def test_a_write_that_is_under_way_comes_before_the_removal() -> None:
         await status.withdraw()
         assert not server.is_tainted()
         assert not server.is_true("reactor/MemoryPressure")
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [refusal(403, "forbidden"), refusal(422, "denied by a webhook"), refusal(500, "failed calling webhook")],
+)
+async def test_a_refused_taint_does_not_keep_the_conditions_from_being_written(refused: Reply) -> None:
+    server = _Server()
+    server.refuses_taints = refused
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure") and status.problem is not None)
+        assert "PATCH /api/v1/nodes/one" in (status.problem or "")
+        status.want([])
+        await until(lambda: not server.is_true("reactor/MemoryPressure"))
+        status.want([_DISK])
+        await until(lambda: server.is_true("reactor/DiskPressure"))
+        server.refuses_taints = None
+        await until(lambda: [] != server.taints and status.problem is None)
+    assert {"node.kubernetes.io/disk-pressure"} == {taint["key"] for taint in server.taints}
+
+
+async def test_a_taint_that_is_removed_again_and_again_is_set_ever_less_often(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    mock_clock.rate = 40.0
+    server = _Server()
+    server.controller_keeps = lambda taint: taint["effect"] != "NoSchedule"
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await trio.sleep(30)
+        assert 2 <= server.taint_writes <= 8
+        within_30_seconds = server.taint_writes
+        await trio.sleep(300)
+        assert server.taint_writes - within_30_seconds <= 6
+        assert [(_TAINT, "PreferNoSchedule")] == [(one["key"], one["effect"]) for one in server.taints]
+        # What is new is written at once, and without the one that is fought over.
+        status.want([_MEMORY, _DISK])
+        await until(lambda: len(server.taints) == 2)
+        status.want([])
+        await until(lambda: [] == server.taints)
+        assert {} == server.annotations
+
+
+async def test_a_taint_that_has_stayed_for_a_while_is_set_again_at_once(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    mock_clock.rate = 40.0
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        for _ in range(4):
+            await until(server.is_tainted)
+            await trio.sleep(25)
+            server.taints = []
+            began = trio.current_time()
+            server.changed()
+            await until(server.is_tainted)
+            assert trio.current_time() - began < 20  # half a second of the machine's
+
+
+async def test_the_taints_are_the_node_controllers_where_there_is_one(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    mock_clock.rate = 40.0
+    server = _Server()
+    async with keeping(server, Role.SOLE, tainted_by=TaintedBy.NODE_CONTROLLER) as status:
+        tell = server.on_change
+
+        def controlled() -> None:
+            """Taint as the node controller does, by the kubelet's conditions."""
+            wanted = [{"key": _TAINT, "effect": "NoSchedule"}] if server.is_true("MemoryPressure") else []
+            if server.taints != wanted:
+                server.taints = wanted
+                server.version += 1
+            tell()
+
+        server.on_change = controlled
+        status.want([_MEMORY])
+        await until(server.is_tainted)
+        for _ in range(3):
+            await trio.sleep(10)
+            server.conditions["MemoryPressure"] = {"type": "MemoryPressure", "status": "False"}
+            server.changed()
+            await until(lambda: server.is_true("MemoryPressure") and server.is_tainted())
+        status.want([])
+        await until(lambda: not server.is_tainted())
+    assert 0 == server.taint_writes
+
+
+async def test_the_taints_are_reactors_where_no_node_controller_sets_them(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    mock_clock.rate = 40.0
+    server = _Server()
+    async with keeping(server, Role.SOLE, tainted_by=TaintedBy.NODE_CONTROLLER) as status:
+        status.want([_MEMORY])
+        await until(server.is_tainted)
+        assert {"reactor/taints": f"{_TAINT}:NoSchedule"} == server.annotations
+        status.want([])
+        await until(lambda: not server.is_tainted())
+
+
+async def test_the_conditions_of_a_time_beside_a_kubelet_go_when_reactor_is_alone() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure"))
+    async with keeping(server, Role.SOLE) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("MemoryPressure"))
+        await until(lambda: not any(kind.startswith("reactor/") for kind in server.conditions))

@@ -20,6 +20,7 @@ from reactor.model.settings import (
     PodOrigin,
     Role,
     Settings,
+    TaintedBy,
     WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout
@@ -351,6 +352,7 @@ def test_the_kubernetes_section_is_read_and_an_empty_one_means_the_defaults() ->
             nodeName: worker-1.example.com
             kubeconfig: /etc/reactor/kubeconfig
             role: sole
+            taints: nodeController
             pods: kubelet
             kubelet: {url: "https://[::1]:10250/", caFile: /etc/ca.crt, insecure: true}
             evictedPodTTL: 1h
@@ -360,6 +362,7 @@ def test_the_kubernetes_section_is_read_and_an_empty_one_means_the_defaults() ->
         node_name="worker-1.example.com",
         kubeconfig_path="/etc/reactor/kubeconfig",
         role=Role.SOLE,
+        tainted_by=TaintedBy.NODE_CONTROLLER,
         pods_from=PodOrigin.KUBELET,
         kubelet_url="https://[::1]:10250",
         kubelet_ca_path="/etc/ca.crt",
@@ -368,6 +371,12 @@ def test_the_kubernetes_section_is_read_and_an_empty_one_means_the_defaults() ->
     )
     assert KubernetesSettings() == _read("reactor: {kubernetes: {}}").kubernetes
     assert _read("reactor: {}").kubernetes is None
+
+
+def test_taints_can_be_left_to_the_node_controller_only_with_the_conditions_that_it_knows() -> None:
+    assert ["reactor.kubernetes.taints"] == _paths("reactor: {kubernetes: {taints: nodeController}}")
+    assert ["reactor.kubernetes.taints"] == _paths("reactor: {kubernetes: {role: sole, taints: kubelet}}")
+    assert KubernetesSettings() == _read("reactor: {kubernetes: {taints: reactor}}").kubernetes
 
 
 def test_wrong_kubernetes_keys_are_named_by_their_paths() -> None:

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import ConfigError
-from reactor.kube.node import NodeObject, conditions_patch, read_node, taints_patch
-from reactor.model.settings import Role
+from reactor.kube.node import (
+    NodeObject,
+    TaintId,
+    conditions_patch,
+    contested_taints,
+    read_node,
+    taints_patch,
+)
+from reactor.model.settings import Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
 _MEMORY, _DISK, _PID = NodeCondition
@@ -60,6 +67,18 @@ def test_alone_the_conditions_are_the_kubelets() -> None:
     ]
 
 
+def test_alone_the_conditions_of_a_time_beside_a_kubelet_are_removed() -> None:
+    left = {"type": "reactor/DiskPressure", "status": "True", "reason": "ReactorHasDiskPressure"}
+    as_wanted = conditions_patch(_node(), [], Role.SOLE, 60.0)
+    assert as_wanted is not None
+    node = _node(conditions=[*as_wanted["status"]["conditions"], left])
+    patch = conditions_patch(node, [], Role.SOLE, 120.0)
+    assert {
+        "status": {"conditions": [{"type": "reactor/DiskPressure", "$patch": "delete"}]},
+    } == patch
+    assert conditions_patch(node, [], Role.ALONGSIDE, 120.0) is not None
+
+
 def test_conditions_that_are_as_wanted_are_not_written_but_for_the_heartbeat() -> None:
     first = conditions_patch(_node(), [_DISK], Role.SOLE, 60.0)
     assert first is not None
@@ -109,6 +128,31 @@ def test_a_taint_that_was_removed_under_pressure_is_set_again() -> None:
     patch = taints_patch(_node(_MEMORY_TAINT), [_MEMORY], Role.SOLE, 60.0)
     assert patch is not None
     assert [_MEMORY_TAINT] == [taint["key"] for taint in patch["spec"]["taints"]]
+
+
+def test_a_taint_that_is_left_alone_is_not_set_again_and_stays_our_own() -> None:
+    both = frozenset({TaintId(_MEMORY_TAINT, "NoSchedule"), TaintId(_MEMORY_TAINT, "PreferNoSchedule")})
+    node = _applied(_node(), taints_patch(_node(), [_MEMORY], Role.ALONGSIDE, 60.0))
+    removed = _node(
+        f"{_MEMORY_TAINT}:NoSchedule,{_MEMORY_TAINT}:PreferNoSchedule",
+        _taint(_MEMORY_TAINT, "PreferNoSchedule"),
+    )
+    assert frozenset() == contested_taints(node, [_MEMORY], Role.ALONGSIDE)
+    contested = contested_taints(removed, [_MEMORY], Role.ALONGSIDE)
+    assert {TaintId(_MEMORY_TAINT, "NoSchedule")} == contested
+    assert taints_patch(removed, [_MEMORY], Role.ALONGSIDE, 60.0, left=contested) is None
+    patch = taints_patch(removed, [_MEMORY, _DISK], Role.ALONGSIDE, 60.0, left=contested)
+    after = _applied(removed, patch)
+    assert both <= after.own_taints
+    assert TaintId(_MEMORY_TAINT, "NoSchedule") not in {taint.id for taint in after.taints}
+
+
+def test_a_taint_of_the_node_controllers_is_contested_until_it_is_there() -> None:
+    taint = TaintId(_MEMORY_TAINT, "NoSchedule")
+    assert {taint} == contested_taints(_node(), [_MEMORY], Role.SOLE, TaintedBy.NODE_CONTROLLER)
+    there = _node(None, _taint(_MEMORY_TAINT))
+    assert not contested_taints(there, [_MEMORY], Role.SOLE, TaintedBy.NODE_CONTROLLER)
+    assert taints_patch(_node(), [_MEMORY], Role.SOLE, 60.0, left=[taint]) is None
 
 
 def test_beside_a_kubelet_a_taint_has_an_effect_more_which_the_node_controller_leaves_alone() -> None:
