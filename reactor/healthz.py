@@ -1,8 +1,11 @@
-"""`python3 -I -m reactor.healthz [SOCKET]`: whether the daemon behind the socket is alive, as an exit status.
+"""`python3 -I -m reactor.healthz [--ready] [SOCKET]`: whether the daemon is alive, as an exit status.
 
     0   passes go on, or the daemon stands by until another one that guards the node has ended
     1   neither: one line on standard error says why
     2   the arguments are wrong
+
+With --ready it is also 1 if the daemon was started with a configuration that is refused: it guards with the
+last good one, and an update of the DaemonSet goes no further.
 
 SOCKET is /run/reactor/reactor.sock without an argument. Kubernetes asks this every few seconds as an exec
 probe: a TCP port can be taken by any process of the host's network, this socket by none.
@@ -26,15 +29,21 @@ def stand_by_path(socket_path: str) -> str:
     return f"{socket_path}.stand-by"
 
 
-def problem(socket_path: str) -> str | None:
-    """Return why the daemon is not alive, None where it is."""
+def problem(socket_path: str, *, or_not_ready: bool = False) -> str | None:
+    """Return why the daemon is not alive, or not ready; None where it is."""
     try:
         answer = _asked(socket_path)
     except OSError as error:
-        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)) and _stands_by(socket_path):
-            return None
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            refused = refused_standing_by(socket_path)
+            if refused is not None:
+                return f"{socket_path}: {refused:.1000}" if or_not_ready and refused else None
         return f"{socket_path}: {error.strerror or error}"
-    return None if b'"alive": true' in answer else f"{socket_path}: answered {answer!r:.200}"
+    if b'"alive": true' not in answer:
+        return f"{socket_path}: answered {answer!r:.200}"
+    if or_not_ready and b'"not_ready_because": null' not in answer:
+        return f"{socket_path}: {answer.decode(errors='backslashreplace').strip():.1000}"
+    return None
 
 
 def _asked(socket_path: str) -> bytes:
@@ -51,20 +60,21 @@ def _asked(socket_path: str) -> bytes:
     return answer
 
 
-def _stands_by(socket_path: str) -> bool:
+def refused_standing_by(socket_path: str) -> str | None:
+    """Return why the daemon that stands by is not ready, "" if it is; None: no daemon stands by."""
     try:
         fd = os.open(stand_by_path(socket_path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return os.read(fd, _MOST_BYTES).decode(errors="backslashreplace")
     except OSError:
-        return False
+        return None
     finally:
         os.close(fd)
-    return False
+    return None
 
 
 def main(arguments: list[str]) -> int:
@@ -72,10 +82,12 @@ def main(arguments: list[str]) -> int:
     if arguments in (["--help"], ["-h"]):
         print(__doc__.strip())
         return 0
-    if len(arguments) > 1 or any(one.startswith("-") for one in arguments):
-        print("usage: python3 -I -m reactor.healthz [SOCKET]", file=sys.stderr)
+    or_not_ready = arguments[:1] == ["--ready"]
+    sockets = arguments[1:] if or_not_ready else arguments
+    if len(sockets) > 1 or any(one.startswith("-") for one in sockets):
+        print("usage: python3 -I -m reactor.healthz [--ready] [SOCKET]", file=sys.stderr)
         return 2
-    found = problem(*arguments or [_SOCKET])
+    found = problem(*sockets or [_SOCKET], or_not_ready=or_not_ready)
     if found is not None:
         print(f"reactor: {found}", file=sys.stderr)
     return 0 if found is None else 1

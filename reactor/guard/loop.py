@@ -149,6 +149,7 @@ class Daemon:
         self._conditions_told: tuple[NodeCondition, ...] = ()
         self._unobserved_told: str | None = None
         self._is_started = False
+        self.not_ready_because: str | None = None
         self._records = self.supervisor.hook("records")
         self._state_notes = self.supervisor.hook("state notes")
         self._oom_record = self.supervisor.hook("oom record")
@@ -256,6 +257,7 @@ class Daemon:
             warrants=self._generations.warrants.document(),
             rules=() if generation.rules is None else generation.rules.document(),
             systemd_oomd={} if generation.managed_oom is None else generation.managed_oom.document(),
+            health=self._health(),
         )
 
     def reload(self, settings: Settings) -> None:
@@ -274,6 +276,7 @@ class Daemon:
             )
         self._tally.count_reload(taken=True)
         self._problems.pop(_CONFIGURATION, None)
+        self.not_ready_because = None
         self._notice.reloading()
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._generations.begin(dataclasses.replace(settings, **kept))
@@ -294,11 +297,15 @@ class Daemon:
         self._refused(error, "the configuration in force stays")
 
     def refuse_at_start(self, error: ConfigError) -> None:
-        """Report that the file is refused, and that the last good configuration is in force in its place."""
+        """Report that the file is refused, and that the last good configuration is in force in its place.
+
+        A daemon that starts so is not ready until a reload is taken: an update of its pods goes no further.
+        """
         for problem in error.problems:
             _LOG.error("configuration refused: %s", problem)
         _LOG.error("configuration refused: the last good configuration is in force")
         self._refused(error, "the last good configuration is in force")
+        self.not_ready_because = f"configuration: {self._problems[_CONFIGURATION]}"
 
     def _refused(self, error: Exception, instead: str) -> None:
         self._tally.refuse_configuration()
@@ -471,7 +478,7 @@ class Daemon:
             return self._reading()
 
         async def health(_: Request) -> Mapping[str, Any]:
-            return {"alive": self._is_alive()}
+            return self._health()
 
         return {
             RequestKind.STATUS: status_answer,
@@ -544,6 +551,10 @@ class Daemon:
         generation = self._generations.present
         problems = {} if generation is None else generation.parts.node.problems
         return problems.get(Signal.MEMORY_AVAILABLE)
+
+    def _health(self) -> Mapping[str, Any]:
+        """Return whether the daemon makes its passes, and why it does not guard as it was configured to."""
+        return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}
 
     def _is_alive(self) -> bool:
         return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)

@@ -103,6 +103,7 @@ def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[Non
         stand_by=settings.stand_by,
         waits=daemon.stand_by,
         socket_path=Path(settings.socket_path),
+        not_ready_because=daemon.not_ready_because,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -30,16 +30,18 @@ async def single_instance_lock(
     stand_by: bool,
     waits: Callable[[], None] = lambda: None,
     socket_path: Path | None = None,
+    not_ready_because: str | None = None,
 ) -> AsyncIterator[None]:
     """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
 
     `waits` is called where it has to. Beside `socket_path` a probe finds meanwhile that this daemon waits
-    (reactor/healthz.py): it answers on no socket yet.
+    (reactor/healthz.py), and why it is not ready: it answers on no socket yet.
 
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
     with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
     """
     path = _lock_path(state_path)
+    shown = {} if socket_path is None else {Path(stand_by_path(str(socket_path))): not_ready_because or ""}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, _FLAGS, 0o600)
@@ -48,14 +50,14 @@ async def single_instance_lock(
         yield
         return
     try:
-        await _take(fd, path, stand_by=stand_by, waits=waits, socket_path=socket_path)
+        await _take(fd, path, stand_by=stand_by, waits=waits, shown=shown)
         yield
     finally:
         os.close(fd)
 
 
 async def _take(
-    fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None], socket_path: Path | None
+    fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None], shown: Mapping[Path, str]
 ) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,10 +73,10 @@ async def _take(
     waits()
     with ExitStack() as seen:
         seen.enter_context(_locked(_stand_by_path(path)))
-        if socket_path is not None:
+        for beside_socket, content in shown.items():
             with suppress(OSError):
-                socket_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            seen.enter_context(_locked(Path(stand_by_path(str(socket_path)))))
+                beside_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            seen.enter_context(_locked(beside_socket, content))
         # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting
         # without a descriptor to hold what it may get.
         await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
@@ -82,11 +84,14 @@ async def _take(
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Show inside the block that this daemon stands by, where a file for it can be made."""
+def _locked(path: Path, content: str = "") -> Iterator[None]:
+    """Show inside the block that this daemon stands by, by a locked file of this content."""
     fd = None
     with suppress(OSError):  # those that wait share it
         fd = os.open(path, _FLAGS, 0o600)
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, content.encode(errors="backslashreplace"), 0)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
         yield

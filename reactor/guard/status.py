@@ -48,7 +48,8 @@ class View:
     `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
     without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands,
     `oom_order` which pod the kernel's OOM killer takes first, `warrants` those that the kernel kills under,
-    `rules` how the operator's rules stand, `systemd_oomd` what is known of systemd's units.
+    `rules` how the operator's rules stand, `systemd_oomd` what is known of systemd's units, `health` what
+    probes are answered.
     """
 
     settings: Settings
@@ -69,6 +70,7 @@ class View:
     warrants: Mapping[str, Any] = field(default_factory=dict)
     rules: Sequence[Mapping[str, Any]] = ()
     systemd_oomd: Mapping[str, Any] = field(default_factory=dict)
+    health: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -129,6 +131,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "parts": [part_document(part) for part in view.parts],
         "processes": dict(view.processes),
         "shutdown": dict(view.shutdown),
+        "health": dict(view.health),
     }
 
 

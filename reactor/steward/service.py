@@ -422,8 +422,11 @@ class _Steward:
         except GuardError:
             return False
 
-    async def _health(self) -> dict[str, Any]:
-        return {"alive": await self._is_alive()}
+    async def _health(self) -> Mapping[str, Any]:
+        try:
+            return await self._guard.ask(RequestKind.HEALTH)
+        except GuardError as error:
+            return {"alive": False, "not_ready_because": str(error)}
 
     async def _refresh(self) -> None:
         reading = await self._guard.ask(RequestKind.SCRAPE)

@@ -1,6 +1,7 @@
 """Questions on the daemon's Unix socket: one JSON line asks, one JSON line answers.
 
 {"command": "status"}    {"command": "explain", "pod": "web"}    {"command": "top", "pods": 40}
+{"command": "healthz"}
 {"error": "..."}
 """
 

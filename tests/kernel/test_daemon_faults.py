@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from reactor import healthz
 from reactor.config import settings_from_text
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Hooks
@@ -324,6 +325,45 @@ def test_crash_after_a_refused_reload_is_not_final(node: VirtualNode, daemon: Ru
     eventually(lambda: ["memory.available<65Mi"] == _thresholds(daemon), "the new threshold")
     assert "configuration" not in daemon.status()["problems"]
     assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
+
+
+def test_a_start_with_a_refused_file_is_never_ready_though_it_guards_and_a_refused_reload_changes_nothing(
+    daemon: RunningDaemon,
+) -> None:
+    def not_ready() -> str | None:
+        assert healthz.problem(str(daemon.socket_path)) is None
+        why = daemon.status()["health"]["not_ready_because"]
+        assert (why is None) == (healthz.problem(str(daemon.socket_path), or_not_ready=True) is None)
+        return why
+
+    def refuse(how_often: int) -> None:
+        daemon.configure({"evictionHard": {"memory.available": "64Xi"}})
+        daemon.signal(signal.SIGHUP)
+        eventually(lambda: daemon.log().count("configuration in force stays") == how_often, "a refusal")
+
+    daemon.configure(HARD)
+    daemon.start()
+    eventually((daemon.directory / "last-good-config.json").exists, "the last good configuration")
+    refuse(1)
+    assert not_ready() is None
+
+    daemon.kill()
+    daemon.start()
+    assert "64Xi" in str(not_ready())
+    assert "the last good configuration is in force" in str(not_ready())
+    refuse(2)
+    assert "64Xi" in str(not_ready())
+
+    daemon.configure({"evictionHard": {"memory.available": "65Mi"}})
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: ["memory.available<65Mi"] == _thresholds(daemon), "the new threshold")
+    assert not_ready() is None
+
+
+def test_a_start_with_a_refused_file_and_no_last_good_one_ends_with_two(daemon: RunningDaemon) -> None:
+    daemon.configure({"evictionHard": {"memory.available": "64Xi"}})
+    assert 2 == daemon.spawn().wait(60)
+    daemon.stop()
 
 
 def test_threshold_above_the_limit_evicts_no_pod_neither_at_the_start_nor_once_the_limit_is_lowered(

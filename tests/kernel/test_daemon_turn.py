@@ -54,6 +54,7 @@ def test_successor_is_alive_for_its_probe_while_it_stands_by_and_afterwards(
 ) -> None:
     assert healthz.problem(str(daemon.socket_path)) is None
     eventually(lambda: healthz.problem(str(successor.socket_path)) is None, "the probe finds it standing by")
+    assert healthz.problem(str(successor.socket_path), or_not_ready=True) is None
     assert not successor.socket_path.exists()
     daemon.stop()
     eventually(successor.socket_path.exists, "the second daemon has taken over")
@@ -76,6 +77,38 @@ def test_a_guard_without_a_port_for_its_metrics_is_alive_for_its_probe(
         eventually(lambda: subprocess.run(probe, check=False).returncode == 0, "the probe succeeds")
         daemon.kill()
         assert subprocess.run(probe, check=False, capture_output=True).returncode == 1
+
+
+def test_successor_that_has_refused_its_configuration_is_never_ready(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """An update by its pods goes no further; and where the first ends all the same the node is guarded."""
+    daemon.configure(HARD)
+    daemon.start()
+    eventually((tmp_path / "last-good-config.json").exists, "the last good configuration")
+    (tmp_path / "next").mkdir()
+    second = RunningDaemon(tmp_path / "next", daemon.node_cgroup)
+    second.config_path = daemon.config_path  # as in a pod: what was right last was in the same file
+    daemon.configure({"evictionHard": {"memory.available": "64Xi"}})
+    second.spawn("--stand-by")
+    path = str(daemon.socket_path)
+
+    def not_ready() -> str | None:
+        return healthz.problem(path, or_not_ready=True)
+
+    try:
+        eventually(lambda: "64Xi" in str(healthz.refused_standing_by(path)), "the successor says why not")
+        assert not_ready() is None  # the first is what it was
+        daemon.kill()
+        eventually(lambda: "64Xi" in str(not_ready()), "the successor is not ready, nor once it guards")
+        assert healthz.problem(path) is None
+        eventually(lambda: healthz.refused_standing_by(path) is None, "it has taken over")
+        eventually(lambda: "last good configuration" in str(not_ready()), "it says what is in force")
+        assert healthz.problem(path) is None
+        node.spawn(node.add_pod("hog"), hold(220))
+        eventually(lambda: len(daemon.evictions()) == 1, "the successor evicts the hog")
+    finally:
+        second.stop()
 
 
 def test_successor_does_nothing_while_the_first_guards(

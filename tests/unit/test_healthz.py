@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from reactor import healthz
+from reactor.guard.single_instance_lock import single_instance_lock
 from tests.support.running_threads import running
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -51,6 +54,43 @@ def test_the_exit_status_is_what_the_guard_answers(
         assert status == healthz.main([str(path)])
     assert [b'{"command": "healthz"}\n'] == asked
     assert status == len(capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b'{"alive": true, "not_ready_because": null}\n', 0),
+        (b'{"alive": true, "not_ready_because": "configuration: the file is refused"}\n', 1),
+        (b'{"alive": false, "not_ready_because": null}\n', 1),
+        (b'{"alive": true}\n', 1),
+    ],
+)
+def test_readiness_is_also_that_the_configuration_was_not_refused_at_the_start(
+    tmp_path: Path, answer: bytes, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "reactor.sock"
+    with answering(path, answer):
+        assert status == healthz.main(["--ready", str(path)])
+    errors = capsys.readouterr().err
+    assert ("is refused" in errors) == (b"is refused" in answer)
+
+
+async def test_a_daemon_that_stands_by_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    for why, expected in (("configuration: the file is refused", True), (None, False)):
+        path = tmp_path / f"{why is None}.sock"
+        async with single_instance_lock(state, stand_by=False), trio.open_nursery() as nursery:
+
+            async def stand_by(path: Path = path, why: str | None = why) -> None:
+                turn = single_instance_lock(state, stand_by=True, socket_path=path, not_ready_because=why)
+                async with turn:
+                    pass
+
+            nursery.start_soon(stand_by)
+            await until(lambda path=path: healthz.problem(str(path)) is None)  # type: ignore[misc]
+            said = healthz.problem(str(path), or_not_ready=True)
+            assert expected == ("the file is refused" in str(said))
+            nursery.cancel_scope.cancel()
 
 
 def test_without_a_daemon_it_fails_and_says_where_it_asked(

@@ -285,8 +285,11 @@ def test_probes_ask_the_daemons_own_socket_and_no_port_that_others_could_take(pa
     for probe in found.values():
         assert {"exec", "periodSeconds", "timeoutSeconds"} <= probe.keys()
         assert not {"httpGet", "tcpSocket", "grpc"} & probe.keys()
-        command = probe["exec"]["command"]
-        assert ["/usr/bin/python3", "-I", "-m", "reactor.healthz", "/run/reactor/reactor.sock"] == command
+        python, *options, socket = probe["exec"]["command"]
+        assert ["-I", "-m", "reactor.healthz"] == options[:3]
+        assert ("/usr/bin/python3", "/run/reactor/reactor.sock") == (python, socket)
+    ready, live = (found[name]["exec"]["command"] for name in ("readinessProbe", "livenessProbe"))
+    assert ("--ready" in ready, "--ready" in live) == (True, False)  # it guards with what was right last
     assert "9753" not in path.read_text()
     # Under pressure a late answer is better than a restart.
     assert found["livenessProbe"]["failureThreshold"] * found["livenessProbe"]["periodSeconds"] >= 60
