@@ -43,9 +43,10 @@ _BY_PLACE: Final = {
     Place.POD: {
         "capabilities": "add what is missing to the container's securityContext.capabilities: "
         "deploy/kustomize/base/daemonset.yaml has all of them, each with what it is for",
-        "realtime": "add SYS_NICE to the container's capabilities; with CONFIG_RT_GROUP_SCHED no pod gets "
-        "realtime runtime (cpu.rt_runtime_us is 0 in its cgroup): set reactor.realtime.fifoPriority to 0, or "
-        "run reactor as a unit of the node",
+        "realtime": "add SYS_NICE to the container's capabilities; with CONFIG_RT_GROUP_SCHED (cgroup v1) a "
+        "pod has no realtime runtime: run reactor as a unit of the node, boot the node with rt_group_sched=0 "
+        "(Linux 6.16), or write cpu.rt_runtime_us of the pod's cgroups; reactor.realtime.fifoPriority to 0 "
+        "does without",
         "steward's cgroup": _NO_CGROUP,
         "memory lock": "add IPC_LOCK to the container's capabilities",
     },

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from reactor.model.settings import Settings
 from reactor.model.start import Start
 
 _LOG: Final = logging.getLogger("reactor.daemon")
+_STATE_FILE: Final = re.compile(r"""\bstateFile["']?\s*:\s*["']?(/[^\s"'#,}]+)""")
 
 
 def configuration_to_start_with(path: Path, config_dir: Path | None = None) -> Start:
@@ -53,10 +55,15 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
     with suppress(OSError):
         drop_ins = () if config_dir is None else drop_in_paths(config_dir)
     for one in (*reversed(drop_ins), path):
+        text = ""
         try:
-            document = load_document(read_text(one, only_regular=True)[0], str(one))
-        except (OSError, UnicodeDecodeError, ConfigError):
-            document = None
+            text = read_text(one, only_regular=True)[0]
+            document = load_document(text, str(one))
+        except (OSError, UnicodeDecodeError):
+            continue
+        except ConfigError:  # no YAML: what the key is followed by has to do
+            found = _STATE_FILE.search(text)
+            document = {"reactor": {"stateFile": found[1]}} if found else None
         section = document.get("reactor") if isinstance(document, Mapping) else None
         state_path = section.get("stateFile") if isinstance(section, Mapping) else None
         if isinstance(state_path, str) and state_path.startswith("/") and "\0" not in state_path:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +100,13 @@ class Deployment:
             self.cluster.api.create_unless_there(collection(body), body)
         self._publish_authority()
         self.cluster.node.import_image(image_archive())
+
+    def write_configuration(self, change: Callable[[str], str] = lambda text: text) -> None:
+        """Have the pods that are made from now on read the configuration as `change` makes it."""
+        body = self._objects["ConfigMap"]
+        text = change(body["data"]["config.yaml"])
+        path = f"{collection(body)}/{body['metadata']['name']}"
+        self.cluster.api.merge_patch(path, {"data": {"config.yaml": text}})
 
     def create_pod(self, name: str) -> None:
         """Create a pod of the DaemonSet's template on the node."""

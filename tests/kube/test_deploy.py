@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 from cluster import Cluster, Pods, is_evicted
-from deployed import Deployment
+from deployed import NAMESPACE, Deployment
 from machine import wait_until
 
 # The machine's own limits: a pod's cpu cgroup (v1) has no real-time runtime; CAP_SYS_RESOURCE may be missing.
@@ -92,6 +92,41 @@ def test_a_rolling_update_leaves_the_node_alone_for_less_than_a_pods_start(
 
     pods.create("hog", ["grow", "700", "200"])
     pods.wait("hog", is_evicted, "is ended")
+
+
+@pytest.mark.parametrize("change", [("128Mi", "128Xi"), ("evictionHard:", "evictionHard: [")])
+def test_a_new_pod_whose_configuration_is_refused_is_never_ready_and_the_old_one_goes_on(
+    deployment: Deployment, pods: Pods, change: tuple[str, str]
+) -> None:
+    deployment.create_pod("reactor-a")
+    deployment.wait_ready("reactor-a")
+    deployment.write_configuration(lambda text: text.replace(*change))
+    try:
+        deployment.create_pod("reactor-b")
+        wait_until(lambda: "standing by" in deployment.log("reactor-b"), "the new pod stands by", 60)
+        wait_until(lambda: refused_probes(deployment, "reactor-b") >= 3, "its probe has failed thrice", 90)
+        assert not deployment.is_ready("reactor-b")
+        assert 1 == len(deployment.log_paths("reactor-b"))  # it was not restarted for that
+        assert deployment.is_ready("reactor-a")
+    finally:
+        deployment.write_configuration()
+    deployment.delete_pod("reactor-a")
+    wait_until(lambda: ARMED in deployment.log("reactor-b"), "the new pod guards the node", 60)
+    pods.create("hog", ["grow", "700", "200"])
+    pods.wait("hog", is_evicted, "is ended")
+    assert not deployment.is_ready("reactor-b")
+
+
+def refused_probes(deployment: Deployment, name: str) -> int:
+    """Return how often the kubelet reports that the pod is not ready for its configuration."""
+    events = deployment.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+    return sum(
+        one.get("count", 1)
+        for one in events
+        if one["involvedObject"].get("name") == name
+        and one["reason"] == "Unhealthy"
+        and "the file is refused" in one["message"]
+    )
 
 
 def unwatched_seconds(deployment: Deployment, old: str, new: str) -> float:

@@ -151,6 +151,21 @@ async def test_a_taint_that_a_controller_takes_away_is_set_again() -> None:
         await until(server.is_tainted)
 
 
+async def test_a_successor_sets_at_once_what_others_removed_while_no_reactor_ran() -> None:
+    """The kubelet has reported no pressure, and the node controller has removed the taint for that."""
+    server = _Server()
+    async with keeping(server, Role.SOLE) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("MemoryPressure") and server.is_tainted())
+    server.conditions["MemoryPressure"] = {"type": "MemoryPressure", "status": "False", "reason": "Kubelet"}
+    server.taints = []
+    server.writes.clear()
+    async with keeping(server, Role.SOLE) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("MemoryPressure") and server.is_tainted())
+    assert ["/api/v1/nodes/one", "/api/v1/nodes/one/status"] == server.writes[:2]
+
+
 async def test_what_others_set_stays(autojump_clock: object) -> None:
     server = _Server()
     server.taints = [{"key": _TAINT, "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]

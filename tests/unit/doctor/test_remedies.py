@@ -42,6 +42,13 @@ def test_what_is_there_needs_no_remedy(place: Place) -> None:
     assert there == fitting(there, place)
 
 
+def test_a_pod_that_may_not_be_real_time_is_shown_what_can_be_had() -> None:
+    refused = Feature(name="realtime", available=False, detail="", remedy=REMEDIES["realtime"])
+    remedy = fitting(refused, Place.POD).remedy
+    for way in ("SYS_NICE", "as a unit of the node", "rt_group_sched=0", "cpu.rt_runtime_us", "fifoPriority"):
+        assert way in remedy
+
+
 def test_each_remedy_is_told_once_with_all_that_it_is_for() -> None:
     def feature(name: str, remedy: str, *, available: bool = False) -> Feature:
         return Feature(name=name, available=available, detail="", remedy=remedy)

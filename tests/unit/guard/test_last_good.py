@@ -61,6 +61,19 @@ def test_a_wrong_file_is_replaced_by_the_last_good_one_and_the_reason_is_kept(
     assert "1Xi" in str(start.refused)
 
 
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_a_file_that_is_no_yaml_is_replaced_too_though_its_state_file_stands_nowhere_else(
+    config, state_path, quote
+):
+    kept(state_path, config)
+    config.write_text(
+        f"evictionHard: {{memory.available: 1Gi\nreactor:\n  stateFile: {quote}{state_path}{quote} # s\n"
+    )
+    start = configuration_to_start_with(config)
+    assert thresholds(start) == ["memory.available<123Mi"]
+    assert start.refused is not None
+
+
 def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(config):
     config.unlink()
     os.mkfifo(config)
