@@ -62,8 +62,9 @@ class _Pace:
 
     @property
     def left_seconds(self) -> float:
-        """Return how long until the pause of a contest is over, infinite without one."""
-        return max(0.0, self._again_at - trio.current_time()) if self._is_contested else math.inf
+        """Return how long until the pause of a contest is over; infinite if it is, and without one."""
+        left_seconds = self._again_at - trio.current_time()
+        return left_seconds if self._is_contested and left_seconds > 0 else math.inf
 
     def observe(self, *, is_contested: bool) -> None:
         """Record whether taints are missing."""
@@ -286,6 +287,8 @@ class NodeStatus:
             is_shutting_down=is_shutting_down,
         )
         if patch is None:
+            self._taints_problem = None
+            self._pace.observe(is_contested=bool(contested))
             return False
         try:
             await self._client.patch(self._path, patch, MERGE_PATCH)

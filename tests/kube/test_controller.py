@@ -43,20 +43,33 @@ def watched(cluster: Cluster, condition: str) -> Counter[tuple[bool, str]]:
     return seen
 
 
-def patches(cluster: Cluster) -> int:
-    """Return how often the reactor has written to the node."""
+def patches(cluster: Cluster) -> Counter[str]:
+    """Return how often the reactor has written to the node, and to its status."""
     asked = cluster.plane.audited(REACTOR_USER)
-    return sum(one["verb"] == "patch" and one["objectRef"]["resource"] == "nodes" for one in asked)
+    refs = [one["objectRef"] for one in asked if one["verb"] == "patch"]
+    return Counter(one.get("subresource", "") for one in refs if one["resource"] == "nodes")
 
 
 @pytest.mark.parametrize(
-    ("role", "condition"), [("sole", "MemoryPressure"), ("alongside", "reactor/MemoryPressure")]
+    ("role", "tainted_by", "condition", "most_taints"),
+    [
+        ("sole", "reactor", "MemoryPressure", 10),
+        ("sole", "nodeController", "MemoryPressure", 0),
+        ("alongside", "reactor", "reactor/MemoryPressure", 8),
+    ],
 )
 def test_the_node_is_tainted_for_as_long_as_the_pressure_lasts_whatever_the_controller_does(
-    cluster: Cluster, pods: Pods, reactor: Reactor, role: str, condition: str
+    cluster: Cluster,
+    pods: Pods,
+    reactor: Reactor,
+    role: str,
+    tainted_by: str,
+    condition: str,
+    most_taints: int,
 ) -> None:
     """Alone the condition holds it; beside a kubelet one more effect does, which the controller spares."""
-    reactor.configure(PRESSED, {"kubernetes": {"role": role}})
+    at_first = patches(cluster)
+    reactor.configure(PRESSED, {"kubernetes": {"role": role, "taints": tainted_by}})
     reactor.start()
     pods.run("holder", ["hold", "256"])
     wait_until(lambda: cluster.node.conditions().get(condition) == "True", "the condition holds")
@@ -64,10 +77,13 @@ def test_the_node_is_tainted_for_as_long_as_the_pressure_lasts_whatever_the_cont
     before = patches(cluster)
     seen = watched(cluster, condition)
     written = patches(cluster) - before
-    print(f"{role}: (taint, condition) {dict(seen)}; {written} patches in {WATCHED_SECONDS:g} s")
+    print(f"{role}: (taint, condition) {dict(seen)}; {dict(written)} patches in {WATCHED_SECONDS:g} s")
     tainted = sum(count for (taint, _), count in seen.items() if taint)
     assert tainted > 0.9 * seen.total()
-    assert written < WATCHED_SECONDS
+    assert written.total() < WATCHED_SECONDS
+    assert (patches(cluster) - at_first)[""] <= most_taints
+    kinds = {each["type"] for each in cluster.node.state()["status"]["conditions"]}
+    assert (role == "alongside") == ("reactor/MemoryPressure" in kinds)
 
     pods.remove()
     wait_until(lambda: cluster.node.conditions()[condition] == "False", "the condition is over")

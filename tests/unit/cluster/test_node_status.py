@@ -396,6 +396,32 @@ async def test_a_refused_taint_does_not_keep_the_conditions_from_being_written(r
     assert {"node.kubernetes.io/disk-pressure"} == {taint["key"] for taint in server.taints}
 
 
+async def test_a_refused_taint_that_another_writer_has_set_is_no_problem_any_more() -> None:
+    server = _Server()
+    server.refuses_taints = refusal(403, "forbidden")
+    async with keeping(server, Role.SOLE) as status:
+        status.want([_MEMORY])
+        await until(lambda: status.problem is not None)
+        server.taints = [{"key": _TAINT, "effect": "NoSchedule"}]
+        server.changed()
+        await until(lambda: status.problem is None)
+        with trio.fail_after(60):
+            await trio.testing.wait_all_tasks_blocked(0.1)
+
+
+async def test_nothing_is_tried_while_a_node_is_gone_whose_taint_was_fought_over() -> None:
+    server = _Server()
+    server.controller_keeps = lambda taint: taint["effect"] != "NoSchedule"
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.taint_writes == 2)
+        status.drop(server.document)
+        with trio.fail_after(60):
+            await trio.sleep(1.5)  # past the next attempt
+            await trio.testing.wait_all_tasks_blocked(0.1)
+        assert 2 == server.taint_writes
+
+
 async def test_a_taint_that_is_removed_again_and_again_is_set_ever_less_often(
     mock_clock: trio.testing.MockClock,
 ) -> None:
