@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import cgroups
 import pytest
 from api import Object
 from cgroups import usage_bytes
-from cluster import REACTOR_USER, Cluster, Pods, is_evicted, is_running
+from cluster import Cluster, Pods, is_evicted, is_running
 from machine import wait_until
 from node import MIB
 from reactor_daemon import Reactor
@@ -52,27 +51,6 @@ def only_event(pods: Pods) -> Object:
     wait_until(lambda: pods.events("Evicted"), "the event is there", 30)
     (event,) = pods.events("Evicted")
     return event
-
-
-def pod_lists(cluster: Cluster) -> list[dict[str, list[str]]]:
-    """Return the queries by which the reactor has listed pods."""
-    asked = [one for one in cluster.plane.audited(REACTOR_USER) if one["verb"] == "list"]
-    uris = [urlsplit(one["requestURI"]) for one in asked]
-    return [parse_qs(uri.query) for uri in uris if uri.path == "/api/v1/pods"]
-
-
-@pytest.mark.usefixtures("guarded")
-def test_after_a_restart_of_the_api_server_pods_are_listed_from_its_cache(
-    cluster: Cluster, pods: Pods
-) -> None:
-    """With a limit, or without a version, it would read the pods of all nodes from etcd."""
-    pods.run("quiet", ["hold", "20"])
-    before = len(pod_lists(cluster))
-    cluster.plane.restart_server()
-    wait_until(lambda: len(pod_lists(cluster)) > before, "the pods are listed again", 90)
-    for query in pod_lists(cluster)[before:]:
-        assert query.get("resourceVersion", [""]) not in ([""], ["0"])
-        assert "limit" not in query
 
 
 def test_with_the_api_server_down_the_hog_is_ended_and_the_cluster_told_when_it_is_back(
