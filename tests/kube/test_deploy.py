@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import IO
 
 import pytest
@@ -16,6 +18,7 @@ from machine import wait_until
 # The machine's own limits: a pod's cpu cgroup (v1) has no real-time runtime; CAP_SYS_RESOURCE may be missing.
 BEYOND_THE_MANIFESTS = {"SCHED_FIFO 50", "oom_score_adj -999"}
 ENDING = "SIGTERM: ending"
+ENDED = "ended after"
 ARMED = "source memcg-eventfd: armed"
 STATUS = ["/usr/bin/python3", "-I", "-m", "reactor", "status", "--output", "json"]
 
@@ -84,10 +87,21 @@ def test_a_rolling_update_leaves_the_node_alone_for_less_than_a_pods_start(
 
     with open_log(deployment, "reactor-b") as old:
         deployment.delete_pod("reactor-b")
+        removed_at = time.time()
         deployment.create_pod("reactor-c")
+        wait_until(lambda: deployment.log_paths("reactor-c"), "the third pod's container is started", 60)
+        started_at = time.time()
         wait_until(lambda: ARMED in deployment.log("reactor-c"), "the third pod guards the node", 60)
-        anew_seconds = said_at(deployment.log("reactor-c"), ARMED) - said_at(old.read(), ENDING)
-    print(f"nobody watched for {surge_seconds:.2f} s with maxSurge, {anew_seconds:.2f} s without")
+        said = old.read()
+        ends = [said_at(said, ENDING), said_at(said, ENDED), removed_at, started_at]
+        ends.append(said_at(deployment.log("reactor-c"), ARMED))
+    anew_seconds = ends[-1] - ends[0]
+    end, removal, start, arming = (later - earlier for earlier, later in pairwise(ends))
+    print(f"nobody watched for {surge_seconds:.2f} s with maxSurge, {anew_seconds:.2f} s without: the daemon")
+    print(
+        f"ended in {end:.2f} s, its pod was removed {removal:.2f} s later, the next one's container started"
+    )
+    print(f"{start:.2f} s later, and was armed {arming:.2f} s later")
     assert surge_seconds < anew_seconds
 
     pods.create("hog", ["grow", "700", "200"])
