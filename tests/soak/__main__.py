@@ -23,9 +23,9 @@ from reactor.lab.virtual_node import VirtualNode, ended_by_signals
 from tests.soak.disagreement import Evidence
 from tests.soak.episode import Course, Outcome
 from tests.soak.figures import Figures
-from tests.soak.guarded import Guarded
-from tests.soak.oracle import Spec
-from tests.soak.plan import KINDS, Draw, PodPlan
+from tests.soak.guarded import DISK_BYTES, Guarded
+from tests.soak.oracle import PAUSE_NS, Spec
+from tests.soak.plan import KEPT, KINDS, OUTSIDE, CrossingPlan, Draw, PodPlan
 from tests.soak.pods import Pods, write_manifests
 from tests.soak.stage import Stage, StageError
 
@@ -36,6 +36,9 @@ _LULL_SECONDS: Final = 0.12
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 # As many evictions as there are crossings: the rate is not what is tried here.
 _SECTION: Final = {"evictionsPerMinute": 1_000_000, "hardMemoryEvictionsPerMinute": 1_000_000}
+# Evictions that don't help are slowed down for a time that the oracle knows.
+_LEAKS_SECTION: Final = {**_SECTION, "unhelpfulEvictionPause": f"{PAUSE_NS // 1_000_000_000}s"}
+_LEAST_VICTIM_BYTES: Final = 16 << 20  # of smaller ones a leak takes several before it is known for one
 # With warrants: while the last eviction is still judged by what it brought back none is given.
 _WARRANTS_SECTION: Final = {**_SECTION, "kernelKill": "hard", "unhelpfulEvictionPause": "0s"}
 _TELL_SECONDS: Final = 60.0
@@ -79,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Draw(seed, asked.kinds, lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0),
             asked.output / f"disagreements-{seed}",
             most_crossings=asked.crossings,
-            section=_WARRANTS_SECTION if asked.warrants else _SECTION,
+            section=_WARRANTS_SECTION if asked.warrants else _LEAKS_SECTION,
             slowness=asked.slowness,
         )
     about = {"seed": seed, "seconds": asked.time, "slowness": asked.slowness}
@@ -96,7 +99,7 @@ def run(
     kept: Path,
     *,
     most_crossings: int | None = None,
-    section: Mapping[str, Any] = _SECTION,
+    section: Mapping[str, Any] = _LEAKS_SECTION,
     slowness: float = 1.0,
 ) -> Figures:
     """Return what was counted in a run of that length; disagreements are kept in a directory.
@@ -111,7 +114,8 @@ def run(
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", dir=kept.parent))
         ).resolve()
-        tmpfs = stack.enter_context(_tmpfs(directory / "tmpfs"))
+        tmpfs = stack.enter_context(_tmpfs(directory / "tmpfs", 2 << 30))
+        stack.enter_context(_tmpfs(directory / "full", DISK_BYTES))
         node = stack.enter_context(VirtualNode(tree, rules.capacity_bytes, f"reactor-soak-{os.getpid()}"))
         is_v2 = tree.version is CgroupVersion.V2
         stage = stack.enter_context(
@@ -196,6 +200,9 @@ def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
 
     A daemon that is short of its minimum reclaim kills each that comes, at times before it stands.
     """
+    leak = _leak(course)
+    if leak is not None:
+        return course.run(leak)
     names = [pod.plan.name for pod in course.pods.present.values() if not pod.plan.spec.is_critical]
     if not names:
         # A critical one of that name may have come in a lonely one's place.
@@ -208,6 +215,22 @@ def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
         sorted(names), course.rules, may_crash=may_crash, first=course.first() or names[0]
     )
     return course.run(plan)
+
+
+def _leak(course: Course) -> CrossingPlan | None:
+    """Return a crossing by what may not be evicted, now and then: by a pod, or by what is no pod's.
+
+    Where the pod that goes first is so small that its memory is taken at once, several may go for it.
+    """
+    if course.first_holds_bytes() < _LEAST_VICTIM_BYTES:
+        return None
+    outside = next(one for one in map(f"{OUTSIDE}{{}}".format, count()) if one not in course.pods.present)
+    kept = [pod.plan.name for pod in course.pods.present.values() if pod.plan.name.startswith(KEPT)]
+    plan = course.draw.leak([outside, *kept], course.rules)
+    if plan is not None and plan.hogs[0].name == outside:
+        course.pods.start([PodPlan(name=outside, spec=Spec(is_critical=True), kind="a", size_bytes=4096)])
+        course.stage.done.clear()
+    return plan
 
 
 def _clear(pods: Pods) -> None:
@@ -224,6 +247,7 @@ def _begin_round(course: Course) -> None:
     _clear(pods)
     course.rules = course.draw.rules()
     pods.limit(course.rules.capacity_bytes)
+    course.guarded.fill_disk(is_full=course.draw.is_disk_full())
     course.guarded.configure(course.rules)
     course.guarded.reload()
     if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS * course.slowness):
@@ -246,9 +270,9 @@ def _pins() -> set[str]:
 
 
 @contextmanager
-def _tmpfs(path: Path) -> Iterator[Path]:
+def _tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
     path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(path)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)], check=True)
     try:
         yield path
     finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.soak.guarded import Guarded
-from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge, place, soft_met_ns
+from tests.soak.oracle import PAUSE_NS, Counters, Episode, Kill, Rules, Verdict, judge, place, soft_met_ns
 from tests.soak.plan import (
     FAST_RATES,
     MIB,
@@ -28,6 +28,7 @@ _APPROACH_SECONDS: Final = 0.05
 _NEAREST_BYTES: Final = MIB
 _PATIENCE_SECONDS: Final = 1.5
 _DYING_SECONDS: Final = 2.0
+_SLOWED_SECONDS: Final = 0.3
 _SETTLE_SECONDS: Final = 0.004
 _SAME_CROSSING_NS: Final = 5_000_000
 _NOTHING: Final = Counters(usage_bytes=0, inactive_file_bytes=0)
@@ -48,6 +49,7 @@ class Outcome:
     past_mib: list[float]
     is_fast: bool
     disturbed: tuple[Disturbance, ...]
+    is_leak: bool = False
     partly_killed: tuple[str, ...] = ()
     oom_killed: tuple[str, ...] = ()
 
@@ -117,7 +119,12 @@ class Course:
                 self.stage.stop_growth(self.pods.present[one.name].slot)
         self._come_back()
         is_fast = all(hog.rate_bytes in {0, *FAST_RATES} for hog in plan.hogs)
-        return self._judged(hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast)
+        outcome = self._judged(
+            hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast, is_leak=plan.is_leak
+        )
+        if plan.is_leak:  # until evictions are no longer slowed down
+            self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
+        return outcome
 
     def first(self) -> str | None:
         """Return the pod that would go first now, None where none is sampled."""
@@ -128,6 +135,13 @@ class Course:
             if pod.instance in seen and not pod.plan.spec.is_critical
         )
         return ranked[0][1] if ranked else None
+
+    def first_holds_bytes(self) -> int:
+        """Return what the pod that would go first holds, 0 without one."""
+        name = self.first()
+        if name is None:
+            return 0
+        return self.stage.last_sample().pods[self.pods.present[name].instance].working_set_bytes
 
     def _approach(self, hogs: Sequence[HogPlan], lull: LullPlan | None) -> None:
         """Have those come near the level at once that rest there, or are slow: what is left takes 50 ms."""
@@ -300,7 +314,7 @@ class Course:
             raise StageError(f"the daemon does not come back from its reload: {self.guarded.log_tail()}")
 
     def _judged(
-        self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
+        self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool, is_leak: bool
     ) -> Outcome:
         # Asked anew each time: a canary may have died while the others were waited for.
         self.stage.wait(lambda: all(map(self._is_gone, self._dying())), _DYING_SECONDS * self.slowness)
@@ -335,6 +349,7 @@ class Course:
             away=list(self._away),
             unresolved=self._unresolved,
             soft_met_ns=self._soft_met_ns,
+            leaks=frozenset(pod.instance for pod in hogs) if is_leak else frozenset(),
             slowness=self.slowness,
         )
         killed = [kill.instance for kill in kills]
@@ -350,6 +365,7 @@ class Course:
             past_mib=[verdict.kills[0].past_bytes / MIB] if self._is_timed(episode, verdict) else [],
             is_fast=is_fast,
             disturbed=disturbed,
+            is_leak=is_leak,
             partly_killed=tuple(
                 lives[kill.instance].name
                 for kill in kills
@@ -430,7 +446,7 @@ class Course:
         self._away.clear()
         self._waiting.clear()
         self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
-        again = [self._another(pod) for pod in (*gone, *grown)]
+        again = [self._another(pod) for pod in (*gone, *grown) if not pod.plan.is_outside]
         self.pods.start(again)
         self.stage.done.clear()
         return () if outcome.episode.away else oom_killed

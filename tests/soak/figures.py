@@ -39,6 +39,7 @@ class Figures:
     stillborn: int = 0
     episodes: int = 0
     quiet: int = 0
+    leaks: int = 0
     disturbances: Counter[str] = field(default_factory=Counter)
     to_kill_ms: list[float] = field(default_factory=list)
     fast_ms: list[float] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Figures:
         verdict = outcome.verdict
         self.episodes += 1
         self.quiet += not verdict.crossings
+        self.leaks += outcome.is_leak
         self.crossings += verdict.crossings
         self.kills += sum(not one.kill.is_kernels for one in verdict.kills)
         self.missed += len(verdict.missed)
@@ -116,6 +118,7 @@ class Figures:
             "unexplained_daemon_deaths": self.unexplained_deaths,
             "episodes": self.episodes,
             "episodes_without_crossing": self.quiet,
+            "leaks_that_no_eviction_ends": self.leaks,
             "disturbances": dict(self.disturbances),
             "crossing_to_kill_ms": {
                 "clock": "from the instant before the chunk that crossed was touched to the death of the "
@@ -163,6 +166,7 @@ class Figures:
         past = document["past_the_threshold_mib"]
         rows = [
             ("crossings", document["crossings"]),
+            ("crossings by what may not be evicted", document["leaks_that_no_eviction_ends"]),
             ("kills", document["kills"]),
             ("wrong victims", document["wrong_victims"]),
             ("missed crossings", document["missed_crossings"]),

@@ -19,12 +19,15 @@ from typing import Any, Final, Self
 from reactor.guard.listening import NoDaemonError
 from reactor.tell.status_socket import ask
 from tests.soak.oracle import Rules
+from tests.soak.plan import KEPT
+from tests.soak.pods import PODS
 from tests.soak.stage import StageError
 
 # As in deploy/reactor.service: without them the C library's heaps grow by some MiB in half an hour.
 _UNIT_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
+DISK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +60,16 @@ class Guarded:
         self._journal_path = directory / "journal.jsonl"
         self._config_path = directory / "reactor.json"
         self._log = (directory / "daemon.log").open("ab")
+        self.disk = directory / "full"
         self._section = {
+            "filesystems": {"nodefs": str(self.disk), "imagefs": str(self.disk)},
+            "layout": "single",
             "nodeCgroup": node_cgroup,
-            "pods": {"parents": [node_cgroup], "manifests": str(manifests)},
+            "pods": {
+                "parents": [f"{node_cgroup}/{PODS}"],
+                "manifests": str(manifests),
+                "never": [f"{KEPT}*"],
+            },
             "metrics": "off",
             "socket": str(directory / "reactor.sock"),
             "stateFile": str(directory / "state.json"),
@@ -95,7 +105,7 @@ class Guarded:
     def configure(self, rules: Rules) -> None:
         """Write these rules as the configuration."""
         document: dict[str, Any] = {
-            "evictionHard": {"memory.available": str(rules.hard_bytes)},
+            "evictionHard": {"memory.available": str(rules.hard_bytes), "nodefs.available": "50%"},
             "evictionPressureTransitionPeriod": "1s",
             "reactor": self._section,
         }
@@ -106,6 +116,13 @@ class Guarded:
             grace = f"{rules.soft_grace_ns // 1_000_000}ms"
             document["evictionSoftGracePeriod"] = {"memory.available": grace}
         self._write(json.dumps(document))
+
+    def fill_disk(self, *, is_full: bool) -> None:
+        """Have the disk that it watches be full, or empty."""
+        path = self.disk / "file"
+        path.unlink(missing_ok=True)
+        if is_full:
+            path.write_bytes(bytes(int(DISK_BYTES * 0.9)))
 
     def spoil(self) -> None:
         """Write a configuration that is refused."""

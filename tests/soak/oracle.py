@@ -34,6 +34,9 @@ _LEFT_SHARE: Final = 2
 _BLIND_NS: Final = 3_000_000
 # A canary shows once in this time that it still runs: which of two that are closer died first is not known.
 _BEAT_NS: Final = 1_000_000
+# Between two kills for what no kill ends (unhelpfulEvictionPause, which the soak configures so).
+PAUSE_NS: Final = 2_000_000_000
+IN_VAIN: Final = "killed another though what grows may not be evicted"
 WRONG_POD: Final = "killed the wrong pod"
 
 
@@ -135,6 +138,7 @@ class Episode:
 
     `unresolved` says that an earlier threshold may still have been short of its minimum reclaim,
     `soft_met_ns` since when the soft one may have been met for the daemon (None: not before).
+    `leaks` are instances that grew and may not be evicted, where nothing else grew.
     `slowness` is how many times as long as usual everything takes, and may be apart.
     """
 
@@ -146,6 +150,7 @@ class Episode:
     away: Sequence[tuple[int, int]] = ()
     unresolved: bool = False
     soft_met_ns: int | None = None
+    leaks: frozenset[int] = frozenset()
     slowness: float = 1.0
 
 
@@ -221,11 +226,26 @@ def judge(episode: Episode) -> Verdict:
     """Return the verdict of an episode."""
     kills = _in_order(episode)
     judged = tuple(_judge_kill(episode, kill, kills[:number]) for number, kill in enumerate(kills))
+    if episode.leaks:
+        return Verdict(crossings=_crossings(episode, judged), kills=tuple(_judge_in_vain(judged)), missed=())
     return Verdict(
         crossings=_crossings(episode, judged),
         kills=judged,
         missed=() if any(one.helped is False for one in judged) else tuple(_missed(episode, kills)),
     )
+
+
+def _judge_in_vain(judged: Sequence[Judged]) -> Iterator[Judged]:
+    """Yield the kills for what no kill ends: of the daemon's one is right in each pause."""
+    last_ns: int | None = None
+    for one in judged:
+        if one.kill.is_kernels or one.wrong is not None:
+            yield one
+        elif last_ns is not None and one.kill.at_ns - last_ns < PAUSE_NS:
+            yield replace(one, wrong=IN_VAIN)
+        else:
+            last_ns = one.kill.at_ns
+            yield one
 
 
 def _in_order(episode: Episode) -> list[Kill]:

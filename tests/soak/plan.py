@@ -24,6 +24,12 @@ _TAKEN: Final = {"a": 80, "s": 10, "t": 10}
 _TAKEN_NEAR: Final = {"a": 50, "p": 30, "s": 10, "t": 10}
 _COMPANY: Final = {"a": 40, "u": 15, "f": 45}
 _NEAREST_BYTES: Final = MIB // 8
+# Names of pods that may not be evicted, by the configuration, and of what grows beside all pods.
+KEPT: Final = "kept-"
+OUTSIDE: Final = "outside-"
+_LEAKED: Final = {"a": 80, "s": 20}
+_LEAK_RATES: Final = (0, 1000 * MIB, 200 * MIB, 50 * MIB)
+_LEFT_TO_LIMIT_BYTES: Final = 12 * MIB
 _FARTHEST_BYTES: Final = 4 * MIB
 # Their specs come from manifests, which are there before the daemon is.
 MANIFESTED: Final = {
@@ -58,6 +64,11 @@ class PodPlan:
     def is_manifested(self) -> bool:
         """Tell whether a manifest has its spec, and not its cgroup."""
         return self.name in MANIFESTED
+
+    @property
+    def is_outside(self) -> bool:
+        """Tell whether it is no pod: a cgroup of the node's beside them."""
+        return self.name.startswith(OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +115,12 @@ class LullPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossingPlan:
-    """A crossing: who grows, and what else happens."""
+    """A crossing: who grows, and what else happens. `is_leak`: who grows may not be evicted."""
 
     hogs: tuple[HogPlan, ...]
     disturbed: tuple[Disturbed, ...]
     lull: LullPlan | None = None
+    is_leak: bool = False
 
 
 class Draw:
@@ -173,6 +185,11 @@ class Draw:
         if name is None and manifested and self._random.random() < 0.2:
             name = self._random.choice(manifested)
             return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
+        if name is None and not self._has_lulls and self._random.random() < 0.08:
+            self._names += 1
+            name = f"{KEPT}{self._names}"
+        if name is not None and name.startswith((KEPT, OUTSIDE)):
+            return PodPlan(name=name, spec=Spec(is_critical=True), kind=kind, size_bytes=size_bytes)
         self._names += 1
         request_bytes = self._random.choice((0, 0, size_bytes // 2, size_bytes * 2 + 4 * MIB, 24 * MIB))
         priority = self._random.choice(_PRIORITIES)
@@ -213,6 +230,23 @@ class Draw:
         others = [name for name in names if name not in chosen]
         lull = self._lull(lull_seconds, others) if lull_seconds else None
         return CrossingPlan(hogs=hogs, disturbed=disturbed, lull=lull)
+
+    def leak(self, names: Sequence[str], rules: Rules) -> CrossingPlan | None:
+        """Draw, now and then, a crossing by one of these, which may not be evicted."""
+        room_bytes = rules.hard_bytes - _LEFT_TO_LIMIT_BYTES
+        if self._has_lulls or rules.soft_bytes is not None or self._random.random() >= 0.06:
+            return None
+        hog = HogPlan(
+            name=self._random.choice(names),
+            kind=self._one_of(_LEAKED),
+            rate_bytes=self._random.choice(_LEAK_RATES),
+            past_bytes=self._random.randrange(room_bytes // 2, room_bytes),
+        )
+        return CrossingPlan(hogs=(hog,), disturbed=(), is_leak=True)
+
+    def is_disk_full(self) -> bool:
+        """Draw whether a disk is full on which no pod holds anything."""
+        return not self._has_lulls and self._random.random() < 0.3
 
     def _lull(self, seconds: float, others: Sequence[str]) -> LullPlan:
         count = min(len(others), self._random.choice((0, 0, 1, 1, 2, 4)))

@@ -20,6 +20,7 @@ from tests.soak.oracle import Life
 from tests.soak.plan import MANIFESTED, PodPlan
 from tests.soak.stage import SLOTS, Stage, StageError
 
+PODS: Final = "pods"  # the parent of all pods, in the node
 _GONE_SECONDS: Final = 10.0
 _IN_FILES: Final = frozenset("tfF")
 
@@ -74,6 +75,7 @@ class Pods:
         self.present: dict[str, Present] = {}
         self.stillborn = 0
         self.oom_kills = self.oom_kills_away = 0
+        node.add_pod(PODS)
         self.lives: dict[int, Life] = {}
         self.inodes: dict[int, int] = {}
 
@@ -168,7 +170,7 @@ class Pods:
         instance = next(self._instances)
         born_ns = time.monotonic_ns()
         cgroup = self._node.add_pod(
-            plan.name,
+            plan.name if plan.is_outside else f"{PODS}/{plan.name}",
             request_bytes=0 if plan.is_manifested else plan.spec.request_bytes,
             priority=None if plan.is_manifested or not plan.spec.priority else plan.spec.priority,
         )
@@ -232,7 +234,7 @@ def _manifests(node_cgroup: str) -> Iterator[tuple[str, object]]:
                     "name": name,
                     "namespace": "soak",
                     "uid": f"uid-{name}",
-                    "annotations": {"reactor/cgroup": f"{node_cgroup}/{name}"},
+                    "annotations": {"reactor/cgroup": f"{node_cgroup}/{PODS}/{name}"},
                 },
                 "spec": {
                     "priority": spec.priority,

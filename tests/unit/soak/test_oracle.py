@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.soak.oracle import (
+    IN_VAIN,
     MISSED_NS,
+    PAUSE_NS,
     Counters,
     Episode,
     Judged,
@@ -80,6 +82,29 @@ CROSSED = [
     sample(3, {HOG: 78, SMALL: 5}),
     sample(10, {HOG: 0, SMALL: 5}),
 ]
+
+
+@pytest.mark.parametrize("second_ms", [9, PAUSE_NS / MS + 2.4, PAUSE_NS / MS + 2.6])
+def test_of_two_kills_for_what_may_not_be_evicted_the_second_is_wrong_within_the_pause(
+    second_ms: float,
+) -> None:
+    late_ms = max(second_ms, 10)
+    samples = [
+        *(sample(at_ms, {HOG: 9, SMALL: 6, CRITICAL: 66}) for at_ms in (0, 1, 2)),
+        *(sample(at_ms, {SMALL: 6, CRITICAL: 75}) for at_ms in (4, 5, 8, late_ms - 0.5, late_ms + 1)),
+    ]
+    found = episode(samples, [kill(HOG, 2.5, gone_ms=3), kill(SMALL, second_ms)])
+    leak = replace(found, leaks=frozenset({CRITICAL}))
+
+    assert [None, None] == [one.wrong for one in judge(found).kills]
+    is_within = second_ms < PAUSE_NS / MS + 2.5
+    assert [None, IN_VAIN if is_within else None] == [one.wrong for one in judge(leak).kills]
+
+
+def test_no_kill_is_missed_while_what_grows_may_not_be_evicted() -> None:
+    stays = [sample(at_ms, {HOG: 8, CRITICAL: 75}) for at_ms in range(0, 3000, 2)]
+    assert judge(episode(stays)).missed
+    assert not judge(replace(episode(stays), leaks=frozenset({CRITICAL}))).missed
 
 
 @pytest.mark.parametrize(("apart_ms", "wrong"), [(0.9, [None, None]), (1.0, ["killed the wrong pod", None])])

@@ -40,3 +40,28 @@ def test_company_of_a_lull_grows_shrinks_and_reads_and_is_nobody_who_crosses() -
         kinds |= {one.kind for one in company}
         assert not {one.name for one in company} & {hog.name for hog in plan.hogs}
     assert {"a", "f", "u"} == kinds
+
+
+def test_leaks_are_of_what_may_not_be_evicted_alone_and_stay_below_the_limit() -> None:
+    draw = Draw(1)
+    plans = [plan for _ in range(500) if (plan := draw.leak(["outside-0", "kept-1"], RULES)) is not None]
+
+    assert 10 < len(plans) < 100
+    assert {"outside-0", "kept-1"} == {hog.name for plan in plans for hog in plan.hogs}
+    assert all(plan.is_leak and not plan.disturbed for plan in plans)
+    assert all(0 < hog.past_bytes < RULES.hard_bytes - 8 * MIB for plan in plans for hog in plan.hogs)
+    assert not any(one.is_leak for one in drawn(has_lulls=False))
+
+
+def test_with_lulls_nothing_leaks_and_no_disk_is_full() -> None:
+    draw = Draw(1, lull_seconds=0.5)
+    assert not any(draw.leak(["kept-1"], RULES) for _ in range(500))
+    assert not any(draw.is_disk_full() for _ in range(500))
+    other = Draw(1)
+    assert any(other.pod(MIB).name.startswith("kept") for _ in range(500))
+    assert not any(draw.pod(MIB).name.startswith("kept") for _ in range(500))
+
+
+def test_pod_that_may_not_be_evicted_comes_again_as_one() -> None:
+    for name in ("kept-7", "outside-0"):
+        assert Draw(1).pod(MIB, name=name).spec.is_critical
