@@ -122,9 +122,13 @@ class Course:
         outcome = self._judged(
             hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast, is_leak=plan.is_leak
         )
-        if plan.is_leak:  # until evictions are no longer slowed down
-            self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
+        if plan.is_leak:
+            self.wait_unslowed()
         return outcome
+
+    def wait_unslowed(self) -> None:
+        """Wait until evictions are not slowed down any more for what grew that may not be evicted."""
+        self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
 
     def first(self) -> str | None:
         """Return the pod that would go first now, None where none is sampled."""
@@ -301,7 +305,7 @@ class Course:
     def _churn(self) -> None:
         present = self.pods.present
         if len(present) < 24:
-            self._made_again(self.draw.pod(MIB))
+            self._made_again(self.draw.pod(MIB, may_be_kept=False))
 
     def _come_back(self) -> None:
         """Have the configuration that was meant in force, and the daemon running."""
@@ -454,4 +458,5 @@ class Course:
     def _another(self, pod: Present) -> PodPlan:
         """Draw who comes in the place of a pod: half of the time under its very name."""
         is_same = pod.plan.is_manifested or self.draw.seconds(1) < 0.5
-        return self.draw.pod(pod.plan.size_bytes, name=pod.plan.name if is_same else None)
+        name = pod.plan.name if is_same else None
+        return self.draw.pod(pod.plan.size_bytes, name=name, may_be_kept=False)

@@ -139,6 +139,11 @@ class Draw:
         self._taken = {kind: weight for kind, weight in taken.items() if kind in kinds + "p"}
         self._names = 0
 
+    @property
+    def has_kept(self) -> bool:
+        """Tell whether what may not be evicted is more than a matter of priorities here."""
+        return not self._has_lulls
+
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
         sizes = (112, 128, 128, 160) if self._has_lulls else (96, 96, 112, 128, 192)
@@ -177,15 +182,26 @@ class Draw:
             plans.append(plan)
         return plans
 
-    def pod(self, size_bytes: int, *, manifested: Sequence[str] = (), name: str | None = None) -> PodPlan:
-        """Draw a pod of that size, of that name where one is given, now and then one that is `manifested`."""
+    def pod(
+        self,
+        size_bytes: int,
+        *,
+        manifested: Sequence[str] = (),
+        name: str | None = None,
+        may_be_kept: bool = True,
+    ) -> PodPlan:
+        """Draw a pod of that size, of that name where one is given, now and then one that is `manifested`.
+
+        `may_be_kept`: also one that may not be evicted. One that comes soon after an eviction would look like
+        what that eviction did not help against.
+        """
         kind = self._one_of(self._held)
         if name in MANIFESTED:
             return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
         if name is None and manifested and self._random.random() < 0.2:
             name = self._random.choice(manifested)
             return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
-        if name is None and not self._has_lulls and self._random.random() < 0.08:
+        if name is None and may_be_kept and not self._has_lulls and self._random.random() < 0.08:
             self._names += 1
             name = f"{KEPT}{self._names}"
         if name is not None and name.startswith((KEPT, OUTSIDE)):
@@ -193,6 +209,8 @@ class Draw:
         self._names += 1
         request_bytes = self._random.choice((0, 0, size_bytes // 2, size_bytes * 2 + 4 * MIB, 24 * MIB))
         priority = self._random.choice(_PRIORITIES)
+        if priority >= _CRITICAL and not (may_be_kept or self._has_lulls):
+            priority = 0
         return PodPlan(
             name=name or f"pod-{self._names}",
             spec=Spec(
@@ -234,7 +252,7 @@ class Draw:
     def leak(self, names: Sequence[str], rules: Rules) -> CrossingPlan | None:
         """Draw, now and then, a crossing by one of these, which may not be evicted."""
         room_bytes = rules.hard_bytes - _LEFT_TO_LIMIT_BYTES
-        if self._has_lulls or rules.soft_bytes is not None or self._random.random() >= 0.06:
+        if self._has_lulls or rules.soft_bytes is not None or self._random.random() >= 0.2:
             return None
         hog = HogPlan(
             name=self._random.choice(names),
