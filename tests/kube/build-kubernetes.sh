@@ -13,7 +13,7 @@ VERSION=1.20.2
 PROGRAMS="kube-apiserver kubelet kube-controller-manager"
 GO=${GO:-/usr/lib/go-1.19/bin}
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/reactor/kube"
-BIN="$CACHE/kubernetes-$VERSION"
+BIN="$CACHE/kubernetes-$VERSION-reflect2-1.0.2"  # programs built from another source are others
 
 say() { echo "kube: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -87,7 +87,7 @@ for program in $PROGRAMS; do
   nice -n 19 go build -trimpath -ldflags "$(echo $ldflags)" -o "$WORK/bin/$program" "./cmd/$program" >>"$LOG" 2>&1
 done
 
-rm -rf "$BIN"
+rm -rf "$CACHE/kubernetes-$VERSION" "$BIN"
 mv "$WORK/bin" "$BIN"  # whole or not at all
 chmod -R u+w "$WORK"
 rm -rf "$WORK"

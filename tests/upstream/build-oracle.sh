@@ -11,7 +11,8 @@ set -eu
 HERE=$(cd "$(dirname "$0")" && pwd)
 GO=${GO:-/usr/lib/go-1.19/bin}
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/reactor/upstream"
-OUT="$CACHE/oracle-$(cat "$HERE"/go/*.go | sha256sum | cut -c1-16)"  # what is built from other programs is another
+# What is built from other programs, or from another source, is another.
+OUT="$CACHE/oracle-$(cat "$HERE"/go/*.go "$HERE/../kube/kubernetes-source.sh" | sha256sum | cut -c1-16)"
 
 say() { echo "upstream: $*" >&2; }
 
