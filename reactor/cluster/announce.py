@@ -1,7 +1,12 @@
 """Tells the control plane of evictions: the pod's status and one event, until both are there and stay there.
 
     announce     called when the guard reports an eviction; returns at once
-    see through  a task for each pod: the event; once the pod is over, the status
+    see through  a task for each pod: the event, and the status
+    withdraw     called when an eviction is called off: what the status says of it is removed
+
+The status of a pod that is asked to end within a grace period says why, and the phase stays. Once the pod is
+over, or the kubelet reports that, its phase is Failed as well. So the kubelet, which reports the containers'
+ends by itself, never shows a failed pod that is no disruption target.
 
 The status is kept, not just written. A kubelet that has not seen it yet sends its own (phase Running) over
 it, and one older than 1.22 drops reason and message from every terminal status at its next turn, ten seconds
@@ -13,16 +18,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
 from reactor.backoff import Backoff
 from reactor.cluster.announcements import Announcement, AnnouncementFile, event_of, status_of
 from reactor.kube.client import ApiClient
-from reactor.kube.documents import events_path, pod_path
+from reactor.kube.documents import events_path, pod_path, withdrawn_status
 from reactor.kube.errors import ApiError, ConflictError, NotFoundError
 from reactor.kube.pods import SUCCEEDED, TERMINATED, KnownPod, PodStore
 from reactor.threads import in_thread
@@ -84,7 +89,11 @@ class Announcer:
     @property
     def pending(self) -> Sequence[Announcement]:
         """Return what is not told yet."""
-        return [one for one in self._announcements.values() if not (one.event_written and one.status_written)]
+        return [
+            one
+            for one in self._announcements.values()
+            if not (one.is_called_off or (one.event_written and one.status_written))
+        ]
 
     @property
     def problems(self) -> dict[str, str]:
@@ -100,30 +109,35 @@ class Announcer:
 
     def is_announced(self, uid: str) -> bool:
         """Return whether the pod of this uid was evicted or refused already."""
-        return uid in self._announcements
+        announcement = self._announcements.get(uid)
+        return announcement is not None and not announcement.is_called_off
 
     def announce(self, announcement: Announcement) -> None:
         """Have this told from now on. Never waits; one pod is announced once, and over once it is over."""
-        before = self._announcements.get(announcement.uid)
-        if before is None:
-            self._announcements[announcement.uid] = announcement
-            self._forget_most()
-            self._new.set()
-            self._show()
+        if not self.is_announced(announcement.uid):
+            self._begin(announcement)
         elif announcement.is_over:
             self.over(announcement.uid)
 
     def over(self, uid: str) -> None:
-        """Note that an announced pod has ended: its status may be written."""
-        if uid in self._announcements:
+        """Note that an announced pod has ended: it may be reported as failed."""
+        if self.is_announced(uid):
             self._note(replace(self._announcements[uid], is_over=True))
             self._over.setdefault(uid, trio.Event()).set()
 
     def withdraw(self, uid: str) -> None:
-        """Tell no more of this pod: it is not evicted after all. An event that is out stays."""
-        if uid in self._announcements:
-            self._drop(uid)
-            self._show()
+        """Tell no more of this pod: it is not evicted after all. Its status says so; an event stays."""
+        if self.is_announced(uid):
+            self._begin(replace(self._announcements[uid], is_called_off=True))
+
+    def _begin(self, announcement: Announcement) -> None:
+        """Have this seen through, in place of what is announced of the pod."""
+        self._announcements[announcement.uid] = announcement
+        if announcement.uid in self._scopes:
+            self._scopes[announcement.uid].cancel()
+        self._forget_most()
+        self._new.set()
+        self._show()
 
     async def wait_saved(self) -> None:
         """Wait until the file has what is announced, or can't have it."""
@@ -155,7 +169,7 @@ class Announcer:
                     _LOG.exception("pod %s: its eviction could not be announced; trying again", uid)
                     self._problems[uid] = f"{type(error).__name__}: {error}"
                     await backoff.pause()
-        if not scope.cancelled_caught:
+        if not scope.cancel_called:
             del self._announcements[uid]
         self._scopes.pop(uid)
         self._told_of.discard(uid)
@@ -166,10 +180,18 @@ class Announcer:
         self._show()
 
     async def _see_once(self, uid: str) -> None:
+        if self._announcements[uid].is_called_off:
+            await self._withdraw_status(uid)
+            return
         let_go = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_event, uid)
-            await self._wait_over(uid)
+            if not self._announcements[uid].is_over:
+                async with trio.open_nursery() as ordered:
+                    ordered.start_soon(self._keep_status, uid, let_go)
+                    ordered.start_soon(self._watch_end, uid)
+                    await self._wait_over(uid)
+                    ordered.cancel_scope.cancel()
             nursery.start_soon(self._wait_gone, uid, let_go)
             nursery.start_soon(self._keep_status, uid, let_go)
             await self._wait_told(uid)
@@ -182,6 +204,13 @@ class Announcer:
         with trio.move_on_after(max(0.0, end - self._clock_unix_seconds())):
             while not self._announcements[uid].is_over:
                 await self._over.setdefault(uid, trio.Event()).wait()
+        self.over(uid)
+
+    async def _watch_end(self, uid: str) -> None:
+        """Note the pod's end where the server knows of it first: the kubelet has reported it."""
+        while not self._has_ended(uid):
+            await self._pods.wait_changed()
+        self.over(uid)
 
     async def _wait_told(self, uid: str) -> None:
         """Wait until the status is written, or there is no such pod any more to write it to."""
@@ -218,8 +247,8 @@ class Announcer:
     async def _keep_status(self, uid: str, let_go: trio.Event) -> None:
         """Write the status, and again where it was overwritten; return once it is settled or the pod gone.
 
-        A conflict is either a quarrel over the status, and tried again, or another pod by that name: of that
-        the watch tells.
+        Of a pod that is asked to end it says why, until the pod is over. A conflict is either a quarrel over
+        the status, and tried again, or another pod by that name: of that the watch tells.
         """
         retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
         while True:
@@ -228,15 +257,15 @@ class Announcer:
                 return
             if uid not in self._pods.known:
                 await self._look_again()
-            elif self._is_evicted(uid):
-                self._note(replace(self._announcements[uid], status_written=True))
+            elif self._is_reported(uid):
+                self._status_written(uid)
                 if await self._stays(uid, let_go):
                     return
                 await rewrite.pause()
             elif announcement is not None:
                 before = self._pods.known[uid]
                 try:
-                    await self._write_status(announcement, before.generation)
+                    await self._patch_status(announcement, status_of(announcement, before.generation))
                 except NotFoundError:
                     return
                 except ApiError as error:
@@ -244,13 +273,40 @@ class Announcer:
                 else:
                     retry.reset()
                     self._problems.pop(uid, None)
-                    self._note(replace(self._announcements[uid], status_written=True))
+                    self._status_written(uid)
                     await self._wait_told_of(before)
 
-    async def _write_status(self, announcement: Announcement, generation: int) -> None:
+    async def _withdraw_status(self, uid: str) -> None:
+        """Remove from the status what it says of an eviction that is called off, unless the pod has ended.
+
+        Once is enough: a kubelet that has adopted the reason reports it until the phase changes.
+        """
+        retry = Backoff(*_RETRY_SECONDS)
+        while not self._is_gone(uid):
+            announcement, known = self._named(uid), self._pods.known.get(uid)
+            if announcement is None or known is None:
+                await self._look_again()
+                continue
+            if known.is_terminal:
+                return
+            try:
+                await self._patch_status(announcement, withdrawn_status(uid))
+            except NotFoundError:
+                return
+            except ApiError as error:
+                await self._failed(uid, error, retry)
+            else:
+                return
+
+    async def _patch_status(self, announcement: Announcement, patch: Mapping[str, Any]) -> None:
         path = pod_path(announcement.namespace, announcement.name)
         async with self._limiter:
-            await self._client.patch(f"{path}/status", status_of(announcement, generation))
+            await self._client.patch(f"{path}/status", patch)
+
+    def _status_written(self, uid: str) -> None:
+        """Note that the pod's end is in its status, where it is over."""
+        announcement = self._announcements[uid]
+        self._note(replace(announcement, status_written=announcement.is_over))
 
     async def _wait_told_of(self, before: KnownPod) -> None:
         """Wait until the watch tells of the pod as it is since, but not for ever: it may be down."""
@@ -261,7 +317,7 @@ class Announcer:
     async def _stays(self, uid: str, let_go: trio.Event) -> bool:
         """Wait until the status is overwritten; True where it stayed long enough after the pod was let go."""
         settled_at = math.inf
-        while self._is_evicted(uid):
+        while self._is_reported(uid):
             now = trio.current_time()
             if let_go.is_set():
                 settled_at = min(settled_at, now + self._settled_seconds)
@@ -286,11 +342,19 @@ class Announcer:
         age_seconds = abs(self._clock_unix_seconds() - self._announcements[uid].at_unix_seconds)
         return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
 
-    def _is_evicted(self, uid: str) -> bool:
+    def _has_ended(self, uid: str) -> bool:
+        """Return whether the server says that nothing of the pod runs any more."""
+        known = self._pods.known.get(uid)
+        return known is not None and known.is_terminal
+
+    def _is_reported(self, uid: str) -> bool:
         """Return whether the status says what it is to say; a pod ended for a shutdown may have succeeded."""
-        known, reason = self._pods.known.get(uid), self._announcements[uid].reason
+        known, announcement = self._pods.known.get(uid), self._announcements[uid]
+        reason = announcement.reason
         if known is None:
             return False
+        if not announcement.is_over:
+            return known.reason == reason and (known.is_disrupted or not announcement.disrupted)
         return known.has_failed_for(reason) or (reason == TERMINATED and known.phase == SUCCEEDED)
 
     def _named(self, uid: str) -> Announcement | None:

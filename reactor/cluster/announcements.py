@@ -14,7 +14,14 @@ from typing import Any, Final
 import cattrs
 
 from reactor.kernel.small_file import KeptFile, document_of
-from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, failed_status
+from reactor.kube.documents import (
+    ObjectReference,
+    Occurrence,
+    event,
+    event_name,
+    failed_status,
+    ordered_status,
+)
 from reactor.kube.pods import EVICTED
 
 _LOG: Final = logging.getLogger("reactor.announce")
@@ -42,7 +49,8 @@ class Announcement:
     it ran, and was killed on the node's behalf, not for a limit of its own. `refused`: it was not admitted,
     which its status says before the message, and its event does not. `reason` is that of the status
     and the event: a pod that is ended for a shutdown of the node is Terminated, and has no event. `is_over`:
-    it is ended, not just told to end within its grace period, so its status may be written.
+    it is ended, not just asked to end within its grace period, so it may be reported as failed.
+    `is_called_off`: it lives on, and what its status says of the eviction is to be removed.
     """
 
     uid: str
@@ -56,6 +64,7 @@ class Announcement:
     refused: bool = False
     reason: str = EVICTED
     is_over: bool = True
+    is_called_off: bool = False
     event_written: bool = False
     status_written: bool = False
 
@@ -78,7 +87,8 @@ def event_of(announcement: Announcement, node_name: str) -> dict[str, Any]:
 def status_of(announcement: Announcement, generation: int = 0) -> dict[str, Any]:
     """Return the patch of the pod's status; `generation` is the pod's. Source of the prefix: rejectPod."""
     message = announcement.message
-    return failed_status(
+    status = failed_status if announcement.is_over else ordered_status
+    return status(
         announcement.uid,
         f"{_REFUSED}{message}" if announcement.refused else message,
         announcement.at_unix_seconds,

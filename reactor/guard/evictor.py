@@ -298,9 +298,11 @@ class Evictor:
                     return
                 if report is None:
                     attempt.outcome = "terminated"
+                    attempt.stopped.set()
                     await self._settle(attempt, time.monotonic_ns())
                     return
                 _killed(attempt, report)
+                attempt.stopped.set()
                 await self._reap(attempt)
         except (ReactorError, OSError) as error:
             _failed(attempt, error)

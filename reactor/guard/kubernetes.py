@@ -144,7 +144,7 @@ class KubernetesNode:
         )
 
     def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
-        """Report an eviction; one with a grace period has an event at once, and a status at its end."""
+        """Report an eviction; one with a grace period when it is ordered, and when its pod has stopped."""
         frees_memory = attempt.is_empty and bool(attempt.credited_bytes)  # an emptyDir in memory, say
         if attempt.outcome in _NOT_REPORTED and not frees_memory:
             return
@@ -156,7 +156,7 @@ class KubernetesNode:
 
     async def _when_over(self, attempt: EvictionAttempt, report: Mapping[str, Any], nursery: Nursery) -> None:
         pod = attempt.eviction.pod
-        await attempt.ended.wait()  # until then the kill path sees to what is left
+        await attempt.wait_stopped()
         if attempt.outcome == "pre-empted":
             return  # a hard eviction of the same pod took over, and is reported by itself
         if attempt.outcome in {_LIVES_ON, _FAILED}:
@@ -164,6 +164,8 @@ class KubernetesNode:
             return
         if attempt.eviction.grace_period_seconds > 0:
             self.reports.evicted(pod.uid, {**report, "state": _OVER})
+        if attempt.outcome != "terminated":
+            await attempt.ended.wait()  # until then the kill path reaps what is left
         self._held_down.hold(pod, nursery)
 
     def oom_killed(self, kill: OomKill) -> None:

@@ -50,6 +50,9 @@ class StageTimes:
 class EvictionAttempt:
     """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
 
+    Of one with a grace period `stopped` is set before: the pod's processes have ended or are killed, while
+    what they held may still be there.
+
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
     `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
     grace period, or it outlived that and there was no pressure any more), `gone` (no process was left in its
@@ -82,11 +85,23 @@ class EvictionAttempt:
     process: ProcessMemory | None = None
     whole_because: str | None = None
     problems: tuple[str, ...] = ()
+    stopped: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
 
     def add_problems(self, *problems: str) -> None:
         """Append what went wrong, each thing once."""
         self.problems = tuple(dict.fromkeys((*self.problems, *problems)))
+
+    async def wait_stopped(self) -> None:
+        """Wait until the pod has stopped, or nothing more becomes of the eviction."""
+        async with trio.open_nursery() as nursery:
+
+            async def wait(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait, self.stopped)
+            nursery.start_soon(wait, self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

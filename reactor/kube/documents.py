@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from reactor.kube.pods import EVICTED, FAILED
+from reactor.kube.pods import DISRUPTION_TARGET, EVICTED, FAILED
 
 COMPONENT: Final = "reactor"
 WARNING: Final = "Warning"
@@ -72,27 +72,70 @@ def failed_status(
     not, nor one that broke its own limit. `generation` is the pod's (0: none, as before Kubernetes 1.33).
     How its containers ended is left to the kubelet, which asks the runtime.
     """
-    at = instant(at_unix_seconds)
-    conditions: list[dict[str, Any]] = [
-        {"type": kind, "status": "False", "reason": "PodFailed", "lastTransitionTime": at}
+    patch = ordered_status(
+        api_uid, message, at_unix_seconds, disrupted=disrupted, reason=reason, generation=generation
+    )
+    status = patch["status"]
+    unready: list[dict[str, Any]] = [
+        {
+            "type": kind,
+            "status": "False",
+            "reason": "PodFailed",
+            "lastTransitionTime": instant(at_unix_seconds),
+        }
         for kind in ("Ready", "ContainersReady")
     ]
-    if disrupted:
-        conditions.append(
-            {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "TerminationByKubelet",
-                "message": message,
-                "lastTransitionTime": at,
-            }
-        )
-    if generation > 0:
-        conditions = [{**condition, "observedGeneration": generation} for condition in conditions]
+    conditions = [*_of_generation(unready, generation), *status["conditions"]]
+    return {**patch, "status": {"phase": FAILED, **status, "conditions": conditions}}
+
+
+def ordered_status(
+    api_uid: str,
+    message: str,
+    at_unix_seconds: float,
+    *,
+    disrupted: bool,
+    reason: str = EVICTED,
+    generation: int = 0,
+) -> dict[str, Any]:
+    """Return the patch of a pod's status that says why the pod is asked to end; the phase stays.
+
+    A phase of Failed would have controllers replace the pod, and the scheduler give its room to others, while
+    its containers still use it. So upstream writes nothing before they have ended, and then phase, reason,
+    message and condition at once (mergePodStatus; since 1.24). For another writer than the kubelet that is
+    too late: by then the kubelet may have reported Failed, without a reason. It keeps conditions that are not
+    its own, and one of the reason TerminationByKubelet never counts as stale.
+    """
+    condition = {
+        "type": DISRUPTION_TARGET,
+        "status": "True",
+        "reason": "TerminationByKubelet",
+        "message": message,
+        "lastTransitionTime": instant(at_unix_seconds),
+    }
+    conditions = _of_generation([condition] if disrupted else [], generation)
     return {
         "metadata": {"uid": api_uid},
-        "status": {"phase": FAILED, "reason": reason, "message": message, "conditions": conditions},
+        "status": {"reason": reason, "message": message, "conditions": conditions},
     }
+
+
+def withdrawn_status(api_uid: str) -> dict[str, Any]:
+    """Return the strategic merge patch that removes from a pod's status what `ordered_status` writes."""
+    return {
+        "metadata": {"uid": api_uid},
+        "status": {
+            "reason": None,
+            "message": None,
+            "conditions": [{"type": DISRUPTION_TARGET, "$patch": "delete"}],
+        },
+    }
+
+
+def _of_generation(conditions: list[dict[str, Any]], generation: int) -> list[dict[str, Any]]:
+    if generation <= 0:
+        return conditions
+    return [{**condition, "observedGeneration": generation} for condition in conditions]
 
 
 def event(occurrence: Occurrence, node_name: str, at_unix_seconds: float) -> dict[str, Any]:

@@ -29,7 +29,7 @@ PENDING: Final = "Pending"
 SUCCEEDED: Final = "Succeeded"
 _SHOWN: Final = 5
 _TERMINAL: Final = frozenset({FAILED, SUCCEEDED})
-_DISRUPTED: Final = "DisruptionTarget"
+DISRUPTION_TARGET: Final = "DisruptionTarget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,8 @@ class KnownPod:
 
     `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
     which `claim` tells; `source` is where the kubelet has it from. Instants are seconds since 1970.
-    `generation` counts the changes of its spec (0: the server, older than 1.33, does not).
+    `is_disrupted`: its status has the condition DisruptionTarget. `generation` counts the changes of its spec
+    (0: the server, older than 1.33, does not).
     `unreadable_because`: the spec can't be read as a whole; `pod` is then what it last was, or what can be
     read of it, the rest as if it were not given.
     """
@@ -52,6 +53,7 @@ class KnownPod:
     is_being_deleted: bool = False
     has_started: bool = False
     evicted_at: float | None = None
+    is_disrupted: bool = False
     generation: int = 0
     unreadable_because: str | None = None
 
@@ -147,7 +149,8 @@ def read_pod(
             container.state.running is not None or container.state.terminated is not None
             for container in (*told.container_statuses, *told.init_container_statuses)
         ),
-        evicted_at=_since(told, _DISRUPTED) if told.reason == EVICTED else None,
+        evicted_at=_since(told, DISRUPTION_TARGET) if told.reason == EVICTED else None,
+        is_disrupted=any(one.type == DISRUPTION_TARGET and one.status == "True" for one in told.conditions),
         generation=metadata.generation,
         unreadable_because=unreadable_because,
     )

@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def announcement(pod: str = "web", **changes: Any) -> Announcement:
     )
 
 
+def _merged(status: Any, patch: Any) -> dict[str, Any]:
+    """Return a status after a strategic merge patch: null removes, conditions are merged by their type."""
+    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    for one in patch.get("conditions", ()):
+        if one.get("$patch") == "delete":
+            conditions.pop(one["type"], None)
+        else:
+            conditions[one["type"]] = {**conditions.get(one["type"], {}), **one}
+    merged = {**status, **patch, "conditions": list(conditions.values())}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
 class _Server:
     """Keeps pods and events; `faults` answer first, one each."""
 
@@ -60,7 +73,7 @@ class _Server:
         if asked.body["metadata"]["uid"] != pod["metadata"]["uid"]:
             return refusal(409, "uid mismatch")
         self.patches += 1
-        pod["status"] = {**pod["status"], **asked.body["status"]}
+        pod["status"] = _merged(pod["status"], asked.body["status"])
         self.on_patch()
         return Reply(body=pod)
 
@@ -100,6 +113,11 @@ class _Run:
 
     def status(self, name: str = "web") -> Any:
         return self.server.pods[name]["status"]
+
+    def disrupted(self) -> Any:
+        """Return the condition that says why the pod ends, None where it has none."""
+        found = (one for one in self.status().get("conditions", ()) if one["type"] == "DisruptionTarget")
+        return next(found, None)
 
 
 @asynccontextmanager
@@ -175,6 +193,117 @@ async def test_a_pod_in_its_grace_period_has_an_event_but_no_status_until_it_is_
         assert [] == run.node.done
         run.announcer.over(soft.uid)
         await until(lambda: run.status()["phase"] == "Failed")
+
+
+SOFT = announcement(is_over=False, grace_period_seconds=1e12)
+
+
+async def test_why_a_pod_is_evicted_is_in_its_status_when_that_is_ordered_and_its_phase_stays(
+    tmp_path: Path,
+) -> None:
+    """A phase of Failed would have its owner replace it, and its room scheduled, while it still runs."""
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        status = run.status()
+        assert ("Running", "Evicted", _MESSAGE) == tuple(status[k] for k in ("phase", "reason", "message"))
+        assert ["DisruptionTarget"] == [one["type"] for one in status["conditions"]]
+        assert ("True", "TerminationByKubelet") == (run.disrupted()["status"], run.disrupted()["reason"])
+        assert 1 == len(run.announcer.pending)
+
+
+async def test_why_a_pod_is_evicted_is_written_again_where_the_kubelet_overwrites_it_in_the_grace_period(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(SOFT)
+        for _ in range(3):
+            await until(lambda: run.status().get("reason") == "Evicted" and run.disrupted() is not None)
+            run.overwritten("web", phase="Running", conditions=[{"type": "Ready", "status": "True"}])
+        await until(lambda: run.status().get("reason") == "Evicted" and run.disrupted() is not None)
+        assert "Running" == run.status()["phase"]
+
+
+async def test_a_pod_that_the_kubelet_reports_as_failed_first_is_a_disruption_target_all_the_while(
+    tmp_path: Path,
+) -> None:
+    """The kubelet keeps conditions that are not its own, and drops the reason."""
+    seen: list[tuple[str, str | None, bool]] = []
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+
+        def observed() -> None:
+            run.told_by_watch()
+            status = run.status()
+            seen.append((status["phase"], status.get("reason"), run.disrupted() is not None))
+
+        run.server.on_patch = observed
+        run.announcer.announce(SOFT)
+        await until(lambda: len(seen) == 1)
+        run.overwritten("web", phase="Failed", conditions=[run.disrupted()])
+        await until(lambda: run.status().get("reason") == "Evicted")
+        await until(lambda: len(run.node.done) == 2)  # it is over, though the guard has not said so
+    assert [("Running", "Evicted", True), ("Failed", "Evicted", True)] == seen
+
+
+async def test_a_pod_that_broke_its_own_limit_is_no_disruption_target_in_its_grace_period(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(replace(SOFT, disrupted=False))
+        await until(lambda: run.status().get("reason") == "Evicted")
+        assert run.disrupted() is None
+
+
+async def test_an_eviction_that_is_called_off_is_taken_out_of_the_status(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    async with running(path, _Server("web")) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        run.announcer.withdraw(SOFT.uid)
+        assert not run.announcer.is_announced(SOFT.uid)
+        assert [] == list(run.announcer.pending)
+        await until(lambda: run.status() == {"phase": "Running", "conditions": []})
+    assert () == AnnouncementFile(path).load()
+
+
+async def test_an_eviction_that_is_called_off_while_the_server_is_away_is_taken_out_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    path, server = tmp_path / "a.json", _Server("web")
+    async with running(path, server) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        server.faults = [lambda _: None] * 1000
+        run.announcer.withdraw(SOFT.uid)
+        await until(lambda: bool(run.announcer.problems))
+    server.faults = []
+    async with running(path, server) as run:
+        await until(lambda: run.status() == {"phase": "Running", "conditions": []})
+        await until(lambda: not run.announcer.problems)
+
+
+async def test_a_pod_that_is_evicted_after_all_is_announced_anew(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        run.announcer.withdraw(SOFT.uid)
+        run.announcer.announce(announcement())
+        assert run.announcer.is_announced(SOFT.uid)
+        await until(lambda: run.status()["phase"] == "Failed" and len(run.node.done) == 2)
+        assert ("Evicted", "True") == (run.status()["reason"], run.disrupted()["status"])
+
+
+async def test_nothing_is_taken_out_of_the_status_of_a_pod_that_has_ended_by_itself(tmp_path: Path) -> None:
+    server = _Server("web")
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        server.pods["web"]["status"]["phase"] = "Succeeded"
+        patches = server.patches
+        run.announcer.withdraw(SOFT.uid)
+        run.told_by_watch()
+        await until(lambda: not run.announcer._announcements)
+        assert patches == server.patches
 
 
 async def test_a_status_that_the_kubelet_overwrites_is_written_again(tmp_path: Path) -> None:

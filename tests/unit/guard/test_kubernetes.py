@@ -99,6 +99,14 @@ async def reported(node: KubernetesNode) -> list[dict[str, Any]]:
             return found
 
 
+def make_cgroup(directory) -> None:
+    """Make the pod's cgroup, in which no process is left."""
+    cgroup = directory / "cgroup/kubepods/podu"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").touch()
+    (cgroup / "cgroup.events").write_text("populated 0\n")
+
+
 async def test_a_pass_that_evicts_is_reported_with_its_conditions(node, nursery):
     node.passed(record_of(attempt_of(), conditions=(NodeCondition.MEMORY_PRESSURE,)), nursery)
     eviction, event, conditions = await reported(node)
@@ -133,10 +141,7 @@ async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though
     tmp_path, nursery
 ):
     node = node_in(tmp_path)
-    cgroup = tmp_path / "cgroup/kubepods/podu"
-    cgroup.mkdir(parents=True)
-    (cgroup / "cgroup.procs").touch()
-    (cgroup / "cgroup.events").write_text("populated 0\n")
+    make_cgroup(tmp_path)
     for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, POD) or b""]):
         node.told.take(piece)
     attempt = attempt_of()
@@ -193,6 +198,38 @@ async def test_a_soft_eviction_is_reported_when_it_is_ordered_and_when_its_pod_h
     attempt.ended.set()
     await until(lambda: node.document()["held_down"] or node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
+
+
+async def test_a_soft_eviction_is_over_when_its_pod_has_ended_though_its_files_are_still_there(
+    tmp_path, nursery
+):
+    """The kubelet, too, sees that the containers have ended; it would report the pod first."""
+    node = node_in(tmp_path)
+    make_cgroup(tmp_path)
+    attempt = attempt_of("ordered", grace_period_seconds=30)
+    node.evicted(attempt, nursery)
+    attempt.outcome = "terminated"
+    attempt.stopped.set()
+    await until(lambda: node.reports._number == 2)
+    assert [one["state"] for one in await reported(node)] == ["over"]
+    assert not attempt.ended.is_set()
+    await until(lambda: node.document()["held_down"] == 1)
+
+
+async def test_a_soft_eviction_that_ends_in_a_kill_is_over_at_the_kill_and_kept_down_afterwards(
+    tmp_path, nursery
+):
+    node = node_in(tmp_path)
+    make_cgroup(tmp_path)
+    attempt = attempt_of("ordered", grace_period_seconds=30)
+    node.evicted(attempt, nursery)
+    attempt.outcome = "killed"
+    attempt.stopped.set()
+    await until(lambda: node.reports._number == 2)
+    assert [one["state"] for one in await reported(node)] == ["over"]
+    attempt.ended.set()
+    await until(lambda: node.document()["held_down"] == 1)
+    assert node.reports._number == 2
 
 
 @pytest.mark.parametrize("outcome", ["called off", "failed"])

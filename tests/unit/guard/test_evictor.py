@@ -1,0 +1,36 @@
+"""What becomes of an eviction with a grace period, while its pod ends and afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from reactor.guard.evictor import Evictor
+from reactor.model.decisions import Eviction
+from reactor.model.pods import Pod
+from reactor.model.signals import Resource, Signal
+from tests.unit.guard.conftest import FakeKills
+
+_SOFT = Eviction(
+    pod=Pod(name="hog", namespace="shop", uid="u", cgroup="/kubepods/podu"),
+    signal=Signal.NODEFS_AVAILABLE,
+    resource=Resource.EPHEMERAL_STORAGE,
+    grace_period_seconds=5,
+    message="The node was low on resource: ephemeral-storage.",
+)
+
+
+@pytest.mark.parametrize("outcome", ["terminated", "killed"])
+async def test_a_pod_has_stopped_when_its_processes_have_ended_or_are_killed_not_when_its_files_are_gone(
+    nursery, autojump_clock, outcome: str
+) -> None:
+    kills = FakeKills()
+    kills.ends_by_itself = outcome == "terminated"
+    evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0)
+    began = trio.current_time()
+    attempt = evictor.begin(_SOFT)
+    await attempt.stopped.wait()
+    assert (5.0, outcome) == (trio.current_time() - began, attempt.outcome)
+    assert not attempt.ended.is_set()
+    await attempt.ended.wait()
+    assert trio.current_time() - began >= 15.0
