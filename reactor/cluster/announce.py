@@ -29,7 +29,7 @@ from reactor.cluster.announcements import Announcement, AnnouncementFile, event_
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import events_path, pod_path, withdrawn_status
 from reactor.kube.errors import ApiError, ConflictError, NotFoundError
-from reactor.kube.pods import SUCCEEDED, TERMINATED, KnownPod, PodStore
+from reactor.kube.pods import FAILED, SUCCEEDED, TERMINATED, KnownPod, PodStore
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.announce")
@@ -115,7 +115,10 @@ class Announcer:
     def announce(self, announcement: Announcement) -> None:
         """Have this told from now on. Never waits; one pod is announced once, and over once it is over."""
         if not self.is_announced(announcement.uid):
-            self._begin(announcement)
+            known = self._pods.known.get(announcement.uid)
+            # Who evicted it before us, the kubelet, has an event of its own.
+            is_known = known is not None and known.has_failed_for(announcement.reason)
+            self._begin(replace(announcement, event_written=announcement.event_written or is_known))
         elif announcement.is_over:
             self.over(announcement.uid)
 
@@ -189,7 +192,6 @@ class Announcer:
             if not self._announcements[uid].is_over:
                 async with trio.open_nursery() as ordered:
                     ordered.start_soon(self._keep_status, uid, let_go)
-                    ordered.start_soon(self._watch_end, uid)
                     await self._wait_over(uid)
                     ordered.cancel_scope.cancel()
             nursery.start_soon(self._wait_gone, uid, let_go)
@@ -204,12 +206,6 @@ class Announcer:
         with trio.move_on_after(max(0.0, end - self._clock_unix_seconds())):
             while not self._announcements[uid].is_over:
                 await self._over.setdefault(uid, trio.Event()).wait()
-        self.over(uid)
-
-    async def _watch_end(self, uid: str) -> None:
-        """Note the pod's end where the server knows of it first: the kubelet has reported it."""
-        while not self._has_ended(uid):
-            await self._pods.wait_changed()
         self.over(uid)
 
     async def _wait_told(self, uid: str) -> None:
@@ -247,7 +243,8 @@ class Announcer:
     async def _keep_status(self, uid: str, let_go: trio.Event) -> None:
         """Write the status, and again where it was overwritten; return once it is settled or the pod gone.
 
-        Of a pod that is asked to end it says why, until the pod is over. A conflict is either a quarrel over
+        Of a pod that is asked to end it says why, until the server has its end, or the guard reports it: the
+        kubelet drops the reason where it reports the end first. A conflict is either a quarrel over
         the status, and tried again, or another pod by that name: of that the watch tells.
         """
         retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
@@ -259,22 +256,20 @@ class Announcer:
                 await self._look_again()
             elif self._is_reported(uid):
                 self._status_written(uid)
+                had_ended = self._has_ended(uid)
                 if await self._stays(uid, let_go):
                     return
-                await rewrite.pause()
+                if had_ended == self._has_ended(uid):
+                    await rewrite.pause()
             elif announcement is not None:
                 before = self._pods.known[uid]
+                ended = replace(announcement, is_over=self._has_ended(uid))
                 try:
-                    await self._patch_status(announcement, status_of(announcement, before.generation))
+                    if await self._is_patched(announcement, status_of(ended, before.generation), retry):
+                        self._status_written(uid)
+                        await self._wait_told_of(before)
                 except NotFoundError:
                     return
-                except ApiError as error:
-                    await self._failed(uid, error, retry)
-                else:
-                    retry.reset()
-                    self._problems.pop(uid, None)
-                    self._status_written(uid)
-                    await self._wait_told_of(before)
 
     async def _withdraw_status(self, uid: str) -> None:
         """Remove from the status what it says of an eviction that is called off, unless the pod has ended.
@@ -290,18 +285,25 @@ class Announcer:
             if known.is_terminal:
                 return
             try:
-                await self._patch_status(announcement, withdrawn_status(uid))
+                if await self._is_patched(announcement, withdrawn_status(uid), retry):
+                    return
             except NotFoundError:
                 return
-            except ApiError as error:
-                await self._failed(uid, error, retry)
-            else:
-                return
 
-    async def _patch_status(self, announcement: Announcement, patch: Mapping[str, Any]) -> None:
+    async def _is_patched(self, announcement: Announcement, patch: Mapping[str, Any], retry: Backoff) -> bool:
+        """Patch the pod's status; False, after a pause, where that failed. Raises NotFoundError."""
         path = pod_path(announcement.namespace, announcement.name)
-        async with self._limiter:
-            await self._client.patch(f"{path}/status", patch)
+        try:
+            async with self._limiter:
+                await self._client.patch(f"{path}/status", patch)
+        except NotFoundError:
+            raise
+        except ApiError as error:
+            await self._failed(announcement.uid, error, retry)
+            return False
+        retry.reset()
+        self._problems.pop(announcement.uid, None)
+        return True
 
     def _status_written(self, uid: str) -> None:
         """Note that the pod's end is in its status, where it is over."""
@@ -343,19 +345,23 @@ class Announcer:
         return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
 
     def _has_ended(self, uid: str) -> bool:
-        """Return whether the server says that nothing of the pod runs any more."""
+        """Return whether the pod has ended, as the guard reports or the server says.
+
+        Of a pod that the kubelet evicts as well, one before 1.24 reports Failed when it begins.
+        """
         known = self._pods.known.get(uid)
-        return known is not None and known.is_terminal
+        return self._announcements[uid].is_over or (known is not None and known.is_terminal)
 
     def _is_reported(self, uid: str) -> bool:
         """Return whether the status says what it is to say; a pod ended for a shutdown may have succeeded."""
         known, announcement = self._pods.known.get(uid), self._announcements[uid]
-        reason = announcement.reason
         if known is None:
             return False
-        if not announcement.is_over:
-            return known.reason == reason and (known.is_disrupted or not announcement.disrupted)
-        return known.has_failed_for(reason) or (reason == TERMINATED and known.phase == SUCCEEDED)
+        reason = announcement.reason
+        if reason == TERMINATED and known.phase == SUCCEEDED:
+            return True
+        is_failed = known.phase == FAILED or not self._has_ended(uid)
+        return is_failed and known.reason == reason and (known.is_disrupted or not announcement.disrupted)
 
     def _named(self, uid: str) -> Announcement | None:
         """Return the announcement with the pod's name, None where that is not known (yet)."""

@@ -240,9 +240,34 @@ async def test_a_pod_that_the_kubelet_reports_as_failed_first_is_a_disruption_ta
         run.announcer.announce(SOFT)
         await until(lambda: len(seen) == 1)
         run.overwritten("web", phase="Failed", conditions=[run.disrupted()])
-        await until(lambda: run.status().get("reason") == "Evicted")
-        await until(lambda: len(run.node.done) == 2)  # it is over, though the guard has not said so
+        await until(lambda: len(seen) == 2)
+        assert [] == run.node.done  # it may have a while left: a kubelet before 1.22 says so when it begins
+        run.announcer.over(SOFT.uid)
+        await until(lambda: len(run.node.done) == 2)
     assert [("Running", "Evicted", True), ("Failed", "Evicted", True)] == seen
+
+
+async def test_a_pod_that_the_kubelet_has_evicted_already_has_the_kubelets_event_and_no_other(
+    tmp_path: Path,
+) -> None:
+    """Both hold a pod to its own limits, and in the same words."""
+    server = _Server("web", "other")
+    server.pods["web"]["status"] = {"phase": "Failed", "reason": "Evicted", "message": _MESSAGE}
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(announcement(disrupted=False))
+        run.announcer.announce(announcement("other"))
+        await until(lambda: run.status("other")["phase"] == "Failed" and not run.announcer.pending)
+        assert ["uid-other"] == [one["involvedObject"]["uid"] for one in server.events.values()]
+        assert 1 == server.patches
+
+
+async def test_a_pod_that_the_kubelet_evicts_meanwhile_is_a_disruption_target_too(tmp_path: Path) -> None:
+    """One before 1.26 has no such condition."""
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: run.disrupted() is not None)
+        run.overwritten("web", phase="Failed", reason="Evicted", message="The kubelet's.")
+        await until(lambda: run.disrupted() is not None)
 
 
 async def test_a_pod_that_broke_its_own_limit_is_no_disruption_target_in_its_grace_period(
