@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -45,6 +45,9 @@ _TOLD_SECONDS: Final = 10.0
 _UNTOLD_SECONDS: Final = 60.0
 # After this long without another write to the status, and with the pod's cgroup gone, it is settled.
 _SETTLED_SECONDS: Final = 30.0
+# So long after a pod's end the kubelet reports what it has evicted the pod for.
+_KUBELET_SECONDS: Final = 5.0
+_RESOURCE: Final = "starved_resource"
 
 
 class OnNode(Protocol):
@@ -58,9 +61,12 @@ class OnNode(Protocol):
 
 
 class Announcer:
-    """Sees every announcement through."""
+    """Sees every announcement through.
 
-    def __init__(
+    `kubelets_soft` returns the resources for which the kubelet evicts softly, too; it may block on the disk.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs to know is known in different places
         self,
         client: ApiClient,
         pods: PodStore,
@@ -68,6 +74,7 @@ class Announcer:
         file: AnnouncementFile,
         node: OnNode,
         *,
+        kubelets_soft: Callable[[], Collection[str]] = tuple,
         clock_unix_seconds: Callable[[], float] = time.time,
         settled_seconds: float = _SETTLED_SECONDS,
     ) -> None:
@@ -78,6 +85,8 @@ class Announcer:
         self._node = node
         self._clock_unix_seconds = clock_unix_seconds
         self._settled_seconds = settled_seconds
+        self._kubelets_soft = kubelets_soft
+        self._kubelet_seconds = min(_KUBELET_SECONDS, settled_seconds)
         self._announcements: dict[str, Announcement] = {}
         self._over: dict[str, trio.Event] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -219,6 +228,8 @@ class Announcer:
 
     async def _write_event(self, uid: str) -> None:
         """Create the event; one of its name is there already when an earlier attempt, or run, got through."""
+        if await self._is_kubelets(uid):
+            self._note(replace(self._announcements[uid], event_written=True))
         backoff = Backoff(*_RETRY_SECONDS)
         while not self._announcements[uid].event_written:
             announcement = self._named(uid)
@@ -239,6 +250,32 @@ class Announcer:
                 continue
             self._problems.pop(uid, None)
             self._note(replace(self._announcements[uid], event_written=True))
+
+    async def _is_kubelets(self, uid: str) -> bool:
+        """Return whether the kubelet evicts the pod as well, and so reports that by an event of its own.
+
+        It may where it has a soft threshold on the same resource. At the latest when the pod has ended its
+        message is in the status, in place of ours.
+        """
+        announcement = self._announcements[uid]
+        if announcement.event_written or announcement.grace_period_seconds <= 0:
+            return False
+        if announcement.annotations.get(_RESOURCE) not in await in_thread(self._kubelets_soft):
+            return False
+        until = math.inf
+        while trio.current_time() < until:
+            if self._has_other_message(uid):
+                return True
+            if self._announcements[uid].is_over:
+                until = min(until, trio.current_time() + self._kubelet_seconds)
+            await self._look_again(min(_LOOK_SECONDS, self._kubelet_seconds))
+        return False
+
+    def _has_other_message(self, uid: str) -> bool:
+        known, announcement = self._pods.known.get(uid), self._announcements[uid]
+        if known is None or not known.has_failed_for(announcement.reason):
+            return False
+        return known.message not in {"", announcement.message}
 
     async def _keep_status(self, uid: str, let_go: trio.Event) -> None:
         """Write the status, and again where it was overwritten; return once it is settled or the pod gone.

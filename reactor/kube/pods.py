@@ -50,6 +50,7 @@ class KnownPod:
     source: PodSource = PodSource.API
     phase: str = ""
     reason: str = ""
+    message: str = ""
     is_being_deleted: bool = False
     has_started: bool = False
     evicted_at: float | None = None
@@ -99,6 +100,7 @@ class _ContainerStatus:
 class _Status:
     phase: str = ""
     reason: str = ""
+    message: str = ""
     conditions: tuple[_Condition, ...] = ()
     container_statuses: tuple[_ContainerStatus, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
@@ -144,6 +146,7 @@ def read_pod(
         source=source,
         phase=told.phase,
         reason=told.reason,
+        message=told.message,
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_started=any(
             container.state.running is not None or container.state.terminated is not None

@@ -25,6 +25,7 @@ from reactor.cluster.announce import Announcer
 from reactor.cluster.announcements import Announcement, AnnouncementFile
 from reactor.cluster.cleanup import Cleanup
 from reactor.cluster.image_watch import Observed, Told
+from reactor.cluster.kubelet_soft import soft_resources
 from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_files import NodeFilesWatch
@@ -42,7 +43,7 @@ from reactor.kube.pods import EVICTED, TERMINATED
 from reactor.kube.watch import Watch
 from reactor.link.frames import Message
 from reactor.link.requests import Request, RequestKind
-from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.settings import KubernetesSettings, Role, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
 from reactor.reclaim.reclaims import NodeReclaim
 from reactor.reclaim.removed_images import RemovedImages
@@ -121,7 +122,9 @@ class Kubernetes:
         )
         self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
         on_node = EvictedOnNode(tree, settings.pod_parents, self._runtime.client)
-        self._announcer = Announcer(client, store, self.node_name, self._file, on_node)
+        self._announcer = Announcer(
+            client, store, self.node_name, self._file, on_node, kubelets_soft=self._kubelets_soft
+        )
         self._admission = AdmissionGuard(store, self._announcer.announce, time.time)
         self._files = NodeFilesWatch(
             settings.static_pods_path, NodePaths().logs, settings.housekeeping_interval_seconds, self._due
@@ -341,6 +344,12 @@ class Kubernetes:
             # A static pod whose mirror is missing, or contested, is none of the API server's.
             return not (self._specs.store.is_complete and may_be_api_uid(uid))
         return not known.is_terminal
+
+    def _kubelets_soft(self) -> frozenset[Resource]:
+        """Return the resources for which the kubelet evicts softly, beside reactor. Blocks on the disk."""
+        if self._kubernetes.role is Role.SOLE:
+            return frozenset()
+        return soft_resources(self._kubernetes.kubelet_config_path)
 
     def _due(self) -> None:
         self._listings.due()

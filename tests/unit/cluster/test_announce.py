@@ -122,12 +122,25 @@ class _Run:
 
 @asynccontextmanager
 async def running(
-    path: Path, server: _Server, *, settled_seconds: float = 30.0, listed: bool = True
+    path: Path,
+    server: _Server,
+    *,
+    settled_seconds: float = 30.0,
+    listed: bool = True,
+    kubelets_soft: frozenset[str] = frozenset(),
 ) -> AsyncIterator[_Run]:
     store, node = PodStore(), _Node()
     async with served(server) as (_, client), trio.open_nursery() as nursery:
         file = AnnouncementFile(path)
-        announcer = Announcer(client, store, "one", file, node, settled_seconds=settled_seconds)
+        announcer = Announcer(
+            client,
+            store,
+            "one",
+            file,
+            node,
+            kubelets_soft=lambda: kubelets_soft,
+            settled_seconds=settled_seconds,
+        )
         run = _Run(server, store, node, announcer)
         if listed:
             run.told_by_watch()
@@ -268,6 +281,34 @@ async def test_a_pod_that_the_kubelet_evicts_meanwhile_is_a_disruption_target_to
         await until(lambda: run.disrupted() is not None)
         run.overwritten("web", phase="Failed", reason="Evicted", message="The kubelet's.")
         await until(lambda: run.disrupted() is not None)
+
+
+async def test_a_soft_eviction_that_the_kubelet_may_report_has_an_event_if_it_has_not_when_the_pod_ended(
+    tmp_path: Path,
+) -> None:
+    server, soft = _Server("web", "other"), frozenset({"memory"})
+    async with running(tmp_path / "a.json", server, settled_seconds=0.1, kubelets_soft=soft) as run:
+        run.announcer.announce(SOFT)
+        run.announcer.announce(replace(SOFT, uid="uid-other", name="other"))
+        await until(lambda: run.disrupted() is not None)
+        run.overwritten("web", phase="Failed", reason="Evicted", message="The kubelet's.")
+        assert {} == run.server.events
+        run.announcer.over(SOFT.uid)
+        run.announcer.over("uid-other")
+        await until(lambda: not run.announcer.pending)
+        assert ["uid-other"] == [one["involvedObject"]["uid"] for one in run.server.events.values()]
+
+
+async def test_an_eviction_for_which_the_kubelet_has_no_soft_threshold_has_its_event_at_once(
+    tmp_path: Path,
+) -> None:
+    server = _Server("web", "other")
+    async with running(tmp_path / "a.json", server, kubelets_soft=frozenset({"inodes"})) as run:
+        run.announcer.announce(SOFT)
+        await until(lambda: len(server.events) == 1)
+    async with running(tmp_path / "b.json", server, kubelets_soft=frozenset({"memory"})) as run:
+        run.announcer.announce(announcement("other"))  # a hard one
+        await until(lambda: len(server.events) == 2)
 
 
 async def test_a_pod_that_broke_its_own_limit_is_no_disruption_target_in_its_grace_period(
