@@ -254,8 +254,6 @@ def _begin_round(course: Course) -> None:
         raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
     course.begin()
     pods.start(course.draw.pods(course.rules))
-    if course.draw.has_kept and any(one.plan.spec.is_critical for one in pods.present.values()):
-        course.wait_unslowed()
     course.stage.done.clear()
 
 

@@ -122,13 +122,9 @@ class Course:
         outcome = self._judged(
             hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast, is_leak=plan.is_leak
         )
-        if plan.is_leak:
-            self.wait_unslowed()
+        if plan.is_leak:  # until evictions are no longer slowed down
+            self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
         return outcome
-
-    def wait_unslowed(self) -> None:
-        """Wait until evictions are not slowed down any more for what grew that may not be evicted."""
-        self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
 
     def first(self) -> str | None:
         """Return the pod that would go first now, None where none is sampled."""

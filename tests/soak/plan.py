@@ -29,6 +29,7 @@ KEPT: Final = "kept-"
 OUTSIDE: Final = "outside-"
 _LEAKED: Final = {"a": 80, "s": 20}
 _LEAK_RATES: Final = (0, 1000 * MIB, 200 * MIB, 50 * MIB)
+_KEPT_BYTES: Final = MIB // 2
 _LEFT_TO_LIMIT_BYTES: Final = 12 * MIB
 _FARTHEST_BYTES: Final = 4 * MIB
 # Their specs come from manifests, which are there before the daemon is.
@@ -139,11 +140,6 @@ class Draw:
         self._taken = {kind: weight for kind, weight in taken.items() if kind in kinds + "p"}
         self._names = 0
 
-    @property
-    def has_kept(self) -> bool:
-        """Tell whether what may not be evicted is more than a matter of priorities here."""
-        return not self._has_lulls
-
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
         sizes = (112, 128, 128, 160) if self._has_lulls else (96, 96, 112, 128, 192)
@@ -178,6 +174,9 @@ class Draw:
         plans = []
         for share in shares:
             plan = self.pod(int(share / sum(shares) * total), manifested=free)
+            if plan.spec.is_critical and not self._has_lulls:
+                # More of it, after evictions in the round before, would look like what took their memory.
+                plan = replace(plan, size_bytes=min(plan.size_bytes, _KEPT_BYTES))
             free = [name for name in free if name != plan.name]
             plans.append(plan)
         return plans

@@ -71,3 +71,10 @@ def test_pod_that_comes_soon_after_an_eviction_may_be_evicted() -> None:
     draw = Draw(1)
     assert not any(draw.pod(MIB, may_be_kept=False).spec.is_critical for _ in range(500))
     assert any(draw.pod(MIB).spec.is_critical for _ in range(500))
+
+
+def test_what_may_not_be_evicted_is_small_before_it_leaks() -> None:
+    draw = Draw(1)
+    kept = [pod for _ in range(100) for pod in draw.pods(RULES) if pod.spec.is_critical]
+    assert kept
+    assert all(pod.size_bytes <= MIB // 2 for pod in kept)
