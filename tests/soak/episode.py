@@ -408,12 +408,12 @@ class Course:
         is_hard = (
             first is not None and not first.is_soft and first.wrong is None and not first.kill.is_kernels
         )
-        return is_hard and not episode.away and len(episode.rules) == 1
+        return is_hard and not (episode.away or episode.leaks) and len(episode.rules) == 1
 
     def _latencies(self, episode: Episode, verdict: Verdict) -> list[float]:
         """Return ms from the crossing to the first kill, by the actor's and the stage's clocks.
 
-        Only where the daemon was there all the time, under one configuration. The actor's
+        Only where the daemon was there all the time, under one configuration, and a kill ends it. The actor's
         instant is the better one; but it may note a crossing that the kernel's batches took back for a while.
         Where a minimum reclaim is wanted the reason for a kill may come long before the crossing.
         """
