@@ -79,7 +79,7 @@ _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
-_GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source is armed yet: 1 % of a CPU
+_GLANCE_SECONDS: Final = 0.005  # at most, while evictions are slowed down; while no source is armed yet
 # Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
 # level that stays crossed tells nothing of a pod that comes and grows then.
 _NEAR_GLANCE_SECONDS: Final = 0.01
@@ -467,18 +467,19 @@ class Generation:
             self._clock_seconds(),
             is_braking=is_braking,
             pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless and not is_braking),
+            slowed_pause_seconds=self._pace.between_slowed_passes_seconds(),
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
-        wanted_seconds = math.inf
+        wanted_seconds, left_bytes = math.inf, 0
         if memory_slowdowns(state):
-            wanted_seconds = _GLANCE_SECONDS
+            wanted_seconds, left_bytes = _GLANCE_SECONDS, self.passes.left_bytes()
         elif self.passes.is_near:
             wanted_seconds = _NEAR_GLANCE_SECONDS
         source = _EVICTION
         is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
         while True:
             glance_seconds = self._pace.between_looks_seconds(
-                wanted_seconds, self._clock_seconds(), is_powerless=is_powerless
+                wanted_seconds, self._clock_seconds(), is_powerless=is_powerless, left_bytes=left_bytes
             )
             with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + glance_seconds)):
                 taken = await self._wakes_or_newcomer(waits=is_for_newcomers)

@@ -4,6 +4,9 @@ What is observed again and again while a shortage lasts takes its time from the 
 memory, and in real time. So the pause follows from what the last one has cost: five times as long while a
 pass may still kill. If none can, because no pod can be evicted or the run is a dry one, all of it together
 takes a few tenths of a percent of a CPU.
+
+While evictions are slowed down, next to nothing is to be done for seconds, but a hog that comes meanwhile is
+to be killed. So the pauses are long there, too, but never so long that a fast hog takes all memory in one.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from typing import Final
 
 _TIMES: Final = 5
 _TIMES_POWERLESS: Final = 1000
+_TIMES_SLOWED: Final = 100  # between two passes, the wake included
+_TIMES_SLOWED_PASSES: Final = 200
+_LONGEST_SLOWED_SECONDS: Final = 1.0
+_HOG_BYTES_A_SECOND: Final = 4 << 30
 _LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
 _LONGEST_POWERLESS_SECONDS: Final = 1.0
 _HURRIED_SECONDS: Final = 1.0
@@ -39,12 +46,23 @@ class Pace:
         """Return how long to wait for the next pass at least, where nothing but time asks for it."""
         return _pause_seconds(self._pass_seconds, is_powerless=is_powerless)
 
+    def between_slowed_passes_seconds(self) -> float:
+        """Return how long to wait for the next pass at least while evictions are slowed down."""
+        return min(_TIMES_SLOWED_PASSES * self._pass_seconds, _LONGEST_SLOWED_SECONDS)
+
     def between_looks_seconds(
-        self, wanted_seconds: float, now_seconds: float, *, is_powerless: bool
+        self, wanted_seconds: float, now_seconds: float, *, is_powerless: bool, left_bytes: int = 0
     ) -> float:
-        """Return how long to wait for the next look where one is wanted after so long."""
+        """Return how long to wait for the next look where one is wanted after so long.
+
+        `left_bytes` is what is available while evictions are slowed down.
+        """
         is_seldom = is_powerless and not self.is_hurried(now_seconds)
-        return max(wanted_seconds, _pause_seconds(self._look_seconds, is_powerless=is_seldom))
+        return max(
+            wanted_seconds,
+            _pause_seconds(self._look_seconds, is_powerless=is_seldom),
+            min(_TIMES_SLOWED * (self._look_seconds + _WAKE_SECONDS), left_bytes / _HOG_BYTES_A_SECOND),
+        )
 
     def hurry(self, now_seconds: float) -> None:
         """Look as often as is wanted for a second: a pod has come that may be evicted soon."""

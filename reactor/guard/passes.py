@@ -756,6 +756,12 @@ class Passes:
             return can_be_evicted(self._to_decide_over(self._clock_seconds()))
         return self.has_sunk()
 
+    def left_bytes(self) -> int:
+        """Return the least that a hard memory threshold's signal had available at the last pass."""
+        seen = self.known.observed.at(self._clock_seconds())
+        signals = {one.signal for one in self._settings.thresholds if is_hard_memory(one)}
+        return min((seen[signal].available for signal in signals if signal in seen), default=0)
+
     def has_sunk(self) -> bool:
         """Return whether memory has become shorter in a way that is worth a pass.
 
@@ -960,11 +966,17 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
 
 
 def look_again_seconds(
-    state: PolicyState, now_seconds: float, *, is_braking: bool = False, pause_seconds: float = 0.0
+    state: PolicyState,
+    now_seconds: float,
+    *,
+    is_braking: bool = False,
+    pause_seconds: float = 0.0,
+    slowed_pause_seconds: float = 0.0,
 ) -> float:
     """Return after how long to look again unasked; infinity where the sources are enough.
 
-    What is looked at again and again is so after `pause_seconds` at the soonest.
+    What is looked at again and again is so after `pause_seconds` at the soonest, and for slowed evictions
+    after `slowed_pause_seconds`.
 
     A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
     giving back its memory others
@@ -981,7 +993,8 @@ def look_again_seconds(
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     is_soon = is_braking or (awaited and pressed)
     soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
-    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, pause_seconds))
+    slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
+    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
     if state.soft_reclaim is not None and is_soft_reclaiming(state, now_seconds):
         soon_seconds = min(soon_seconds, state.soft_reclaim.until_seconds + _ROUNDING_SECONDS - now_seconds)
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)

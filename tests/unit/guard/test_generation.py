@@ -454,5 +454,44 @@ async def test_a_cgroup_that_comes_while_no_pod_can_be_evicted_wakes_the_guard(
         os.close(pods.fd)
 
 
+class Waits(trio.abc.Instrument):
+    """Counts how often the loop has waited: each time the process was woken once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's own name
+        self.count += 1
+
+
+async def test_the_guard_is_seldom_woken_while_evictions_are_slowed_down_and_a_hog_goes_at_once(
+    fake: FakeTree, autojump_clock: trio.testing.MockClock
+) -> None:
+    fake.add("/node", usage_bytes=420 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.add("/node/first", usage_bytes=30 * MIB)
+    fake.add("/node/hog", usage_bytes=2 * MIB)
+    eviction = replace(SETTINGS.eviction, unhelpful_eviction_pause_seconds=10 * VIRTUAL_SECONDS)
+    settings = replace(SETTINGS, eviction=eviction, dry_run=False)
+    pods = ListedPods(make_pod("first"), make_pod("hog"))
+    async with running(settings, fake.tree, pods=pods, clock_seconds=trio.current_time) as (passing, records):
+        await trio.sleep(1.0)
+        fake.counters("/node/first", usage_bytes=0, inactive_file_bytes=0)  # and a leak has taken it
+        await trio.sleep(30.0)
+        assert passing.passes.known.state.slowdowns
+        before, waits = len(records), Waits()
+        trio.lowlevel.add_instrument(waits)
+        await trio.sleep(VIRTUAL_SECONDS)
+        trio.lowlevel.remove_instrument(waits)
+        assert waits.count <= 150 * VIRTUAL_SECONDS  # to observe each 5 ms takes 400 a second
+        assert not any(record.attempts for record in records[before:])
+
+        fake.counters("/node", usage_bytes=460 * MIB, inactive_file_bytes=0)
+        fake.counters("/node/hog", usage_bytes=42 * MIB, inactive_file_bytes=0)
+        await trio.sleep(0.03)
+        attempts = _first_with_attempts(records[before:]).attempts
+        assert ["hog"] == [one.eviction.pod.name for one in attempts]
+
+
 def _first_with_attempts(records: list[PassRecord]) -> PassRecord:
     return next(record for record in records if record.attempts)

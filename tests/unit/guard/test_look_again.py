@@ -39,6 +39,8 @@ def test_slowed_down_evictions_are_looked_after_until_their_pause_is_over_and_wi
     assert 0.1 == look_again_seconds(_slowed(15.0), 5.0)
     assert 0.04 < look_again_seconds(_slowed(5.05), 5.0) < 0.06
     assert math.inf == look_again_seconds(_slowed(4.0), 5.0)
+    assert 0.3 == look_again_seconds(_slowed(15.0), 5.0, slowed_pause_seconds=0.3)
+    assert 0.04 < look_again_seconds(_slowed(5.05), 5.0, slowed_pause_seconds=0.3) < 0.06
 
 
 def test_slowed_down_evictions_of_a_threshold_that_is_not_met_need_no_look() -> None:

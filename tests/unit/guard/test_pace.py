@@ -42,3 +42,32 @@ def test_for_a_second_after_a_pod_has_come_looks_are_as_frequent_as_wanted() -> 
     pace.hurry(5.0)
     assert 0.01 == pace.between_looks_seconds(0.01, 5.9, is_powerless=True)
     assert 0.1 < pace.between_looks_seconds(0.01, 6.0, is_powerless=True)
+
+
+@pytest.mark.parametrize("cost_seconds", [0.00006, 0.0002, 0.0005])
+def test_while_evictions_are_slowed_down_observing_takes_a_hundredth_of_a_cpu_where_much_memory_is_left(
+    cost_seconds: float,
+) -> None:
+    pace = Pace()
+    pace.looked(cost_seconds)
+    looks = pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=8 << 30)
+    assert cost_seconds / looks <= 0.01
+    assert looks <= 0.1
+
+
+def test_while_evictions_are_slowed_down_no_hog_takes_all_that_is_left_between_two_observations() -> None:
+    pace = Pace()
+    pace.looked(0.0002)
+    assert 0.01 == pytest.approx(
+        pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=40 << 20), rel=0.1
+    )
+    assert 0.005 == pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=0)
+
+
+@pytest.mark.parametrize(("cost_seconds", "pause_seconds"), [(0.0002, 0.04), (0.002, 0.4), (5.0, 1.0)])
+def test_while_evictions_are_slowed_down_passes_take_half_a_hundredth_of_a_cpu(
+    cost_seconds: float, pause_seconds: float
+) -> None:
+    pace = Pace()
+    pace.passed(cost_seconds)
+    assert pause_seconds == pytest.approx(pace.between_slowed_passes_seconds())
