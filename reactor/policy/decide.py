@@ -232,9 +232,10 @@ def _evicting(
     state: PolicyState, pods: Sequence[Pod], snapshot: Snapshot
 ) -> dict[str, tuple[Pod, PodUsage | None]]:
     """Return the pods in flight, by uid, with their usage."""
+    if not state.in_flight:
+        return {}
     in_flight = {flight.uid for flight in state.in_flight}
-    among = pods if in_flight else ()
-    return {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
+    return {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in pods if pod.uid in in_flight}
 
 
 def _evict(

@@ -154,7 +154,7 @@ def with_no_holder(
 
 def without_past_slowdowns(settings: EvictionSettings, state: PolicyState) -> PolicyState:
     """Return the state without the slowdowns for filesystems of which no threshold is met any more."""
-    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
+    if not state.slowdowns or all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
         return state
     met = [threshold.signal for threshold in state.thresholds_met]
     kept = tuple(

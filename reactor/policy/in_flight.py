@@ -128,6 +128,8 @@ def _awaited(
     given_up: Collection[str],
 ) -> str | None:
     victims = state.oom_victims if RESOURCE[threshold.signal] is Resource.MEMORY else ()
+    if not victims and not state.in_flight:
+        return None
     if any(credit_bytes(victim) is None for victim in victims):
         return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
     credited_by = _credits(victims)

@@ -193,6 +193,8 @@ def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
 
 def memory_slowdowns(state: PolicyState) -> tuple[Slowdown, ...]:
     """Return the slowdowns of evictions for memory: those for filesystems keep no pod from dying for it."""
+    if not state.slowdowns:
+        return ()
     return tuple(one for one in state.slowdowns if one.signal in MEMORY_SIGNALS)
 
 
