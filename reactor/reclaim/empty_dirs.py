@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import time
 from contextlib import suppress
 from typing import Final
@@ -133,7 +132,7 @@ class _Emptying:
         self._device = os.fstat(top_fd).st_dev
         self._deadline = time.monotonic() + _MOST_SECONDS
         self._stack: list[_Directory] = []
-        self._prefix = f".emptied-{secrets.token_hex(8)}-"  # no tenant may know the names beforehand
+        self._prefix = f".emptied-{os.urandom(8).hex()}-"  # no tenant may know the names beforehand
         self._moved = 0  # how many directories were moved to the volume's top, by numbers from 1 on
         self._problem: str | None = None
 

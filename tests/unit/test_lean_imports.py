@@ -135,6 +135,17 @@ assert "ssl" in loaded(), loaded()
     )
 
 
+def test_the_steward_of_a_plain_node_comes_up_without_openssl() -> None:
+    run(
+        LOADED
+        + """
+import trio, reactor.steward.service
+assert [] == loaded(), loaded()
+assert not {"_hashlib", "_ssl"} & sys.modules.keys()
+"""
+    )
+
+
 def test_everything_that_is_postponed_works_once_it_is_used() -> None:
     run(
         LOADED
