@@ -61,8 +61,12 @@ class Pace:
         return max(
             wanted_seconds,
             _pause_seconds(self._look_seconds, is_powerless=is_seldom),
-            min(_TIMES_SLOWED * (self._look_seconds + _WAKE_SECONDS), left_bytes / _HOG_BYTES_A_SECOND),
+            min(_TIMES_SLOWED * (self._look_seconds + _WAKE_SECONDS), self._in_time_seconds(left_bytes)),
         )
+
+    def _in_time_seconds(self, left_bytes: int) -> float:
+        """Return how long a hog may go unobserved: what is left has to last for the pass and kill, too."""
+        return left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
 
     def hurry(self, now_seconds: float) -> None:
         """Look as often as is wanted for a second: a pod has come that may be evicted soon."""

@@ -467,11 +467,16 @@ class Waits(trio.abc.Instrument):
 async def test_the_guard_is_seldom_woken_while_evictions_are_slowed_down_and_a_hog_goes_at_once(
     fake: FakeTree, autojump_clock: trio.testing.MockClock
 ) -> None:
-    fake.add("/node", usage_bytes=420 * MIB)
-    fake.tree.set_memory_limit("/node", 512 * MIB)
-    fake.add("/node/first", usage_bytes=30 * MIB)
-    fake.add("/node/hog", usage_bytes=2 * MIB)
-    eviction = replace(SETTINGS.eviction, unhelpful_eviction_pause_seconds=10 * VIRTUAL_SECONDS)
+    unit = 40 * MIB  # with so much left no hog can take it before it is observed
+    fake.add("/node", usage_bytes=420 * unit)
+    fake.tree.set_memory_limit("/node", 512 * unit)
+    fake.add("/node/first", usage_bytes=30 * unit)
+    fake.add("/node/hog", usage_bytes=2 * unit)
+    eviction = replace(
+        SETTINGS.eviction,
+        thresholds=(make_threshold(100 * unit),),
+        unhelpful_eviction_pause_seconds=10 * VIRTUAL_SECONDS,
+    )
     settings = replace(SETTINGS, eviction=eviction, dry_run=False)
     pods = ListedPods(make_pod("first"), make_pod("hog"))
     async with running(settings, fake.tree, pods=pods, clock_seconds=trio.current_time) as (passing, records):
@@ -486,9 +491,9 @@ async def test_the_guard_is_seldom_woken_while_evictions_are_slowed_down_and_a_h
         assert waits.count <= 150 * VIRTUAL_SECONDS  # to observe each 5 ms takes 400 a second
         assert not any(record.attempts for record in records[before:])
 
-        fake.counters("/node", usage_bytes=460 * MIB, inactive_file_bytes=0)
-        fake.counters("/node/hog", usage_bytes=42 * MIB, inactive_file_bytes=0)
-        await trio.sleep(0.03)
+        fake.counters("/node", usage_bytes=460 * unit, inactive_file_bytes=0)
+        fake.counters("/node/hog", usage_bytes=42 * unit, inactive_file_bytes=0)
+        await trio.sleep(0.11)
         attempts = _first_with_attempts(records[before:]).attempts
         assert ["hog"] == [one.eviction.pod.name for one in attempts]
 

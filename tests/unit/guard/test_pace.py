@@ -55,13 +55,18 @@ def test_while_evictions_are_slowed_down_observing_takes_a_hundredth_of_a_cpu_wh
     assert looks <= 0.1
 
 
-def test_while_evictions_are_slowed_down_no_hog_takes_all_that_is_left_between_two_observations() -> None:
+def test_while_evictions_are_slowed_down_no_hog_takes_all_that_is_left_before_it_is_observed_and_killed() -> (
+    None
+):
     pace = Pace()
     pace.looked(0.0002)
-    assert 0.01 == pytest.approx(
-        pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=40 << 20), rel=0.1
-    )
-    assert 0.005 == pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=0)
+    pace.passed(0.002)
+    left = {
+        mib: pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=mib << 20)
+        for mib in (0, 30, 80)
+    }
+    assert {0: 0.005, 30: 0.005} == {mib: left[mib] for mib in (0, 30)}
+    assert 80 / 4096 - 0.004 == pytest.approx(left[80])
 
 
 @pytest.mark.parametrize(("cost_seconds", "pause_seconds"), [(0.0002, 0.04), (0.002, 0.4), (5.0, 1.0)])
