@@ -22,6 +22,7 @@ _LONGEST_SLOWED_SECONDS: Final = 1.0
 _HOG_BYTES_A_SECOND: Final = 4 << 30
 _LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
 _LONGEST_POWERLESS_SECONDS: Final = 1.0
+_LONGEST_POWERLESS_PASS_SECONDS: Final = 3.0
 _HURRIED_SECONDS: Final = 1.0
 _WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
 
@@ -44,7 +45,8 @@ class Pace:
 
     def between_passes_seconds(self, *, is_powerless: bool) -> float:
         """Return how long to wait for the next pass at least, where nothing but time asks for it."""
-        return _pause_seconds(self._pass_seconds, is_powerless=is_powerless)
+        longest_seconds = _LONGEST_POWERLESS_PASS_SECONDS
+        return _pause_seconds(self._pass_seconds, longest_seconds, is_powerless=is_powerless)
 
     def between_slowed_passes_seconds(self) -> float:
         """Return how long to wait for the next pass at least while evictions are slowed down."""
@@ -77,7 +79,9 @@ class Pace:
         return now_seconds < self._hurried_until_seconds
 
 
-def _pause_seconds(cost_seconds: float, *, is_powerless: bool) -> float:
+def _pause_seconds(
+    cost_seconds: float, longest_powerless_seconds: float = _LONGEST_POWERLESS_SECONDS, *, is_powerless: bool
+) -> float:
     if is_powerless:
-        return min(_TIMES_POWERLESS * (cost_seconds + _WAKE_SECONDS), _LONGEST_POWERLESS_SECONDS)
+        return min(_TIMES_POWERLESS * (cost_seconds + _WAKE_SECONDS), longest_powerless_seconds)
     return min(_TIMES * cost_seconds, _LONGEST_SECONDS)
