@@ -63,7 +63,7 @@ def decide(
         sound = Snapshot(signals=observations, pods=snapshot.pods)
     state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
-    state = without_past_slowdowns(settings, state)
+    state = without_past_slowdowns(settings, state, now_seconds)
     decision = Decision(
         at_seconds=now_seconds,
         conditions=state.conditions,
@@ -105,16 +105,20 @@ def after_reclaim(
     decision = replace(decision, at_seconds=now_seconds)
     now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
     seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    reason = deferral(settings, state, threshold, seen, _evicting(state, pods, before), now_seconds)
+    is_hopeless = _is_hopeless(state, pods)
+    reason = None
+    if not is_hopeless:
+        reason = deferral(settings, state, threshold, seen, _evicting(state, pods, before), now_seconds)
     if reason is not None:
         return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
     known = state
     state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
-    reason = slowed_for_disk(state, threshold, settings.layout)
+    if not is_hopeless:
+        reason = slowed_for_disk(state, threshold, settings.layout)
     if reason is None:
         decision = _evict(settings, state, decision, threshold, before, pods)
         if settings.evicts_holders_only and not decision.evictions:
-            state, reason = with_no_holder(state, known.slowdowns, threshold, now_seconds)
+            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
     return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
 
 
@@ -193,8 +197,7 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     evicting = _evicting(state, pods, snapshot)
-    # Where nothing is awaited and no pod can be evicted, no slowdown and no rate is what keeps one.
-    is_hopeless = bool(fresh) and not (state.in_flight or state.oom_victims or can_be_evicted(pods))
+    is_hopeless = bool(fresh) and _is_hopeless(state, pods)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -228,6 +231,11 @@ def _act(
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
+def _is_hopeless(state: PolicyState, pods: Sequence[Pod]) -> bool:
+    """Return whether nothing is awaited and no pod can be evicted: no slowdown and no rate keeps one then."""
+    return not (state.in_flight or state.oom_victims or can_be_evicted(pods))
+
+
 def _evicting(
     state: PolicyState, pods: Sequence[Pod], snapshot: Snapshot
 ) -> dict[str, tuple[Pod, PodUsage | None]]:
@@ -246,13 +254,17 @@ def _evict(
     snapshot: Snapshot,
     pods: Sequence[Pod],
 ) -> Decision:
-    """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted."""
+    """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted.
+
+    If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`.
+    """
     eligible = candidates(pods, state, threshold, decision.at_seconds)
     ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout, with_swap=settings.ranks_swap)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
-    if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK:
+    needs_holder = settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK
+    if needs_holder:
         ranking = holders_first(ranking, snapshot.pods, threshold.signal, settings.layout)
     evictions = []
     if ranking and ranking[0].evictable:
@@ -272,7 +284,7 @@ def _evict(
             )
         )
     found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
-    if evictions or state.in_flight:
+    if evictions or state.in_flight or needs_holder:
         return found
     seen = snapshot.signals[threshold.signal]
     return replace(found, no_victim=no_victim(threshold, seen, ranking, pods, snapshot.pods))

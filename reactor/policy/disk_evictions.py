@@ -135,11 +135,15 @@ def slowed_for_disk(state: PolicyState, threshold: Threshold, layout: Layout) ->
 
 
 def with_no_holder(
-    state: PolicyState, before: Sequence[Slowdown], threshold: Threshold, now_seconds: float
+    settings: EvictionSettings,
+    state: PolicyState,
+    before: Sequence[Slowdown],
+    threshold: Threshold,
+    now_seconds: float,
 ) -> tuple[PolicyState, str]:
     """Return the state in which no pod is known to hold what evicting would free, and that in words.
 
-    `before` are the slowdowns that were in force until now.
+    It replaces another slowdown for the filesystem. `before` are those that were in force until now.
     """
     message = (
         f"{threshold}: no pod that may be evicted is known to have files there that are removed with it: "
@@ -149,18 +153,21 @@ def with_no_holder(
     slowdown = _slowdown(
         before, threshold.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message
     )
-    return replace(state, slowdowns=(*state.slowdowns, slowdown)), message
+    is_about = _is_about(threshold.signal, settings.layout)
+    others = (one for one in state.slowdowns if not is_about(one.signal))
+    return replace(state, slowdowns=(*others, slowdown)), message
 
 
-def without_past_slowdowns(settings: EvictionSettings, state: PolicyState) -> PolicyState:
-    """Return the state without the slowdowns for filesystems of which no threshold is met any more."""
+def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
     if not state.slowdowns or all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
         return state
     met = [threshold.signal for threshold in state.thresholds_met]
     kept = tuple(
         one
         for one in state.slowdowns
-        if RESOURCE[one.signal] not in ON_DISK or any(map(_is_about(one.signal, settings.layout), met))
+        if RESOURCE[one.signal] not in ON_DISK
+        or (now_seconds < one.until_seconds and any(map(_is_about(one.signal, settings.layout), met)))
     )
     return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
 

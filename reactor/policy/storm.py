@@ -152,12 +152,12 @@ def with_slowdowns(
     """Return the state with the slowdowns now in force, and the kills that turned out just now not to help.
 
     `state` is as observed in this pass. A slowdown stays until its end where its threshold is not met for
-    the moment, or where the memory of a pod is unobserved.
+    the moment, or where the memory of a pod is unobserved. Those for filesystems stay as they are.
     """
     met = [threshold for threshold in state.thresholds_met if is_hard_memory(threshold)]
     if not met and not state.slowdowns:
         return state, ()
-    before = {_kind(one): one for one in state.slowdowns}
+    before = {_kind(one): one for one in memory_slowdowns(state)}
     slowdowns = {kind: one for kind, one in before.items() if now_seconds < one.until_seconds}
     kills = state.hard_memory_kills
     if met and kills and (snapshot.pods or not pods):
@@ -177,17 +177,18 @@ def with_slowdowns(
         for old, new in zip(state.hard_memory_kills, kills, strict=True)
         if new.is_unhelpful > old.is_unhelpful
     )
-    return replace(state, slowdowns=tuple(slowdowns.values()), hard_memory_kills=kills), unhelpful
+    others = (one for one in state.slowdowns if one.signal not in MEMORY_SIGNALS)
+    return replace(state, slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills), unhelpful
 
 
 def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
-    """Return whether evictions are slowed down, by what was observed, that were not before."""
+    """Return whether evictions for memory are slowed down, by what was observed, that were not before."""
     if not state.slowdowns:
         return False
     already = {(one.signal, one.reason) for one in before.slowdowns}
     return any(
         one.reason is not SlowReason.RATE and (one.signal, one.reason) not in already
-        for one in state.slowdowns
+        for one in memory_slowdowns(state)
     )
 
 

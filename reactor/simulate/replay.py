@@ -106,7 +106,7 @@ def _pass(settings: EvictionSettings, node: _Node, step: Step, snapshot_of: Snap
     if decision.reclaim:
         freed, after = _reclaim(settings, node, step, decision, snapshot_of)
         removed += freed
-        _, decision = after_reclaim(settings, node.state, decision, node.snapshot, after, node.pods)
+        node.state, decision = after_reclaim(settings, node.state, decision, node.snapshot, after, node.pods)
     return Pass(
         step=step,
         snapshot=node.snapshot,

@@ -135,6 +135,7 @@ def test_no_pod_is_evicted_for_a_full_disk_on_which_none_holds_anything(guarded:
     assert {None} == {process.poll() for process in (*services.values(), logging)}
     (slowdown,) = guarded.daemon.status()["slowdowns"]
     assert ("nodefs.available", "outside-pods") == (slowdown["signal"], slowdown["reason"])
+    assert "no evictable pod" not in guarded.daemon.status()["problems"]  # one fact is reported once
 
     ballast.unlink()
     eventually(lambda: not guarded.problem(), "the end of the problem")

@@ -27,6 +27,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import after_reclaim, decide, record_eviction
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
 from reactor.policy.rules import waits_because
+from reactor.policy.storm import is_newly_slowed
 from reactor.policy.usage import freed, may_free
 
 from . import strategies as draw
@@ -268,14 +269,72 @@ def test_on_a_plain_node_no_pod_is_evicted_for_a_disk_on_which_none_holds_anythi
     assert (NodeCondition.DISK_PRESSURE,) == node.state.conditions
 
 
+CRITICAL = replace(_pod("critical"), critical_because="static pod")
+
+
+@pytest.mark.parametrize("pods", [(), (CRITICAL,), (_pod("a"),)])
+@pytest.mark.parametrize("holders_only", [True, False])
+def test_that_no_pod_can_be_evicted_for_a_disk_is_reported_once(
+    pods: tuple[Pod, ...], *, holders_only: bool
+) -> None:
+    node = _Node(_settings(DISK, evicts_holders_only=holders_only), pods)
+    decision = node.act(_seen(used={}, nodefs=50))
+    reported = (len(decision.slowdowns), len(decision.evictions), decision.no_victim is not None)
+    is_evicted = pods == (_pod("a"),)
+    assert ((1, 0, False) if holders_only else (0, is_evicted, not is_evicted)) == reported
+
+
+def test_no_rate_and_no_slowdown_is_the_reason_where_no_pod_can_be_evicted_for_a_disk() -> None:
+    node = _Node(_settings(DISK, evictions_per_minute=1), (_pod("big"), CRITICAL))
+    assert ["big"] == node.goes(_seen(nodefs=50))
+    node.end("big")
+    node.now = 11.0
+    decision = node.act(_seen(nodefs=50))  # the rate is used up, and nothing came back
+    assert decision.deferred_because is None
+    assert decision.no_victim is not None
+    assert "n/critical: static pod" in decision.no_victim.message
+
+
+def test_a_disk_has_one_slowdown_when_its_last_holder_was_evicted_in_vain() -> None:
+    node = _Node(_settings(DISK, evicts_holders_only=True), (_pod("big"), CRITICAL))
+    assert ["big"] == node.goes(_seen(nodefs=50))
+    node.end("big")
+    for now in (11.0, 21.0):
+        node.now = now
+        decision = node.act(_seen(nodefs=50))
+        (slowdown,) = decision.slowdowns
+        assert (SlowReason.OUTSIDE_PODS, 11.0) == (slowdown.reason, slowdown.since_seconds)
+        assert slowdown.message == decision.deferred_because
+
+
+def test_a_slowdown_for_a_disk_ends_with_its_time_while_an_eviction_is_in_flight() -> None:
+    node = _Node(_settings(DISK, in_flight_deadline_seconds=900.0))
+    node.act(_seen(nodefs=50))
+    slowdown = replace(LEAK, signal=Signal.NODEFS_AVAILABLE, until_seconds=300.0)
+    node.state = replace(node.state, slowdowns=(slowdown,))
+    empty = {**USED, "big": _used(0)}
+    for now, slowdowns in ((299.0, (slowdown,)), (300.0, ())):
+        node.now = now
+        assert slowdowns == node.act(_seen(used=empty, nodefs=50)).slowdowns
+
+
+def test_a_slowdown_for_a_disk_stays_through_passes_over_memory() -> None:
+    slowdown = replace(LEAK, signal=Signal.NODEFS_AVAILABLE)
+    both = PolicyState(slowdowns=(LEAK, slowdown), first_observed={DISK: 0.0})
+    node = _Node(_settings(MEMORY, DISK, unhelpful_eviction_pause_seconds=60.0))
+    node.state = both
+    assert {LEAK, slowdown} == set(node.ask(_seen(nodefs=50)).slowdowns)
+    assert not is_newly_slowed(replace(both, slowdowns=(LEAK,)), both)
+    assert is_newly_slowed(replace(both, slowdowns=(slowdown,)), both)
+
+
 def test_on_a_kubernetes_node_a_pod_of_which_nothing_is_known_is_evicted_as_upstream_does() -> None:
     node = _Node(_settings(DISK), (Pod(name="a", namespace="n", uid="a"),))
     assert ["a"] == node.goes(_seen(used={}, nodefs=50))
 
 
 def test_on_a_plain_node_the_pods_that_hold_something_go_by_the_ranking_and_the_others_stay() -> None:
-    critical = replace(_pod("critical"), critical_because="static pod")
-    pods = (_pod("empty"), _pod("unread"), critical, *PODS)
+    pods = (_pod("empty"), _pod("unread"), CRITICAL, *PODS)
     used = {
         **USED,
         "empty": _used(4096, inodes=1),

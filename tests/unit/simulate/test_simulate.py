@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from reactor.config.documents import load_document
+from reactor.config.summary import Summary
 from reactor.errors import ConfigError, Problem
 from reactor.simulate import run_scenario_file
-from reactor.simulate.replay import replay
+from reactor.simulate.replay import passes, replay
 from reactor.simulate.scenario import scenario_from_text
 
 KEYS = [
@@ -354,3 +356,15 @@ def test_swap_of_the_summary_decides_as_the_daemon_does() -> None:
     assert ["default/leak", "default/small"] == short["ranking"]
     assert ["default/leak"] == [one["pod"] for one in short["evicted"]]
     assert [] == enough["evicted"] == without["evicted"] == without["thresholdsMet"]
+
+
+def test_what_a_pass_found_after_a_reclaim_lasts_until_the_next_one():
+    full = {"node": {"fs": {"availableBytes": 1, "capacityBytes": 1000}}}
+    document = _with(
+        kubeletConfiguration={"evictionHard": {"nodefs.available": "10%"}},
+        steps=[{"at": at, "summary": full} for at in ("0s", "20s")],
+    )
+    scenario = scenario_from_text(json.dumps(document), "f")
+    settings = replace(scenario.settings, evicts_holders_only=True)
+    found = [made.decision.slowdowns for made in passes(scenario, settings, Summary.snapshot)]
+    assert [[0.0], [0.0]] == [[one.since_seconds for one in slowdowns] for slowdowns in found]
