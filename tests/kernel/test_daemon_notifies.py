@@ -25,6 +25,7 @@ from reactor.tell.journald import MESSAGE_IDS
 from reactor.tell.notice import WALL
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.journald import own_journald
+from tests.support.json_lines import json_lines
 from tests.support.logind import private_bus
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
@@ -37,10 +38,6 @@ def keeping(path: Path) -> list[str]:
     return ["/bin/sh", "-c", f"cat >> {path}"]
 
 
-def kept(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_an_eviction_runs_its_command_with_the_record_on_standard_input(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
@@ -48,9 +45,9 @@ def test_an_eviction_runs_its_command_with_the_record_on_standard_input(
     daemon.configure(HARD, {"onEviction": keeping(told)})
     daemon.start()
     assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
-    eventually(lambda: kept(told), "the command has run")
+    eventually(lambda: json_lines(told), "the command has run")
 
-    [event] = kept(told)
+    [event] = json_lines(told)
     [line] = daemon.evictions()
     assert ("eviction", "cgroup/hog", "killed") == (event["event"], event["pod"], event["outcome"])
     assert (line["id"], line["time"], line["threshold"]) == (
@@ -167,18 +164,18 @@ def test_a_source_that_is_lost_runs_its_command_once_though_it_is_tried_again_an
     section = {"onSourceLost": keeping(told), "housekeepingInterval": "200ms"}
     daemon.configure({"evictionHard": {"memory.available": "64Mi", "pid.available": "5%"}}, section)
     daemon.start()
-    eventually(lambda: kept(told), "the command has run")
+    eventually(lambda: json_lines(told), "the command has run")
     daemon.signal(signal.SIGHUP)
     after_passes(daemon, 10)
 
     names = {one["name"] for one in daemon.status()["sources"] if one["health"] in {"degraded", "failed"}}
-    assert names == {event["source"] for event in kept(told)}
-    assert len(names) == len(kept(told)) == channel(daemon, "command")["sent"]
+    assert names == {event["source"] for event in json_lines(told)}
+    assert len(names) == len(json_lines(told)) == channel(daemon, "command")["sent"]
     [line] = [line for line in daemon.lines() if line["kind"] == "source-lost"]
     assert (line["source"], line["health"], line["detail"]) == tuple(
-        kept(told)[0][key] for key in ("source", "health", "detail")
+        json_lines(told)[0][key] for key in ("source", "health", "detail")
     )
-    assert f"source {line['source']} (" in kept(told)[0]["text"]
+    assert f"source {line['source']} (" in json_lines(told)[0]["text"]
 
 
 def test_a_dry_run_notifies_of_what_it_would_evict_and_of_an_oom_kill(
@@ -190,14 +187,14 @@ def test_a_dry_run_notifies_of_what_it_would_evict_and_of_an_oom_kill(
     daemon.start()
     pod = node.add_pod("small", limit_bytes=32 * MIB)
     assert -signal.SIGKILL == node.spawn(pod, hold(100)).wait(60)
-    eventually(lambda: kept(kills), "the command for OOM kills has run")
+    eventually(lambda: json_lines(kills), "the command for OOM kills has run")
     hog = node.spawn(node.add_pod("hog"), hold(210))
     eventually(daemon.evictions, "an eviction that is not carried out")
     after_passes(daemon, 2)
 
-    assert ("oom-kill", "own-limit") == (kept(kills)[0]["event"], kept(kills)[0]["scope"])
-    eventually(lambda: kept(told), "the command for evictions has run")
-    [event] = kept(told)
+    assert ("oom-kill", "own-limit") == (json_lines(kills)[0]["event"], json_lines(kills)[0]["scope"])
+    eventually(lambda: json_lines(told), "the command for evictions has run")
+    [event] = json_lines(told)
     assert ("eviction", True, "dry-run", "cgroup/hog") == tuple(
         event[key] for key in ("event", "dry_run", "outcome", "pod")
     )

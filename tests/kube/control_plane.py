@@ -6,7 +6,6 @@ is no scheduler: pods name their node themselves, and nothing but the kubelet an
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 import subprocess
@@ -16,6 +15,8 @@ from typing import Final
 
 from api import Api, ApiError, Object
 from machine import LostError, Machine, Program
+
+from tests.support.json_lines import json_lines
 
 _ADMIN: Final = "reactor-test-admin"
 # Every request but the nodes' own, at its answer; of a watch, which has none for long, when it begins.
@@ -151,9 +152,7 @@ class ControlPlane:
 
     def audited(self, user: str) -> list[Object]:
         """Return the requests that this user has made, in the order in which they were answered."""
-        log = self._audit_log()
-        written = log.read_text() if log.exists() else ""
-        lines = map(json.loads, written[: written.rfind("\n") + 1].splitlines())
+        lines = json_lines(self._audit_log())
         # Whoever came with a wrong token has no name.
         return [line for line in lines if line["user"].get("username") == user]
 

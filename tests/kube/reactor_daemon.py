@@ -16,6 +16,8 @@ from cluster import REACTOR_USER, Cluster
 from deployed import NAMESPACE, collection, manifests
 from machine import Program, wait_until
 
+from tests.support.json_lines import json_lines
+
 # The pods may use 640 MiB: 512 of them until this is met.
 HARD: Final[Mapping[str, str]] = {"memory.available": "128Mi"}
 # Met by any pod, for longer than a test takes.
@@ -112,9 +114,7 @@ class Reactor:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the journal."""
-        if not self.journal_path.exists():
-            return []
-        return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
+        return json_lines(self.journal_path)
 
     def evictions(self) -> list[dict[str, Any]]:
         """Return the decisions in the journal that evict a pod."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from reactor.tell.status_socket import ask
+from tests.support.json_lines import json_lines
 from tests.support.processes import descendants
 from tests.support.waiting import PATIENCE, eventually
 
@@ -129,9 +130,7 @@ class RunningDaemon:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the journal."""
-        if not self.journal_path.exists():
-            return []
-        return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
+        return json_lines(self.journal_path)
 
     def evictions(self) -> list[dict[str, Any]]:
         """Return the journal's decisions that evict somebody."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import socket
@@ -48,6 +47,7 @@ from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimS
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
+from tests.support.json_lines import json_lines
 from tests.support.processes import descendants, descendants_called, is_running
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
@@ -104,9 +104,7 @@ class Guard:
         return STATUS
 
     def lines(self) -> list[dict]:
-        if not self.journal.exists():
-            return []
-        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+        return json_lines(self.journal)
 
     @asynccontextmanager
     async def kept(self):

@@ -28,6 +28,7 @@ from reactor.model.settings import (
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
 from reactor.tell.status_socket import ask
+from tests.support.json_lines import json_lines
 from tests.support.privileged import may_run
 from tests.support.waiting import PATIENCE, until
 
@@ -100,7 +101,7 @@ class Guard:
         return document
 
     def lines(self) -> list[dict]:
-        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+        return json_lines(self.journal)
 
 
 @pytest.fixture
