@@ -49,16 +49,18 @@ class _Note(NamedTuple):
 def note(directory: CgroupDirectory, file: str, before: bytes) -> bytes:
     """Note what a file of a cgroup holds before a kill writes to it; return what it held before any kill.
 
-    An earlier note stands: what is in the file by then is a kill's own. Never raises: a kill waits for no
-    note that can't be made.
+    An earlier note stands: what is in the file by then is a kill's own. If the process that made it has
+    ended, the note is this one's from here on, or `restore` would undo this kill under way. Never raises: a
+    kill waits for no note that can't be made.
     """
-    name = f"{_PREFIX}{file}"
+    name, owner = f"{_PREFIX}{file}", f"{_owner()} ".encode()
     try:
-        os.setxattr(directory.path, name, f"{_owner()} ".encode() + before.strip(), os.XATTR_CREATE)
+        os.setxattr(directory.path, name, owner + before.strip(), os.XATTR_CREATE)
     except OSError as error:
         if error.errno == errno.EEXIST:
             with suppress(OSError, ValueError):
-                return _read(directory, file).before
+                before = _read(directory, file).before
+                os.setxattr(directory.path, name, owner + before)
     return before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,7 +49,7 @@ def killed_amid_a_kill(pod: FakeTree) -> None:
     assert (guard, 0) == os.waitpid(guard, 0)
 
 
-def begin_to_kill(pod: FakeTree) -> list[object]:
+def begin_to_kill(pod: FakeTree) -> list[tuple[AbstractContextManager[None], None]]:
     """Change all that a kill does; it is restored when what is returned is gone."""
     tree = pod.tree
     with tree.open("/pods/a", "cpu") as cpu:
@@ -87,6 +88,19 @@ def test_what_a_guard_that_lives_has_under_way_is_left_to_it(pod: FakeTree) -> N
     assert [] == restore(pod.tree)
     assert during == found(pod)
     del kill
+
+
+def test_what_a_killed_guard_has_left_is_not_restored_while_the_next_one_kills_there(pod: FakeTree) -> None:
+    before = found(pod)
+    killed_amid_a_kill(pod)
+    kill = begin_to_kill(pod)
+    during = found(pod)
+    state = STATE[pod.tree.version]
+    restore(pod.tree)
+    assert [during["pids.max"], during[state]] == [found(pod)["pids.max"], found(pod)[state]]
+    for context, _ in reversed(kill):
+        context.__exit__(None, None, None)
+    assert before["pids.max"] == found(pod)["pids.max"]
 
 
 def test_what_the_operator_has_written_since_stays(pod: FakeTree) -> None:
