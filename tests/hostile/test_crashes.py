@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.disks import Guarded, occupied_bytes
@@ -25,23 +29,74 @@ pytestmark = pytest.mark.suite("crash-only")
 HARD = {"evictionHard": {"memory.available": "64Mi", "nodefs.available": "1Mi"}}
 ROUNDS = 6
 KILL_SECONDS = 0.1
+AMID_AT_MOST = 20
+POLL_SECONDS = 0.0001
+PIDS_LIMIT = "400"
+# Each process forks on and on, and holds 2 MiB.
+BOMB = """
+import mmap, os
+held = []
+while True:
+    try:
+        if os.fork() == 0:
+            memory = mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            held.append(memory)
+            for offset in range(0, 2 << 20, 4096):
+                memory[offset] = 1
+    except OSError:
+        pass
+"""
+
+
+class HeldPod:
+    """A pod in which a kill stops forks and freezes for some milliseconds (v1)."""
+
+    def __init__(self, node: VirtualNode, name: str) -> None:
+        self.cgroup = node.add_pod(name)
+        self._directories = [node.tree.path(self.cgroup, one) for one in ("pids", "freezer", "cpu")]
+        pids, freezer, _ = self._directories
+        self._limit, self._count = pids / "pids.max", pids / "pids.current"
+        self._state = freezer / "freezer.state"
+        self._limit.write_text(PIDS_LIMIT)
+
+    def is_held(self) -> bool:
+        """Return whether it can't fork, or is frozen."""
+        return [PIDS_LIMIT, "THAWED"] != [one.read_text().strip() for one in (self._limit, self._state)]
+
+    def is_empty(self) -> bool:
+        return "0" == self._count.read_text().strip()
+
+    def notes(self) -> list[str]:
+        """Return what kills have noted at it and not removed."""
+        return [name for one in self._directories for name in os.listxattr(one) if "reactor.before" in name]
+
+    def wait_held(self, first: subprocess.Popen[bytes]) -> None:
+        """Return as soon as it is held, or has been killed; `first` is its first process, to be reaped."""
+        fd = os.open(self._limit, os.O_RDONLY)
+        try:
+            # In real time, since hundreds of processes run on the same CPUs; with pauses, for them to fork.
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            while os.pread(fd, 64, 0) != b"0\n" and (first.poll() is None or not self.is_empty()):
+                time.sleep(POLL_SECONDS)
+        finally:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.close(fd)
 
 
 @contextmanager
-def killed_all_the_time(
-    daemon: RunningDaemon, *, spared: str = "nothing at all"
-) -> Iterator[Callable[[], int]]:
+def killed_all_the_time(daemon: RunningDaemon, *, spared: Sequence[str] = ()) -> Iterator[Callable[[], int]]:
     """Kill what the daemon has started, all the time; yield what tells how many that were.
 
-    What has `spared` in its command line lives.
+    What has one of `spared` in its command line lives.
     """
     over, killed = threading.Event(), [0]
 
     def kill() -> None:
         while not over.wait(KILL_SECONDS):
             assert daemon.process is not None
-            alive = set(descendants_called(daemon.process.pid, spared))
-            for pid in set(descendants(daemon.process.pid)) - alive:
+            pid_of_guard = daemon.process.pid
+            alive = {pid for name in spared for pid in descendants_called(pid_of_guard, name)}
+            for pid in set(descendants(pid_of_guard)) - alive:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed[0] += 1
@@ -110,7 +165,7 @@ def test_a_disk_hog_and_memory_hogs_are_evicted_while_every_command_and_walker_i
         {"reclaim": {"nodefs": ["/bin/sleep", "20"]}},
     )
     after_housekeeping(daemon, 3)  # what the pods take is counted
-    with killed_all_the_time(daemon, spared="reactor.steward") as killed:
+    with killed_all_the_time(daemon, spared=("reactor.steward", "reactor.privileged")) as killed:
         (hog / "more").write_bytes(bytes(45 * MIB))
         assert -signal.SIGKILL == leading.wait(30 * PATIENCE)
         trial.right.add("disk-hog")
@@ -149,3 +204,31 @@ def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_ho
         assert -signal.SIGKILL == victim.wait(30 * PATIENCE)
         assert 0 == daemon.stop()
     assert [None] * 3 == [innocent.poll() for innocent in innocents]
+
+
+def test_a_pod_that_is_frozen_by_a_guard_which_is_killed_then_is_thawed_and_dies_under_the_next_one(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, record_property: Callable[[str, object], None]
+) -> None:
+    tree = node.tree
+    if tree.version is CgroupVersion.V2 or tree.freezer_root is None or tree.pids_root is None:
+        pytest.skip("needs the freezer and the pids controller on v1")
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}})
+    for number in range(1, AMID_AT_MOST + 1):
+        trial.rounds = number
+        trial.right.add(f"bomb-{number}")
+        daemon.start()
+        pod = HeldPod(node, f"bomb-{number}")
+        bomb = node.spawn(pod.cgroup, [sys.executable, "-S", "-c", BOMB])
+        pod.wait_held(bomb)
+        daemon.kill()
+        left = pod.is_held()
+        daemon.start()
+        assert -signal.SIGKILL == bomb.wait(30 * PATIENCE)
+        eventually(lambda pod=pod: pod.is_empty() and not pod.is_held(), "a pod that is dead and as before")
+        assert [] == pod.notes()
+        assert 0 == daemon.stop()
+        if left:
+            record_property("rounds", number)
+            print(f"left held in round {number}")
+            return
+    pytest.fail(f"in {AMID_AT_MOST} rounds no guard was killed while a pod was frozen or could not fork")
