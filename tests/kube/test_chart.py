@@ -98,8 +98,9 @@ def test_probes_follow_the_socket_and_not_the_address_of_the_metrics(
     renderer: Path, section: dict[str, Any] | None, socket: str
 ) -> None:
     (container,) = pod_spec(render(renderer, {"config": {"reactor": section}}))["containers"]
-    for probe in (container["livenessProbe"], container["readinessProbe"]):
-        assert probe["exec"]["command"][1:] == ["-I", "-m", "reactor.healthz", socket]
+    for name, words in (("livenessProbe", []), ("readinessProbe", ["--ready"])):
+        command = container[name]["exec"]["command"]
+        assert command[1:] == ["-I", "-m", "reactor.healthz", *words, socket]
 
 
 def test_the_server_takes_what_the_chart_makes(cluster: Cluster, renderer: Path) -> None:
