@@ -1,0 +1,88 @@
+"""`python -m tests.size.traced OUT run --config FILE`: the daemon, which notes what its first kill runs.
+
+From the wake for memory to the first SIGKILL each module that runs is noted, and each call whose name does
+not stand in the line that makes it: neither a search nor "go to definition" follows it.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import reactor
+from reactor.cli import main
+from reactor.sources.wakes import Wakes
+
+_PACKAGE: Final = str(Path(reactor.__file__).parent)
+_KILLS: Final = frozenset({"pidfd_send_signal", "kill"})
+_UNNAMED: Final = (
+    "<",
+    "__",
+)  # comprehensions and lambdas stand where they are called; methods of the language
+
+
+class Trace:
+    """Notes calls between `begin` and the first SIGKILL, then writes them to a file, once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: set[str] = set()
+        self._lost: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Note what is called from now on."""
+        self._files.clear()
+        self._lost.clear()
+        sys.setprofile(self._note)
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in _KILLS:
+            sys.setprofile(None)
+            if not self._path.exists():
+                found = {"files": sorted(self._files), "lost": dict(sorted(self._lost.items()))}
+                self._path.write_text(json.dumps(found, indent=1))
+        elif event == "call":
+            code = frame.f_code
+            if code.co_filename.startswith(_PACKAGE):
+                self._files.add(code.co_filename[len(_PACKAGE) + 1 :])
+                if frame.f_back is not None:
+                    self._note_hop(frame.f_back, code)
+
+    def _note_hop(self, caller: FrameType, code: CodeType) -> None:
+        if code.co_name.startswith(_UNNAMED) or not caller.f_code.co_filename.startswith(_PACKAGE):
+            return
+        if code.co_flags & 0x20:  # a generator: it is named where it is made, and resumed elsewhere
+            return
+        first, last = _lines(caller)
+        text = "".join(linecache.getline(caller.f_code.co_filename, at) for at in range(first, last + 1))
+        if code.co_name not in text and code.co_name.lstrip("_") not in text:
+            name = caller.f_code.co_filename[len(_PACKAGE) + 1 :]
+            self._lost[f"{name}: {caller.f_code.co_qualname}"] = code.co_qualname
+
+
+def _lines(frame: FrameType) -> tuple[int, int]:
+    """Return the lines of the expression that a frame is at."""
+    positions = list(frame.f_code.co_positions())
+    first, last, _, _ = positions[frame.f_lasti // 2]
+    return first or frame.f_lineno, last or frame.f_lineno
+
+
+def _run(arguments: list[str]) -> int:
+    trace = Trace(Path(arguments[0]))
+    notify = Wakes.notify
+
+    def traced(self: Wakes, *wakes: Any) -> None:
+        trace.begin()
+        notify(self, *wakes)
+        sys.setprofile(None)
+
+    Wakes.notify = traced  # type: ignore[method-assign]
+    return main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(_run(sys.argv[1:]))
