@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk bench-rules lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz size size-check kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk bench-rules lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -41,7 +41,7 @@ test-deb: deb ## Look at the Debian package, install, upgrade and purge it in ro
 demo: setup ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo
 
-test: lint types imports promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
+test: lint types imports size-check promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
 
 lint: setup ## Format and lint rules
 	$(BIN)/ruff format --check --quiet reactor tests
@@ -52,6 +52,12 @@ types: setup ## mypy, strict
 
 imports: setup ## Import directions
 	$(BIN)/lint-imports --no-cache
+
+size: setup ## What a reader of the core has to hold, in figures (root); worse than tests/size/committed.json fails
+	$(BIN)/python -m tests.size $(SIZE)
+
+size-check: setup
+	@$(BIN)/python -m tests.size --static >/dev/null
 
 unit: setup ## Unit tests; the policy with 100 % branch coverage
 	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
