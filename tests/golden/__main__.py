@@ -1,15 +1,27 @@
-"""`python -m tests.golden`: record anew what the tests compare with."""
+"""`python -m tests.golden`: record anew what the tests compare with.
+
+`python -m tests.golden SEED` prints the lines of a seed of driver.py instead, to compare two checkouts.
+"""
 
 from __future__ import annotations
 
+import sys
+
+from tests.golden import driver, scenarios
 from tests.golden.deferrals import texts
-from tests.golden.files import write_json
+from tests.golden.files import write_json, write_jsonl, write_lines
 
 
-def main() -> None:
-    """Record everything anew."""
-    write_json("deferred_because.json", texts())
+def main(arguments: list[str]) -> None:
+    """Record everything anew, or print the lines of seeds."""
+    for seed in map(int, arguments):
+        print(*driver.lines_of(seed), sep="\n")
+    if not arguments:
+        write_json("deferred_because.json", texts())
+        write_lines("scenarios.jsonl.gz", scenarios.lines())
+        write_lines("events.jsonl.gz", driver.whole())
+        write_jsonl("events-digests.jsonl", driver.digests())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

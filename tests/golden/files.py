@@ -39,6 +39,16 @@ def write_lines(name: str, lines: Iterable[str]) -> None:
     (GOLDEN / name).write_bytes(gzip.compress(text.encode("utf-8"), 9, mtime=0))
 
 
+def write_jsonl(name: str, documents: Iterable[object]) -> None:
+    """Record documents, a line each."""
+    (GOLDEN / name).write_text("".join(f"{line(one)}\n" for one in documents), encoding="utf-8")
+
+
+def read_jsonl(name: str) -> list[Any]:
+    """Return a record of documents, a line each."""
+    return [json.loads(one) for one in (GOLDEN / name).read_text(encoding="utf-8").splitlines()]
+
+
 def first_difference(recorded: Sequence[str], made: Sequence[str]) -> str | None:
     """Return where two records begin to differ, in words; None where they do not."""
     for number, (before, now) in enumerate(zip(recorded, made, strict=False), 1):
