@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 from tests.golden import driver, scenarios
 from tests.golden.deferrals import texts
-from tests.golden.files import write_json, write_jsonl, write_lines
+from tests.golden.files import RECORD, write_json, write_jsonl, write_lines
+
+_DOCUMENTS = ("tests/unit/guard/test_recorded_documents.py", "tests/unit/steward/test_recorded_status.py")
 
 
 def main(arguments: list[str]) -> None:
@@ -21,6 +25,8 @@ def main(arguments: list[str]) -> None:
         write_lines("scenarios.jsonl.gz", scenarios.lines())
         write_lines("events.jsonl.gz", driver.whole())
         write_jsonl("events-digests.jsonl", driver.digests())
+        again = [sys.executable, "-m", "pytest", "--quiet", *_DOCUMENTS]
+        subprocess.run(again, env={**os.environ, RECORD: "1"}, check=True)
 
 
 if __name__ == "__main__":

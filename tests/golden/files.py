@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 GOLDEN: Final = Path(__file__).parents[1] / "fixtures" / "golden"
+RECORD: Final = "GOLDEN_RECORD"
 CHANGED: Final = "differs from tests/fixtures/golden; docs/contributing.md says when it may be recorded anew"
 
 
@@ -21,6 +23,13 @@ def write_json(name: str, document: object) -> None:
     """Record a document, so that a difference is one of a few lines."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
     (GOLDEN / name).write_text(f"{text}\n", encoding="utf-8")
+
+
+def is_recorded(name: str, document: object) -> bool:
+    """Return whether a document is as it was recorded; with RECORD in the environment it is recorded anew."""
+    if RECORD in os.environ:
+        write_json(name, document)
+    return bool(read_json(name) == json.loads(json.dumps(document)))
 
 
 def line(document: object) -> str:
