@@ -14,12 +14,14 @@ import trio
 from reactor.brake.braking import BrakeReading, Braking
 from reactor.guard.no_victims import NoVictims
 from reactor.guard.oom import OomKills
+from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.record import Reclaimed, outcome_document, released_document
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.source_losses import SourceLosses
 from reactor.guard.status import explain, status, top
 from reactor.guard.tally import Tally
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.kernel.swap_traffic import SwapTraffic
 from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim
@@ -42,8 +44,8 @@ from tests.support.builders import make_observation, make_pod
 from tests.unit.guard.conftest import MIB, WAKE
 from tests.unit.guard.test_kubernetes import link_of, node_in, settings_in
 from tests.unit.guard.test_metrics_promtool import reading
+from tests.unit.guard.test_node_shutdown import PREPARING, _pod
 from tests.unit.guard.test_node_shutdown import Node as ShuttingDown
-from tests.unit.guard.test_node_shutdown import _pod
 from tests.unit.guard.test_recorder import FakeJournal
 from tests.unit.guard.test_rules import make_rule, watched  # noqa: F401 - fixtures
 from tests.unit.guard.test_warrants import setting  # noqa: F401 - a fixture
@@ -242,13 +244,29 @@ def no_victim() -> Any:
     return scene.decide().no_victim
 
 
+async def test_a_shutdown_has_the_lines_and_the_status_that_it_had(tmp_path, autojump_clock):
+    node = ShuttingDown(tmp_path, [_pod("stubborn", grace_seconds=100), _pod("high", 1000)])
+    before = node.shutdown.document()
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    phases = sorted({line["phase"] for line in node.lines})
+
+    made = {
+        "status": shape([before, node.shutdown.document()]),
+        **{phase: shape(line for line in node.lines if line["phase"] == phase) for phase in phases},
+    }
+
+    assert is_recorded("shutdown.json", made), CHANGED
+
+
 async def test_lines_of_the_journal_have_the_keys_types_and_words_that_they_had(make_view, tmp_path):
     loop, _, make_pass = make_view()
     crowded(loop, make_pass)
     lines = await journaled(loop)
-    shutdown = ShuttingDown(tmp_path, [_pod("web")])
-    shutdown.shutdown._journal("began")
-    lines += shutdown.lines
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    order = OomOrder(tree, tmp_path / "order.json", write=lambda make: lines.append(make()))
+    order._tell("restored")
     kinds = sorted({line["kind"] for line in lines})
 
     made = {kind: shape(line for line in lines if line["kind"] == kind) for kind in kinds}
