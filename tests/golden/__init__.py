@@ -1,4 +1,4 @@
-"""What the daemon decides and says, recorded, so that a change of its core shows each difference.
+"""What the daemon decides and reports, recorded, so that a change of its core shows each difference.
 
     core.py        the policy as these records use it; a rewrite of the policy changes this module alone
     deferrals.py   one case for each text of `deferred_because`

@@ -24,7 +24,7 @@ from reactor.policy.storm import with_left
 
 
 class Core:
-    """The policy with its state, on the clock of whoever calls."""
+    """The policy with its state; the caller has the clock."""
 
     def __init__(self, settings: EvictionSettings) -> None:
         """Begin with nothing known."""

@@ -9,7 +9,7 @@ from reactor.model.decisions import Decision, DiskEviction, Eviction, HardMemory
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
-    """Return everything that a decision says."""
+    """Return everything that a decision holds."""
     memory, soft, rule = decision.memory_reclaim, decision.soft_reclaim, decision.rule
     found: Mapping[str, Any] = {
         "conditions": list(decision.conditions),

@@ -30,7 +30,7 @@ INODES: Final = make_threshold(100, Signal.NODEFS_INODES_FREE)
 
 
 def texts() -> dict[str, str | None]:
-    """Return what each case says, by its name; None: it evicts, which no case should."""
+    """Return the text of each case, by its name; None: it evicts, which no case should."""
     return {name: make().deferred_because for name, make in _CASES.items()}
 
 
@@ -67,13 +67,13 @@ class Scene:
         """Take a pod off the node, with its cgroup."""
         del self.used[self.pods.pop(name).uid]
 
-    def see(self, signal: Signal, available: int, capacity: int = _CAPACITY) -> None:
+    def show(self, signal: Signal, available: int, capacity: int = _CAPACITY) -> None:
         """Have a signal show so much."""
         self.signals[signal] = replace(make_observation(available, capacity), taken_at_seconds=None)
 
     def memory(self, available_mib: int) -> None:
         """Have so much memory available."""
-        self.see(Signal.MEMORY_AVAILABLE, available_mib * MIB)
+        self.show(Signal.MEMORY_AVAILABLE, available_mib * MIB)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -261,7 +261,7 @@ def _many_victims_of_all_kinds() -> Decision:
 def _evicted_pod_still_has_its_swap() -> Decision:
     scene = Scene(SWAP)
     scene.pod("hog", 300, swap_bytes=200 * MIB)
-    scene.see(Signal.SWAP_AVAILABLE, 50 * MIB)
+    scene.show(Signal.SWAP_AVAILABLE, 50 * MIB)
     scene.evict()
     scene.later()
     return scene.decide()
@@ -271,7 +271,7 @@ def _evicted_pod_still_has_its_swap() -> Decision:
 def _swap_of_a_process_killed_alone() -> Decision:
     scene = Scene(SWAP)
     scene.pod("hog", 300, swap_bytes=200 * MIB)
-    scene.see(Signal.SWAP_AVAILABLE, 50 * MIB)
+    scene.show(Signal.SWAP_AVAILABLE, 50 * MIB)
     scene.kill_a_process(7, 280)
     scene.core.process_killed(scene.pods["hog"], _process(9, 10), scene.now_seconds)
     scene.later()
@@ -282,7 +282,7 @@ def _swap_of_a_process_killed_alone() -> Decision:
 def _fork_bomb_still_has_its_processes() -> Decision:
     scene = Scene(PIDS)
     scene.pod("bomb", 1, process_count=400)
-    scene.see(Signal.PID_AVAILABLE, 50, 1000)
+    scene.show(Signal.PID_AVAILABLE, 50, 1000)
     scene.evict()
     scene.later()
     return scene.decide()
@@ -293,7 +293,7 @@ def _memory_and_processes_wait_at_once() -> Decision:
     scene = _short(HARD, PIDS)
     scene.pod("other", 100, process_count=400)
     scene.evict()
-    scene.see(Signal.PID_AVAILABLE, 50, 1000)
+    scene.show(Signal.PID_AVAILABLE, 50, 1000)
     scene.later()
     decision = scene.decide()
     scene.core.eviction_ordered(decision.evictions[0], scene.now_seconds, scene.snapshot, scene.listed)
@@ -308,7 +308,7 @@ def _disk(threshold: Threshold = NODEFS, **settings: Any) -> Scene:
     scene = Scene(threshold, **settings)
     scene.pod("writer", 1, containers=_files(300))
     scene.pod("reader", 1, containers=_files(1))
-    scene.see(threshold.signal, 50 * (1 if threshold is INODES else MIB), 1000 * MIB)
+    scene.show(threshold.signal, 50 * (1 if threshold is INODES else MIB), 1000 * MIB)
     return scene
 
 
@@ -508,7 +508,7 @@ def _evictions_of_a_minute_are_used_up() -> Decision:
     scene = Scene(PIDS, evictions_per_minute=1)
     scene.pod("bomb", 1, process_count=400)
     scene.pod("other", 1, process_count=40)
-    scene.see(Signal.PID_AVAILABLE, 50, 1000)
+    scene.show(Signal.PID_AVAILABLE, 50, 1000)
     scene.evict()
     scene.core.pod_ended("uid-bomb")
     scene.remove("bomb")
@@ -541,7 +541,7 @@ def _memory_of_pods_is_reclaimed_before_a_soft_eviction() -> Decision:
 def _two_soft_thresholds_wait_for_one_reclaim() -> Decision:
     allocatable = make_threshold(200 * MIB, Signal.ALLOCATABLE_MEMORY_AVAILABLE, grace_period_seconds=30)
     scene = _short(SOFT, allocatable, available_mib=150, reclaims_memory=True, soft_reclaim_seconds=2.5)
-    scene.see(Signal.ALLOCATABLE_MEMORY_AVAILABLE, 120 * MIB)
+    scene.show(Signal.ALLOCATABLE_MEMORY_AVAILABLE, 120 * MIB)
     scene.decide()
     scene.later(30)
     return scene.decide()

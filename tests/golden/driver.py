@@ -235,11 +235,11 @@ class _Node:
             for _ in range(self.draw.randrange(1, 4)):
                 self._happen()
             for decision in self._pass():
-                yield self._said(decision)
+                yield self._report(decision)
             if self.draw.random() < 0.08:
-                yield self._said(self._fire())
+                yield self._report(self._fire())
 
-    def _said(self, decision: Decision) -> dict[str, Any]:
+    def _report(self, decision: Decision) -> dict[str, Any]:
         happened, self.before = self.before, []
         return {"before": happened, **decision_document(decision)}
 

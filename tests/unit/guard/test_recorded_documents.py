@@ -191,13 +191,13 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     attempt.whole_because, attempt.no_warrant_because = "it is small", "none was armed"
     high = BorrowedHigh(Path("/nonexistent"))
     braking = Braking(name="brake 1", cgroup="/node", high_bytes=390 * MIB, high=high, engaged_ns=5)
-    said = deferrals._eviction_did_not_help()
+    unhelpful = deferrals._eviction_did_not_help()
     in_files = deferrals._eviction_for_inodes_did_not_help()
     asked = replace(
         record.decision,
-        deferred_because=said.deferred_because,
-        slowdowns=said.slowdowns,
-        unhelpful=(*said.unhelpful, *in_files.unhelpful),
+        deferred_because=unhelpful.deferred_because,
+        slowdowns=unhelpful.slowdowns,
+        unhelpful=(*unhelpful.unhelpful, *in_files.unhelpful),
         absurd={Signal.PID_AVAILABLE: "capacity is 0"},
         reclaim=(Reclaim.IMAGES,),
         memory_reclaim=MemoryReclaim(
@@ -288,8 +288,8 @@ def test_metrics_have_the_names_labels_and_help_that_they_had(make_threshold):
         "rules_unhelpful": [("r", "evict", 1)],
         "process_evictions": [("memory.available", "killed", 1)],
     }
-    told = {**reading(make_threshold, tally).document(), "tally": counted}
-    metrics.read(json.loads(json.dumps(told)), own)
+    scraped = {**reading(make_threshold, tally).document(), "tally": counted}
+    metrics.read(json.loads(json.dumps(scraped)), own)
 
     made = {
         family.name: {
