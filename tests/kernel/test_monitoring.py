@@ -22,6 +22,7 @@ ELSEWHERE = {
     *("reactor_kubernetes_connected", "reactor_kubernetes_untold_evictions"),  # on a cluster
     *("reactor_rules_acted_total", "reactor_rules_unhelpful_total"),  # where there are rules
     "reactor_swap_traffic_bytes_total",  # where there is swap
+    "reactor_storm_brake_held_bytes",  # while evictions are slowed down
 }
 
 
