@@ -182,7 +182,7 @@ class _ActivePods:
             self.reduced.append(reduced_pod(document))
 
     def drop(self, document: Any) -> None:
-        raise NotImplementedError(f"a list drops nothing: {document!r:.80}")
+        raise AssertionError(f"a list drops nothing: {document!r:.80}")
 
     def listed(self) -> None:
         pass
