@@ -265,10 +265,11 @@ async def test_a_problem_ends_with_the_outage_also_where_nothing_is_left_to_writ
     async with keeping(server) as status:
         status.want([])
         await until(lambda: len(server.conditions) == 3)
-        server.faults = [lambda _: None] * 4
+        server.faults = [lambda _: None] * 10_000  # until it is said that the outage is over
         status.want([_MEMORY])
         await until(lambda: status.problem is not None)
         status.want([])  # the pressure is over before it could be shown
+        server.faults.clear()
         await until(lambda: status.problem is None)
     assert not server.is_true("reactor/MemoryPressure")
 
