@@ -39,7 +39,7 @@ from reactor.policy.lists import Named, matches_by_any_name, rule_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.workloads.manifests import SUFFIXES
-from reactor.workloads.parents import matches_of
+from reactor.workloads.search import matches_of
 
 _SHOWN: Final = 5
 _OF_ROOT: Final = (

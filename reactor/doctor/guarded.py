@@ -18,7 +18,7 @@ from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.workloads.fence import Fence
+from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.pods import Workloads
@@ -93,14 +93,14 @@ def guarded(settings: Settings, tree: CgroupTree, *, proc: Path = PROC, daemon: 
         else Workloads(tree, settings, proc=proc, daemon=daemon)
     )
     pods = trio.run(listing.listed)
-    fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+    boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
     return Guarded(
         matches={} if isinstance(listing, KubernetesPods) else listing.matches,
         pods=tuple(GuardedPod(pod=pod, used_bytes=_used_bytes(tree, pod)) for pod in pods),
         never={
             cgroup: why
-            for cgroup, why in fence.spared.items()
-            if any(parent.is_parent(os.path.dirname(cgroup)) for parent in fence.parents)
+            for cgroup, why in boundaries.spared.items()
+            if any(parent.is_parent(os.path.dirname(cgroup)) for parent in boundaries.parents)
         },
         problems={} if on_kubernetes else listing.problems,  # there, that no spec is known
     )

@@ -17,7 +17,7 @@ from reactor.model.settings import Settings
 from reactor.observe.rules import RuleObserver
 from reactor.policy.rules import is_at_or_below
 from reactor.turns import without_pause
-from reactor.workloads.selected import Selected, find_selected
+from reactor.workloads.search import Selected, find_selected
 
 _MOST_READ: Final = 256
 _SHOWN: Final = 3

@@ -50,7 +50,7 @@ from reactor.policy.rules import (
 )
 from reactor.sources.rule_pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
 from reactor.text import printable
-from reactor.workloads.selected import Selected, find_selected
+from reactor.workloads.search import Selected, find_selected
 
 _TICK_SECONDS: Final = 1.0
 _TURN_SECONDS: Final = 0.00025

@@ -16,7 +16,7 @@ from reactor.model.rules import Measure, Metric, RankedBy, Rule
 from reactor.observe.rules import RuleObserver
 from reactor.simulate.rule_numbers import metrics_to_record
 from reactor.turns import without_pause
-from reactor.workloads.selected import find_selected
+from reactor.workloads.search import find_selected
 
 _MACHINE: Final = "/"
 _SWAP_USED: Final = Metric(Measure.SWAP_USED)

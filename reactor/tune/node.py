@@ -20,7 +20,7 @@ from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
 from reactor.observe.memory import NodeMemory
 from reactor.tune.measured import NodeFacts, Reserve
-from reactor.workloads.parents import matches_of
+from reactor.workloads.search import matches_of
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A CPU takes pages from a cgroup's counter 64 at a time (MEMCG_CHARGE_BATCH, mm/memcontrol.c).

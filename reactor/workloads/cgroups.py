@@ -24,11 +24,11 @@ from reactor.model.signals import Resource
 from reactor.policy.lists import ExactNames, Listed, Lists, Named
 from reactor.turns import without_pause
 from reactor.workloads.attributes import Attributes, read_attributes
-from reactor.workloads.fence import Fence
+from reactor.workloads.boundaries import PodBoundaries
+from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
-from reactor.workloads.parents import Children, Parents, find_parents
+from reactor.workloads.search import Children, Parents, find_parents
 from reactor.workloads.trusted_names import held_in_slices, is_written_by_root
-from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
@@ -99,7 +99,7 @@ class CgroupPods:
         self._tree = tree
         self._clock_seconds = clock_seconds
         self._proc = proc
-        self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+        self.boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
         self._lists = Lists(settings.pod_lists)
         self._exact_names = ExactNames(settings.pod_lists)
         self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
@@ -109,7 +109,7 @@ class CgroupPods:
         self._known: dict[str, Pod] = {}
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
-        self._glanced = Unchanged[Parents]()
+        self._glanced = CachedListing[Parents]()
         self._matches: Mapping[str, Sequence[str]] = {}
         self._parents: Parents | None = None
         self._children: Mapping[str, Sequence[_Found] | None] = {}
@@ -164,7 +164,7 @@ class CgroupPods:
         present = {pod.uid for pod in pods}
         self._names = {uid: names for uid, names in self._names.items() if uid in present}
         named = [one for names in self._names.values() for one in names]
-        named += [Named(cgroup, is_trusted=True) for cgroup in self.fence.spared]
+        named += [Named(cgroup, is_trusted=True) for cgroup in self.boundaries.spared]
         for path, name, untrusted in self._exact_names.unmatched(named):
             if untrusted is not None:
                 yield path, f"{name}: root did not choose the name of {untrusted}: it protects no pod"
@@ -193,7 +193,7 @@ class CgroupPods:
         self, problems: dict[str, str], *, again: bool = False
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        parents = find_parents(self._tree, self.fence.parents, problems, self._glanced, again=again)
+        parents = find_parents(self._tree, self.boundaries.parents, problems, self._glanced, again=again)
         if parents is not self._parents:
             self._parents, self._matches = parents, parents.matches
             self._children = {
@@ -258,7 +258,7 @@ class CgroupPods:
         return [
             _Found(f"{cgroup}#{inode}", cgroup, inode, children.directory, children.is_trusted)
             for cgroup, inode in found
-            if cgroup not in self.fence.spared
+            if cgroup not in self.boundaries.spared
         ]
 
     def _pod(

@@ -23,7 +23,8 @@ from reactor.kernel.procfs import read_meminfo
 from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource, StoragePlace
 from reactor.model.settings import Settings
-from reactor.workloads.fence import Fence
+from reactor.workloads.boundaries import PodBoundaries
+from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,
@@ -33,7 +34,6 @@ from reactor.workloads.kubepods import (
     pod_cgroups,
 )
 from reactor.workloads.sandbox import spared_cgroups
-from reactor.workloads.unchanged import Unchanged
 from reactor.workloads.unspecified import OwnScore, pod_without_spec, score_in
 
 _STARTING_SECONDS: Final = 60.0
@@ -83,7 +83,7 @@ class KubernetesPods:
         self._parents = settings.pod_parents
         self._paths = paths or NodePaths()
         self._own_score = own_score or score_in(self._paths.proc)
-        self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
+        self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
         self._runtime = runtime
         self._all_told = all_told
@@ -94,7 +94,7 @@ class KubernetesPods:
         self._inventory: Inventory = {}
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
-        self._glanced = Unchanged[list[PodCgroup]]()
+        self._glanced = CachedListing[list[PodCgroup]]()
         self._finding = Bounded(self._places, timeout_seconds)
 
     @property
@@ -172,7 +172,9 @@ class KubernetesPods:
         self._known = known
         self._problems = problems
 
-    def _found(self, problems: dict[str, str], listing: Unchanged[list[PodCgroup]] | None) -> list[PodCgroup]:
+    def _found(
+        self, problems: dict[str, str], listing: CachedListing[list[PodCgroup]] | None
+    ) -> list[PodCgroup]:
         """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
         found: list[PodCgroup] = []
         for parent in self._parents:
@@ -184,7 +186,7 @@ class KubernetesPods:
                 # Out of descriptors, say: the very moment at which a pod may have to be evicted.
                 problems[parent] = str(error)
                 if listing is not None:
-                    listing.spoil()
+                    listing.invalidate()
                 found += [
                     PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
                     for uid, one in self._known.items()
@@ -228,7 +230,7 @@ class KubernetesPods:
             cgroup=found.cgroup,
             cgroup_inode=found.inode,
             critical_because=pod.critical_because
-            or self._fence.spared.get(found.cgroup)
+            or self._boundaries.spared.get(found.cgroup)
             # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
             or (_STATIC if is_config_hash(found.uid) else None),
             container_cgroups=_by_name(own, told),

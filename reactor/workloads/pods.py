@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -16,12 +16,18 @@ from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.parents import matches_of
+from reactor.workloads.search import matches_of
 
 if TYPE_CHECKING:
     from reactor.workloads.manifests import Manifest, ManifestDirectory
 
 _TIMEOUT_SECONDS: Final = 5.0
+
+
+class _Specified(NamedTuple):
+    pod: Pod
+    manifest: Manifest
+    specified: Pod
 
 
 class Workloads:
@@ -42,6 +48,7 @@ class Workloads:
         self._reading = Bounded(self._read_manifests, timeout_seconds)
         self._manifests: Mapping[str, Manifest] = {}
         self._refused: Mapping[str, str] = {}
+        self._specified: dict[str, _Specified] = {}  # by the uid that a pod's cgroup gives it
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -91,17 +98,30 @@ class Workloads:
             self._refused = refused
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+        """Return the pods as their manifests describe them; one is built anew only if either has changed."""
         manifests = self._manifests
         if not manifests:
             return pods
-        return tuple(_with_spec(pod, manifests.get(pod.cgroup or "")) for pod in pods)
+        before, self._specified = self._specified, {}
+        listed = []
+        for pod in pods:
+            manifest = manifests.get(pod.cgroup or "")
+            if manifest is None:
+                listed.append(pod)
+                continue
+            one = before.get(pod.uid)
+            if one is None or one.manifest is not manifest or (one.pod is not pod and one.pod != pod):
+                one = _Specified(pod, manifest, _with_spec(pod, manifest))
+            self._specified[pod.uid] = one
+            listed.append(one.specified)
+        return tuple(listed)
 
     def _placed(self, manifests: tuple[Manifest, ...], refused: dict[str, str]) -> dict[str, Manifest]:
         """Return the manifests by cgroup; those that may not have the cgroup that they name are refused."""
         placed: dict[str, Manifest] = {}
         parents: Sequence[str] = ()
         if any(manifest.cgroup is None for manifest in manifests):
-            parents = matches_of(self._tree, [parent.text for parent in self._cgroups.fence.parents])
+            parents = matches_of(self._tree, [parent.text for parent in self._cgroups.boundaries.parents])
         for manifest in manifests:
             cgroup = self._cgroup(manifest, parents)
             refusal = self._refusal(cgroup)
@@ -124,7 +144,7 @@ class Workloads:
         return next(iter(present or candidates), f"/{manifest.unit}")
 
     def _refusal(self, cgroup: str) -> str | None:
-        refusal = self._cgroups.fence.refusal(cgroup)
+        refusal = self._cgroups.boundaries.refusal(cgroup)
         if refusal is not None:
             return refusal
         try:
@@ -143,14 +163,12 @@ def _directory(path: str | None) -> ManifestDirectory | None:
     return ManifestDirectory(path)
 
 
-def _with_spec(pod: Pod, manifest: Manifest | None) -> Pod:
-    """Return the pod as its manifest, where it has one, describes it.
+def _with_spec(pod: Pod, manifest: Manifest) -> Pod:
+    """Return the pod as its manifest describes it.
 
     The uid keeps the inode: an evicted unit that is started again is another pod. What its cgroup says
-    against ending it counts all the same.
+    against evicting it counts all the same.
     """
-    if manifest is None:
-        return pod
     spec = manifest.pod
     _, _, inode = pod.uid.rpartition("#")
     return replace(

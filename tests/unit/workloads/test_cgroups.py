@@ -16,8 +16,8 @@ from reactor.model.pod_lists import PodLists, PodRule, Preference
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.fence import Fence
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
@@ -176,13 +176,13 @@ def test_init_in_the_root_spares_nothing_else(fake: FakeTree, proc: Path) -> Non
     ["/", "/pods", "/pods/../etc", "/etc", "/pods/a/b", "pods/a", "//pods/a", "/pods/a/", "/podsx/a"],
 )
 def test_fence_refuses_what_is_no_child_of_a_parent(fake: FakeTree, proc: Path, cgroup: str) -> None:
-    assert Fence(fake.tree, ("/pods",), None, proc).refusal(cgroup) is not None
+    assert PodBoundaries(fake.tree, ("/pods",), None, proc).refusal(cgroup) is not None
 
 
 def test_fence_lets_children_be_pods(fake: FakeTree, proc: Path) -> None:
-    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/pods/a") is None
-    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/x") is None
-    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/pods") is not None
+    assert PodBoundaries(fake.tree, ("/pods", "/"), None, proc).refusal("/pods/a") is None
+    assert PodBoundaries(fake.tree, ("/pods", "/"), None, proc).refusal("/x") is None
+    assert PodBoundaries(fake.tree, ("/pods", "/"), None, proc).refusal("/pods") is not None
 
 
 def test_recreated_cgroup_is_another_pod(fake: FakeTree, proc: Path) -> None:

@@ -147,6 +147,18 @@ def test_evicted_pod_that_is_started_again_is_another_pod(
     assert 2 == len(uids)
 
 
+def test_a_pod_with_a_manifest_is_built_anew_only_if_its_cgroup_or_its_manifest_has_changed(
+    workloads: Workloads, fake: FakeTree, manifests: Path
+) -> None:
+    (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a"))
+    (before,) = (pod for pod in trio.run(workloads.listed) if pod.name == "database")
+    fake.add("/pods/new")
+    assert any(pod is before for pod in workloads.glance())
+    (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a", "{priority: 11}"))
+    (after,) = (pod for pod in trio.run(workloads.listed) if pod.name == "database")
+    assert (before.uid, 9, 11) == (after.uid, before.priority, after.priority)
+
+
 def test_pods_are_listed_without_manifests(fake: FakeTree, tmp_path: Path) -> None:
     fake.add("/pods/a")
     workloads = Workloads(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")

@@ -14,17 +14,17 @@ from typing import Any, Generic, TypeVar
 from reactor.kernel.directory_changes import DirectoryChanges
 
 _Listing = TypeVar("_Listing")
-_Part = TypeVar("_Part")
+_Section = TypeVar("_Section")
 
 
-class Unchanged(Generic[_Listing]):
+class CachedListing(Generic[_Listing]):
     """Keeps a listing for as long as the directories that went into it stay as they are. For one thread."""
 
     def __init__(self) -> None:
         self._changes = DirectoryChanges()
         self._kept: _Listing | None = None
-        self._is_spoilt = False
-        self._parts: dict[str, dict[Hashable, Any]] = {}
+        self._is_invalid = False
+        self._sections: dict[str, dict[Hashable, Any]] = {}
         self._used: dict[str, dict[Hashable, Any]] = {}
 
     def fileno(self) -> int:
@@ -38,31 +38,31 @@ class Unchanged(Generic[_Listing]):
         """
         changed = self._changes.changed()
         if changed is None:
-            self._parts = {}
+            self._sections = {}
         elif changed:
             for directory in changed:
-                self._parts.pop(directory, None)
+                self._sections.pop(directory, None)
         elif self._kept is not None and not again:
             return self._kept
         self._kept = None
-        self._is_spoilt = False
+        self._is_invalid = False
         self._used = {}
         found = find()
-        self._parts = self._used
-        if not self._is_spoilt:
+        self._sections = self._used
+        if not self._is_invalid:
             self._kept = found
         return found
 
-    def part(
-        self, directory: str, what: Hashable, find: Callable[[], _Part], *, again: bool = False
-    ) -> _Part:
+    def section(
+        self, directory: str, what: Hashable, find: Callable[[], _Section], *, again: bool = False
+    ) -> _Section:
         """Return what `find` reads in a directory for the listing, and `what` that is.
 
         It is read where the directory has changed since, or `again`.
         """
-        parts = self._parts.get(directory)
-        if parts is not None and what in parts and not again:
-            found: _Part = parts[what]
+        sections = self._sections.get(directory)
+        if sections is not None and what in sections and not again:
+            found: _Section = sections[what]
         else:
             is_watched = self.watch(directory)
             found = find()
@@ -88,9 +88,9 @@ class Unchanged(Generic[_Listing]):
                     return wanted == directory
                 wanted = directory  # came while what is above it was not watched yet
         except OSError:  # no inotify to be had: listed each time, then
-            self.spoil()
+            self.invalidate()
             return False
 
-    def spoil(self) -> None:
+    def invalidate(self) -> None:
         """Do not keep the listing that is being made: something in it could not be read."""
-        self._is_spoilt = True
+        self._is_invalid = True

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from reactor.workloads.unchanged import Unchanged
+from reactor.workloads.cached_listing import CachedListing
 
 
 class Listed:
-    """A directory listed through `Unchanged`; `times` counts how often it was read."""
+    """A directory listed through `CachedListing`; `times` counts how often it was read."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.times = 0
-        self.unchanged = Unchanged[list[str]]()
+        self.cached = CachedListing[list[str]]()
 
     def names(self) -> list[str]:
-        return self.unchanged.get(self._find)
+        return self.cached.get(self._find)
 
     def _find(self) -> list[str]:
         self.times += 1
-        self.unchanged.watch(str(self.directory))
+        self.cached.watch(str(self.directory))
         return sorted(os.listdir(self.directory)) if self.directory.exists() else []
 
 
@@ -70,11 +70,11 @@ def test_a_directory_that_comes_late_is_seen_with_all_that_is_above_it(tmp_path:
 def test_what_could_not_be_read_is_tried_again_each_time(listed: Listed) -> None:
     def find() -> list[str]:
         listed.times += 1
-        listed.unchanged.spoil()
+        listed.cached.invalidate()
         return []
 
     for _ in range(3):
-        listed.unchanged.get(find)
+        listed.cached.get(find)
     assert 3 == listed.times
 
 
@@ -86,7 +86,7 @@ def test_without_inotify_every_look_is_a_listing(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))  # not one more can be opened
     try:
         listed = Listed(tmp_path)
-        listed.unchanged.get(lambda: listed.unchanged.watch(str(tmp_path)) or [])
+        listed.cached.get(lambda: listed.cached.watch(str(tmp_path)) or [])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert ["a"] == listed.names()

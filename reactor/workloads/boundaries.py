@@ -1,4 +1,4 @@
-"""Which cgroups may be pods: the children of the configured parents, and never what reactor stands on."""
+"""Which cgroups may be pods: children of the parents, but for reactor's, init's and the node's own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent
 
 
-class Fence:
-    """Knows the parents of pods, and what below them is no pod: `spared`, cgroup to reason.
+class PodBoundaries:
+    """The parents of pods, and the cgroups below them that can never be pods: `spared`, cgroup to reason.
 
-    `daemon` is the daemon's cgroup where this is another process: None for this one's own.
+    `daemon` is the daemon's cgroup if this is another process; None: this process is the daemon.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Fence:
         self.spared: Mapping[str, str] = spared
 
     def refusal(self, cgroup: str) -> str | None:
-        """Return why the cgroup can't be a pod, None where it can."""
+        """Return why the cgroup can't be a pod, None if it can."""
         try:
             parts = cgroup_components(cgroup)
         except RefusedError as error:

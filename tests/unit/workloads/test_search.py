@@ -1,4 +1,4 @@
-"""Parents of pods by pattern: which cgroups are found, also while they come and go, and whose bounds hold."""
+"""Cgroups by pattern: which are found, also while they come and go, and whose bounds hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pod_lists import PodLists, PodRule
+from reactor.model.pod_parents import PodParent
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.parents import MOST_ENTRIES, MOST_PODS, matches_of
 from reactor.workloads.pods import Workloads
+from reactor.workloads.search import MOST_ENTRIES, MOST_OF_A_PART, Selected, find_selected, matches_of
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -126,7 +128,7 @@ def test_a_glance_lists_only_what_has_changed(
         read.append(os.fspath(path))
         return scandir(path)
 
-    monkeypatch.setattr("reactor.workloads.parents.os.scandir", counted)
+    monkeypatch.setattr("reactor.workloads.search.os.scandir", counted)
     assert 10 == len(glanced(listing))
     assert [] == read
     fake.add(application(1003, "b"))
@@ -248,7 +250,7 @@ def test_a_user_with_too_many_pods_is_one_and_others_keep_theirs(small: FakeTree
     small.add(application(8, "a"))
     small.add(application(7, "a"))
     many = small.directory(f"{USER.format(7)}/app.slice")
-    for number in range(MOST_PODS):
+    for number in range(MOST_OF_A_PART):
         (many / f"flood-{number}").mkdir()
     listing = listing_of(small, tmp_path, APPLICATIONS)
     (one, other) = listing.list()
@@ -256,7 +258,7 @@ def test_a_user_with_too_many_pods_is_one_and_others_keep_theirs(small: FakeTree
     assert many.stat().st_ino == one.cgroup_inode
     assert f"{one.cgroup} is one pod as a whole" in listing.problems[USER.format(7)]
     shutil.rmtree(many / "flood-0")
-    assert MOST_PODS + 1 == len(listing.glance())
+    assert MOST_OF_A_PART + 1 == len(listing.glance())
     listing.list()
     assert {} == {name: why for name, why in listing.problems.items() if "as a whole" in why}
 
@@ -267,10 +269,10 @@ def test_matches_that_a_user_makes_share_his_bound_and_none_of_them_escapes(
     of_user = f"{USER.format(7)}/app.slice"
     for match in ("a", "b", "c"):
         small.add(f"{of_user}/{match}")
-        for number in range(MOST_PODS // 2):
+        for number in range(MOST_OF_A_PART // 2):
             (small.directory(f"{of_user}/{match}") / f"p{number}").mkdir()
     pods = [str(cgroup) for cgroup in found(listing_of(small, tmp_path, f"{APPLICATIONS}/*"))]
-    assert MOST_PODS + 1 == len(pods)
+    assert MOST_OF_A_PART + 1 == len(pods)
     assert f"{of_user}/c" in pods
 
 
@@ -286,15 +288,15 @@ def test_of_too_many_matches_each_is_one_pod_that_nothing_is_read_of(small: Fake
 
 def test_what_roots_names_match_has_no_bound(small: FakeTree, tmp_path: Path) -> None:
     small.add("/p/a")
-    for number in range(MOST_PODS + 10):
+    for number in range(MOST_OF_A_PART + 10):
         (small.directory("/p/a") / f"p{number}").mkdir()
-    assert MOST_PODS + 10 == len(found(listing_of(small, tmp_path, "/p/*")))
+    assert MOST_OF_A_PART + 10 == len(found(listing_of(small, tmp_path, "/p/*")))
 
 
 def test_of_a_directory_that_a_user_fills_no_more_is_read_than_its_bound_and_that_is_said(
     small: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reactor.workloads.parents.MOST_ENTRIES", 100)
+    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 100)
     assert MOST_ENTRIES > 100
     small.add(f"{USER.format(7)}/app.slice")
     for number in range(200):
@@ -337,7 +339,7 @@ def test_a_directory_that_goes_while_it_is_listed_is_no_problem(
             shutil.rmtree(fake.directory("/user.slice/user-7.slice"), ignore_errors=True)
         return scandir(path)
 
-    monkeypatch.setattr("reactor.workloads.parents.os.scandir", gone_under)
+    monkeypatch.setattr("reactor.workloads.search.os.scandir", gone_under)
     listing = listing_of(fake, tmp_path, APPLICATIONS)
     assert [application(8, "a")] == found(listing)
     assert {} == listing.problems
@@ -366,3 +368,63 @@ async def test_a_manifest_may_name_a_unit_in_a_match(small: FakeTree, tmp_path: 
     assert [("web", application(7, "web.service"), 9)] == [
         (pod.name, pod.cgroup, pod.priority) for pod in await workloads.listed()
     ]
+
+
+def selected(fake: FakeTree, *texts: str) -> tuple[Mapping[str, Selected], dict[str, str]]:
+    problems: dict[str, str] = {}
+    finding = find_selected(fake.tree, [PodParent(text) for text in texts], problems)
+    while True:
+        try:
+            next(finding)
+        except StopIteration as over:
+            return over.value, problems
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["/"], {"/"}),
+        (["/a"], {"/a"}),
+        (["/none", "/a/*/none"], set()),
+        (["/a/*"], {"/a/one", "/a/two"}),
+        (["/a/*/c*"], {"/a/one/c1", "/a/one/c2", "/a/two/c1"}),
+        (["/*/one/c1", "/a/t*"], {"/a/one/c1", "/a/two"}),
+    ],
+)
+def test_the_cgroups_that_are_named_or_match_are_found_and_no_files(
+    fake: FakeTree, texts: list[str], expected: set[str]
+) -> None:
+    for cgroup in ("/a/one/c1", "/a/one/c2", "/a/two/c1", "/a/two/d1"):
+        fake.add(cgroup)
+    fake.file("/a", "three", "")
+    found, problems = selected(fake, *texts)
+    assert expected == found.keys()
+    assert {} == problems
+    for cgroup, one in found.items():
+        assert (cgroup, fake.directory(cgroup).stat().st_ino) == (one.cgroup, one.inode)
+        assert str(fake.directory(cgroup)) == one.directory.rstrip("/")
+
+
+def test_a_symbolic_link_is_no_cgroup(fake: FakeTree) -> None:
+    fake.add("/a/one")
+    (fake.directory("/a") / "link").symlink_to(fake.directory("/a/one"))
+    assert {"/a/one"} == selected(fake, "/a/*")[0].keys()
+
+
+def test_of_a_part_that_is_not_roots_alone_so_many_are_taken_on_all_levels(fake: FakeTree) -> None:
+    for number in range(MOST_OF_A_PART):
+        for inner in "ab":
+            (fake.directory("/u.service") / f"c{number}" / inner).mkdir(parents=True)
+    found, problems = selected(fake, "/u.service/*/*")
+    assert MOST_OF_A_PART + 1 == len(found)
+    assert ["/u.service"] == list(problems)
+    assert found["/u.service"].inode == fake.directory("/u.service").stat().st_ino
+
+
+def test_of_all_so_many_are_taken(fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reactor.workloads.search.MOST_SELECTED", 5)
+    for number in range(9):
+        fake.directory(f"/a/c{number}").mkdir(parents=True)
+    found, problems = selected(fake, "/a/*")
+    assert 5 == len(found)
+    assert "more than 5 cgroups" in problems["/a/*"]
