@@ -71,6 +71,10 @@ class BpfError(ReactorError):
         super().__init__(f"{self.detail}: {remedy}" if remedy else self.detail)
 
 
+class NoDaemonError(ReactorError):
+    """No daemon answers on the socket; one line for the client."""
+
+
 class RuntimeUnavailableError(ReactorError):
     """The container runtime gives no answer: not there, gone, too slow, or not what it should be."""
 

@@ -26,6 +26,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.errors import ReactorError, failure_text, first_failure, split_failure
+from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.parts")
 _FIRST_PAUSE_SECONDS: Final = 0.1
@@ -60,6 +61,15 @@ class PartState:
     restarts: int
     last_error: str | None
     problem: str | None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "name": self.name,
+            "state": self.health,
+            "restarts": self.restarts,
+            "last_error": None if self.last_error is None else printable(self.last_error),
+        }
 
 
 class Faults(Protocol):

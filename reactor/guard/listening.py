@@ -16,12 +16,8 @@ from typing import Final
 
 from reactor.errors import ReactorError
 
-BACKLOG: Final = 128
+_BACKLOG: Final = 128
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid: unix(7)
-
-
-class NoDaemonError(ReactorError):
-    """No daemon answers on the socket; one line for the client."""
 
 
 class AnotherDaemonError(ReactorError):
@@ -41,7 +37,7 @@ def listen(path: Path) -> socket.socket:
     umask = os.umask(0o177)
     try:
         listener.bind(str(path))
-        listener.listen(BACKLOG)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         error.filename = str(path)

@@ -33,15 +33,13 @@ from reactor.act.kill import KillPath
 from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
 from reactor.brake.brake import Brake, put_back_abandoned
-from reactor.errors import ConfigError, Problem, extra_remedy, failure_text
+from reactor.errors import ConfigError, NoDaemonError, Problem, extra_remedy, failure_text
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
-from reactor.guard.listening import NoDaemonError, listen, remove
-from reactor.guard.memory_holders import memory_held
+from reactor.guard.listening import listen, remove
 from reactor.guard.no_victims import NoVictims
 from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
-from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
@@ -57,7 +55,7 @@ from reactor.guard.single_instance_lock import is_stood_by
 from reactor.guard.slowdowns import Slowdowns
 from reactor.guard.source_losses import SourceLosses
 from reactor.guard.state import StateFile, restore
-from reactor.guard.status import View, explain, status, top
+from reactor.guard.status import View, explain, memory_held, status, top
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
 from reactor.guard.wording import in_dry_run, instant
@@ -69,6 +67,7 @@ from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import SourceState, WakeKind
+from reactor.observe.latest import Observed
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.threads import NameLookups, in_thread
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.wording import instant
+from reactor.link.documents import NO_VICTIM
 from reactor.model.decisions import NoVictim
 from reactor.model.signals import RESOURCE
 from reactor.model.thresholds import Threshold
 from reactor.text import printable
 
-KIND: Final = "no-victim"
 _LOG: Final = logging.getLogger("reactor.evict")
 _IN_VAIN: Final = frozenset({"failed", "gone"})
 
@@ -76,7 +76,7 @@ def _is_helpful(attempt: EvictionAttempt) -> bool:
 def _document(record: PassRecord, found: NoVictim, at_unix_seconds: float) -> Mapping[str, Any]:
     seen = record.snapshot.signals.get(found.threshold.signal)
     return {
-        "kind": KIND,
+        "kind": NO_VICTIM,
         "time": instant(at_unix_seconds),
         "decision": record.id,
         "dry_run": record.dry_run,

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from reactor.errors import ReactorError
-from reactor.guard.observed import Observed
 from reactor.guard.record import Reclaimed
 from reactor.model.decisions import Decision, Snapshot
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.observe.latest import Observed
 from reactor.policy.decide import is_enough
 from reactor.policy.reclaim import filesystems_of
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims

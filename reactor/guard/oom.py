@@ -14,6 +14,7 @@ from typing import Any, Final
 from reactor.guard.oom_victims import pod_in
 from reactor.guard.passes import NodeView
 from reactor.guard.wording import instant
+from reactor.link.documents import OOM_KILL
 from reactor.model.amounts import amount_text
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
@@ -21,7 +22,6 @@ from reactor.model.signals import Resource
 from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.oom")
-KIND: Final = "oom-kill"
 _SAYS: Final = {
     OomScope.NODE: "the kernel's OOM killer was faster than us",
     OomScope.OWN_LIMIT: "at the limit of a pod or container, not for the node's sake",
@@ -65,7 +65,7 @@ class OomKills:
         pod = self._victim(kill.victim_cgroup)
         evicting = pod is not None and self._known.under_way.at(pod.uid, kill.at_ns)
         return {
-            "kind": KIND,
+            "kind": OOM_KILL,
             "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
             "at_ns": kill.at_ns,
             "decision": self._known.passes,  # the last one before it was told

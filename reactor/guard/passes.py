@@ -17,7 +17,6 @@ from reactor.guard.candidates import Candidates
 from reactor.guard.evictor import Evictor
 from reactor.guard.lingering import Lingering
 from reactor.guard.node_reclaimer import NodeReclaimer, Observe
-from reactor.guard.observed import PROCESS_SIGNALS, SWAP_SIGNALS, Observed, resources_wanting
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import at_crossing, foreseen, near
@@ -37,6 +36,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, Observed, resources_wanting
 from reactor.observe.storage import with_storage
 from reactor.policy import (
     absurd_thresholds,

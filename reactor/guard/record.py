@@ -12,6 +12,7 @@ import trio
 from reactor.brake.braking import Braking
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.wording import instant, standing
+from reactor.link.documents import ORDERED
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
 from reactor.model.processes import ProcessMemory
@@ -22,10 +23,8 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.text import printable
 
-ORDERED: Final = "ordered"
 PROCESS_KILLED: Final = "process-killed"
 PROCESS_TERMINATED: Final = "process-terminated"
-RESUMED: Final = "resumed"
 _ORDERED_RANKING: Final = 20
 _PLACES_AT_ONCE: Final = 32
 
@@ -289,11 +288,6 @@ def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, An
         "decision": record.id,
         "ordered": document["evictions"],
     }
-
-
-def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line of an order as a decision's, for those who read decisions."""
-    return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
 
 
 def outcome_document(record_id: int, at_unix_seconds: float, attempt: EvictionAttempt) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 import trio
 
 from reactor.guard.record import (
-    RESUMED,
     EvictionAttempt,
     PassRecord,
     ordered_document,
@@ -21,7 +20,8 @@ from reactor.guard.record import (
     released_document,
 )
 from reactor.guard.record_queue import Make, Ranking
-from reactor.guard.wording import process_text, standing
+from reactor.guard.wording import standing
+from reactor.link.documents import RESUMED, process_text
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
 from reactor.model.rules import Firing

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from reactor.guard.wording import instant
+from reactor.link.documents import SOURCE_LOST
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.catalogue import BY_NAME
 from reactor.text import printable
 
-KIND: Final = "source-lost"
 _LOST: Final = frozenset({SourceHealth.DEGRADED, SourceHealth.FAILED})
 
 Document = Mapping[str, Any]
@@ -43,7 +43,7 @@ def _document(state: SourceState, at_unix_seconds: float) -> Document:
     known = BY_NAME.get(state.name)
     purpose = "" if known is None else f" ({known.purpose})"
     return {
-        "kind": KIND,
+        "kind": SOURCE_LOST,
         "time": instant(at_unix_seconds),
         "source": state.name,
         "health": state.health,

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -23,15 +23,19 @@ from reactor.guard.record import counted_as
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
 from reactor.model.decisions import InFlight, OomVictim
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy.oom_victims import credit_bytes
+from reactor.policy.outside import memory_outside_pods
 from reactor.policy.process_victims import takes_one_process
 from reactor.sources.catalogue import chain_of
 from reactor.supervisor import PartState
 from reactor.text import printable
+
+_LARGEST_HOLDERS: Final = 3
 
 
 class FilesystemsView(Protocol):
@@ -128,7 +132,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "systemd_oomd": {"mode": view.settings.systemd_oomd, **view.systemd_oomd},
         "oom_kills": {"counted": dict(view.oom.counted)},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
-        "parts": [part_document(part) for part in view.parts],
+        "parts": [part.document() for part in view.parts],
         "processes": dict(view.processes),
         "shutdown": dict(view.shutdown),
         "health": dict(view.health),
@@ -177,6 +181,38 @@ async def explain(view: View) -> dict[str, Any]:
         "pods": len(places),
         "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
         "rules": [dict(rule) for rule in view.rules],
+    }
+
+
+def memory_held(
+    seen: Observation | None, pods: Sequence[Pod], used: Mapping[str, PodUsage]
+) -> dict[str, Any] | None:
+    """Return how much of the working set the pods hold, and their cgroups; None where that is not known."""
+    if seen is None or seen.absurdity is not None:
+        return None
+    outside_bytes = memory_outside_pods(seen, pods, used)
+    if outside_bytes is None:
+        return None
+    return {
+        **counted_as(seen),
+        "used_bytes": seen.capacity - seen.available,
+        "outside_bytes": outside_bytes,
+        "never_evicted": _never_evicted(pods, used),
+        "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
+    }
+
+
+def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[str, Any]:
+    """Return how much the pods hold that are never evicted, and the largest of them."""
+    held = [
+        (used[pod.uid].memory_working_set_bytes or 0, pod.key)
+        for pod in pods
+        if pod.critical_because is not None and pod.uid in used
+    ]
+    held.sort(reverse=True)
+    return {
+        "bytes": sum(amount for amount, _ in held),
+        "largest": [{"pod": pod, "bytes": amount} for amount, pod in held[:_LARGEST_HOLDERS]],
     }
 
 
@@ -247,16 +283,6 @@ def _source(source: SourceState) -> dict[str, Any]:
         "detail": source.detail,
         "wakes": source.wakes,
         "lost": source.lost,
-    }
-
-
-def part_document(part: PartState) -> dict[str, Any]:
-    """Return how a part stands as plain JSON values."""
-    return {
-        "name": part.name,
-        "state": part.health,
-        "restarts": part.restarts,
-        "last_error": None if part.last_error is None else printable(part.last_error),
     }
 
 

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.link.documents import Durations
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.rules import Firing
 from reactor.model.signals import Resource
 from reactor.text import printable
-
-# From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
-BUCKETS_SECONDS: Final = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
-
-
-# Of a pass that evicts, in their order.
-STAGES: Final = ("wake", "observe", "decide", "kill", "free")
-
-
-class Durations:
-    """A histogram: how many observations were at most as long as each bound, and their sum."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS_SECONDS) + 1)
-        self._sum_seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self._counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
-        self._sum_seconds += seconds
-
-    def document(self) -> Mapping[str, Any]:
-        """Return it as plain JSON values: `counts` by bucket, the last above all bounds."""
-        return {"counts": list(self._counts), "sum_seconds": self._sum_seconds}
 
 
 class Tally:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import trio
 
-from reactor.guard.observed import Observed
 from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.link.requests import Space
 from reactor.model.pods import Pod
@@ -22,6 +21,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.observe.latest import Observed
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -1,17 +1,16 @@
-"""What is known of passes, in words: amounts, instants, why a pod stands where it does, what was done."""
+"""What is known of passes, in words: instants, why a pod stands where it does, what a dry run would do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.rules import RankedBy
 from reactor.model.settings import Settings
-from reactor.model.signals import RESOURCE_IN, Resource
+from reactor.model.signals import Resource
 from reactor.policy.process_victims import takes_one_process
 from reactor.text import printable
 
@@ -67,52 +66,3 @@ def _ranked_amount(amount: int, by: RankedBy) -> str:
     if by is RankedBy.GROWTH:
         return f"grew by {amount_text(amount, Resource.MEMORY)}"
     return f"has {amount_text(amount, Resource.SWAP)} in swap"
-
-
-def what_was_done(decision: Mapping[str, Any]) -> str:
-    """Return what a decision, as `reactor status` is told of it, came to; `-` where that is nothing."""
-    woke_ns = decision["timing"]["woke_ns"]
-    done = [
-        f"{one['outcome']} {_of_whom(one)}{after(' killed', woke_ns, one['killed_ns'])}"
-        f"{after(' freed', woke_ns, one['freed_ns'])}"
-        for one in decision["evictions"]
-    ]
-    if decision["reclaim"]:
-        done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
-    done += [
-        f"braked {one['cgroup']}{after(' released', woke_ns, one['released_ns'])}"
-        for one in decision.get("brake") or ()
-        if one["engaged_ns"] is not None
-    ]
-    rule = decision.get("rule")  # none of an earlier version
-    if rule and rule["action"] == "report":
-        done.append(f"reported {rule['cgroup']}")
-    if rule and rule["action"] == "reclaim" and decision.get("dry_run") and not decision["deferred_because"]:
-        done.append(f"dry-run reclaim of {rule['amount']} from {rule['cgroup']}")
-    done += [
-        f"reclaimed {amount_text(one['freed'], RESOURCE_IN[one['unit']])} from {rule['cgroup']}"
-        for one in decision.get("reclaimed") or ()
-        if rule
-    ]
-    if decision["deferred_because"]:
-        done.append(f"waiting: {decision['deferred_because']}")
-    return "; ".join(done) or "-"
-
-
-def _of_whom(eviction: Mapping[str, Any]) -> str:
-    """Return what was evicted: a pod, or one process of it."""
-    process = eviction.get("process")  # none of an earlier version
-    return str(eviction["pod"]) if process is None else f"{process_text(process)} of {eviction['pod']}"
-
-
-def process_text(process: object) -> str:
-    """Return which process it was, as a record has it."""
-    if not isinstance(process, Mapping):
-        return "a process"
-    size = amount_text(process.get("bytes"), Resource.MEMORY)
-    return f"{printable(str(process.get('name')))} (process {process.get('pid')}, {size})"
-
-
-def after(what: str, from_ns: int, to_ns: int | None) -> str:
-    """Return what happened and how long after, an empty text where it has not."""
-    return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"

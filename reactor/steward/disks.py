@@ -16,7 +16,6 @@ import trio
 from reactor.disks.filesystems import FilesystemObserver
 from reactor.disks.watch import FilesystemWatch
 from reactor.errors import ReactorError
-from reactor.guard.observed import Observed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
@@ -24,6 +23,7 @@ from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layo
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth
+from reactor.observe.latest import Observed
 from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from reactor.guard.oom import KIND as OOM_KILL
-from reactor.guard.record import ORDERED, RESUMED, as_decision
+from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, as_decision
 
 _KEPT: Final = 50
 _KEPT_RANKING: Final = 20

@@ -24,10 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from reactor.errors import ReactorError
-from reactor.guard.memory_holders import memory_holders
-from reactor.guard.record import RESUMED
-from reactor.guard.status import part_document
 from reactor.kernel.cgroup import CgroupTree
+from reactor.link.documents import RESUMED
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
@@ -36,6 +34,7 @@ from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
+from reactor.steward.memory_holders import memory_holders
 from reactor.steward.notifications import Notifications
 from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.steward.storage import StorageWatch
@@ -401,7 +400,7 @@ class _Steward:
             runtime, cluster = self._kubernetes.description, guard["kubernetes"] or {}
             guard = {**guard, "runtime": runtime, "kubernetes": {**self._kubernetes.document(), **cluster}}
         document = status(guard, self._recent, self._own_problems())
-        parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
+        parts = [*guard["parts"], *(part.document() for part in self._supervisor.states)]
         notifications = [] if self._notifications is None else self._notifications.document()
         swap = self._swap.document()
         return {**document, "parts": parts, "notifications": notifications, "swap_traffic": swap}

@@ -11,11 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reactor.guard.no_victims import KIND as NO_VICTIM
-from reactor.guard.oom import KIND as OOM_KILL
-from reactor.guard.record import ORDERED, RESUMED
-from reactor.guard.source_losses import KIND as SOURCE_LOST
-from reactor.guard.wording import process_text
+from reactor.link.documents import NO_VICTIM, OOM_KILL, ORDERED, RESUMED, SOURCE_LOST, process_text
 from reactor.model.amounts import amount_text, bytes_text
 from reactor.model.events import EventKind
 from reactor.model.oom import OomScope

@@ -17,7 +17,6 @@ from typing import Final
 import h11
 import trio
 
-from reactor.guard.listening import BACKLOG
 from reactor.tell.connections import Connections, Peer, Turns
 from reactor.tell.prometheus import CollectorRegistry, choose_encoder
 
@@ -25,6 +24,7 @@ _LOG: Final = logging.getLogger("reactor.metrics")
 _HEAD_BYTES: Final = 8192
 _RETRY_SECONDS: Final = 30.0
 _CONNECTIONS: Final = 16
+_BACKLOG: Final = 128
 _GOOD_FOR_SECONDS: Final = 1.0
 _PLAIN: Final = "text/plain; charset=utf-8"
 _OPEN_METRICS: Final = "application/openmetrics-text"
@@ -95,7 +95,7 @@ async def _listen(
     reported = False
     while True:
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+            listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
         except OSError as error:
             if not reported:
                 why = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, product
 from typing import Any, Final
 
-from reactor.guard.tally import BUCKETS_SECONDS, STAGES, Durations
 from reactor.kernel.swap_traffic import SwapTraffic
+from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations
 from reactor.model.decisions import SlowReason
 from reactor.model.signals import (
     FREED_TOGETHER,

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from reactor.errors import ReactorError
-from reactor.guard.listening import NoDaemonError
+from reactor.errors import NoDaemonError, ReactorError
 from reactor.tell.connections import Connections, Peer, Turns
 
 _LOG: Final = logging.getLogger("reactor.daemon")

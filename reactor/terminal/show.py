@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from reactor.guard.wording import after, process_text, what_was_done
+from reactor.link.documents import after, process_text, what_was_done
 from reactor.model.amounts import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.asking import asked

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import reactor
-from reactor.guard.listening import NoDaemonError
+from reactor.errors import NoDaemonError
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from reactor.guard.listening import NoDaemonError
+from reactor.errors import NoDaemonError
 from reactor.tell.status_socket import ask
 from tests.soak.oracle import Rules
 from tests.soak.plan import KEPT

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.guard.listening import NoDaemonError
+from reactor.errors import NoDaemonError
 from reactor.tell.status_socket import ask
 from reactor.terminal.asking import asked
 from reactor.terminal.top.frame import Shown, frame

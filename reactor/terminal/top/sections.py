@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from reactor.guard.wording import what_was_done
+from reactor.link.documents import what_was_done
 from reactor.model.amounts import duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.top.rates import Rates

@@ -9,10 +9,10 @@ import trio
 
 from reactor.disks.filesystems import Look, Survey
 from reactor.disks.watch import FilesystemWatch
-from reactor.guard.observed import Observed
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.observe.latest import Observed
 from reactor.sources.wakes import SourceBoard
 from tests.support.builders import make_threshold
 from tests.support.waiting import until

@@ -12,7 +12,6 @@ from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
 from reactor.brake.braking import BrakeReading, Braking
 from reactor.guard.evictor import Evictor
-from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.parts import Parts, ProcessKills
 from reactor.guard.passes import NodeView, Passes
@@ -27,6 +26,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
+from reactor.observe.latest import Observed
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from tests.support.builders import make_observation, make_pod, make_threshold
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView, Passes
 from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
@@ -16,6 +15,7 @@ from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.latest import Observed
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)

@@ -19,19 +19,19 @@ from reactor.brake.brake import Brake
 from reactor.guard import last_stretch
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
-from reactor.guard.observed import Observed
 from reactor.guard.parts import PodList
 from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.wording import what_was_done
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.link.documents import what_was_done
 from reactor.model.pods import Pod
 from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.latest import Observed
 from reactor.supervisor import Supervisor
 from tests.support.builders import make_pod, make_threshold
 

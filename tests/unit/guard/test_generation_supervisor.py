@@ -21,7 +21,6 @@ from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
 from reactor.guard.evictor import _resumed
 from reactor.guard.generation_supervisor import GenerationSupervisor
-from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
@@ -31,6 +30,7 @@ from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.observe.latest import Observed
 from reactor.supervisor import Nursery, Supervisor
 from tests.support.builders import make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles

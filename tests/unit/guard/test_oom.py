@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import encode
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
+from reactor.observe.latest import Observed
 
 MIB = 1 << 20
 

@@ -18,7 +18,6 @@ from reactor.config import settings_from_text
 from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
-from reactor.guard.observed import Observed
 from reactor.guard.oom_scores import OomScores, is_to_be_set, wanted_score
 from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
@@ -28,6 +27,7 @@ from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.observe.latest import Observed
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import Workloads
 from tests.support.waiting import until

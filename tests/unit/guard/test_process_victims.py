@@ -13,7 +13,8 @@ from reactor.act.one_process import Chosen, NoProcessError
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.state import StateFile, restore
 from reactor.guard.tally import Tally
-from reactor.guard.wording import standing, what_was_done
+from reactor.guard.wording import standing
+from reactor.link.documents import what_was_done
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
 from reactor.model.processes import ProcessMemory

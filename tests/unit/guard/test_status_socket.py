@@ -12,7 +12,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.guard.listening import AnotherDaemonError, NoDaemonError, listen
+from reactor.errors import NoDaemonError
+from reactor.guard.listening import AnotherDaemonError, listen
 from reactor.guard.order import EvictionOrder
 from reactor.guard.status import explain, status, top
 from reactor.steward.answers import explanation, name_asked, places_asked

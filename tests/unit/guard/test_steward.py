@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from reactor.errors import ReactorError
 from reactor.guard.cluster_reports import ClusterReports
 from reactor.guard.listening import AnotherDaemonError, listen
-from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
@@ -45,6 +44,7 @@ from reactor.link.usages import MOST_USAGES, PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
+from reactor.observe.latest import Observed
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
 from tests.support.json_lines import json_lines

@@ -8,7 +8,6 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.guard.observed import Observed
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import ToldFilesystems
@@ -16,6 +15,7 @@ from reactor.link.requests import Space
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.wakes import SourceHealth
+from reactor.observe.latest import Observed
 from reactor.sources.wakes import SourceBoard, Wakes
 
 SETTINGS = Settings(by_layout={Layout.SPLIT: EvictionSettings()})

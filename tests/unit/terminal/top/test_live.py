@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from reactor.guard.listening import NoDaemonError
+from reactor.errors import NoDaemonError
 from reactor.terminal.top.live import LiveView, TopOptions, watch
 from reactor.terminal.top.live import top as show_top
 from reactor.terminal.top.screen import PlainScreen, encodable, may_colour, plain_width

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.memory_holders import memory_held, memory_holders
+from reactor.guard.status import memory_held
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import PodUsage
+from reactor.steward.memory_holders import memory_holders
+from tests.support.builders import make_observation, make_pod
 
 MIB = 1 << 20
 
@@ -29,9 +31,9 @@ def used(mib: int | None):
     return {"uid-a": PodUsage(memory_working_set_bytes=None if mib is None else mib * MIB)}
 
 
-def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation) -> None:
+def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree) -> None:
     pods = (make_pod("a"),)
-    holders = memory_holders(tree, "/node", memory_held(observation(137 * MIB), pods, used(120)))
+    holders = memory_holders(tree, "/node", memory_held(make_observation(137 * MIB), pods, used(120)))
     assert holders["message"] == (
         "375Mi used, 120Mi by pods; 255Mi belong to no pod "
         "(anonymous 10Mi, active file 200Mi, slab and other kernel memory 45Mi)"
@@ -44,14 +46,14 @@ def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation
     assert holders["outside"]["shared_bytes"] == 5
 
 
-def test_what_pods_hold_that_are_never_evicted_is_named_with_the_largest(tree, make_pod, observation) -> None:
+def test_what_pods_hold_that_are_never_evicted_is_named_with_the_largest(tree) -> None:
     pods = (
         make_pod("a"),
         *(replace(make_pod(name), critical_because="never list") for name in ("b", "c", "d", "e", "gone")),
     )
     sizes = {"uid-b": 20, "uid-c": 56, "uid-d": 0, "uid-e": 1}
     usages = {**used(40), **{uid: PodUsage(memory_working_set_bytes=mib * MIB) for uid, mib in sizes.items()}}
-    held = memory_held(observation(137 * MIB), pods[:-1], usages)
+    held = memory_held(make_observation(137 * MIB), pods[:-1], usages)
 
     holders = memory_holders(tree, "/node", held)
 
@@ -62,17 +64,15 @@ def test_what_pods_hold_that_are_never_evicted_is_named_with_the_largest(tree, m
     assert {"pod": "cgroup/c", "bytes": 56 * MIB} == holders["never_evicted"]["largest"][0]
 
 
-def test_pods_that_are_never_evicted_and_hold_next_to_nothing_are_not_mentioned(
-    tree, make_pod, observation
-) -> None:
-    held = memory_held(observation(137 * MIB), (replace(make_pod("a"), critical_because="omit"),), used(0))
+def test_pods_that_are_never_evicted_and_hold_next_to_nothing_are_not_mentioned(tree) -> None:
+    held = memory_held(
+        make_observation(137 * MIB), (replace(make_pod("a"), critical_because="omit"),), used(0)
+    )
     assert "never" not in memory_holders(tree, "/node", held)["message"]
 
 
 @pytest.mark.parametrize("version", list(CgroupVersion))
-def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(
-    make_tree, make_pod, observation, tmp_path, version
-) -> None:
+def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(make_tree, tmp_path, version) -> None:
     tree = make_tree(version)
     for cgroup in ("/", "/a"):
         tree.add(cgroup)
@@ -82,7 +82,7 @@ def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(
     (tmp_path / "meminfo").write_text(
         "MemTotal: 524288 kB\nSReclaimable: 10240 kB\nSUnreclaim: 70656 kB\nPageTables: 3072 kB\n"
     )
-    held = memory_held(observation(382 * MIB), (make_pod("a"),), used(120))
+    held = memory_held(make_observation(382 * MIB), (make_pod("a"),), used(120))
 
     holders = memory_holders(tree.tree, "/", held, proc=tmp_path)
 
@@ -93,20 +93,16 @@ def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(
     assert (holders["outside"]["kernel_bytes"], holders["kernel_bytes"]) == (0, 72 * MIB)
 
 
-def test_kernel_memory_of_a_machine_that_is_not_known_is_not_told(
-    make_tree, make_pod, observation, tmp_path
-) -> None:
-    held = memory_held(observation(382 * MIB), (make_pod("a"),), used(120))
+def test_kernel_memory_of_a_machine_that_is_not_known_is_not_told(make_tree, tmp_path) -> None:
+    held = memory_held(make_observation(382 * MIB), (make_pod("a"),), used(120))
     holders = memory_holders(make_tree(CgroupVersion.V2).tree, "/", held, proc=tmp_path)
     assert (holders["kernel_bytes"], holders["outside"]) == (None, None)
 
 
-def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
-    tree, make_pod, observation
-) -> None:
-    unknown = memory_held(observation(137 * MIB), (make_pod("a"), make_pod("b")), used(120))
+def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(tree) -> None:
+    unknown = memory_held(make_observation(137 * MIB), (make_pod("a"), make_pod("b")), used(120))
     assert unknown is None  # what b holds is not known
-    held = memory_held(observation(137 * MIB), (make_pod("a"),), used(120))
+    held = memory_held(make_observation(137 * MIB), (make_pod("a"),), used(120))
     holders = memory_holders(tree, "/other", held)
     assert (holders["outside"], holders["message"]) == (
         None,
@@ -115,10 +111,10 @@ def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
 
 
 @pytest.mark.parametrize("available", [None, 600 * MIB])
-def test_nothing_is_told_where_memory_is_not_observed_or_absurd(make_pod, observation, available) -> None:
-    seen = None if available is None else observation(available)
+def test_nothing_is_told_where_memory_is_not_observed_or_absurd(available) -> None:
+    seen = None if available is None else make_observation(available)
     assert memory_held(seen, (make_pod("a"),), used(120)) is None
 
 
-def test_nothing_is_told_where_a_pods_memory_is_not_known(make_pod, observation) -> None:
-    assert memory_held(observation(1), (make_pod("a"),), used(None)) is None
+def test_nothing_is_told_where_a_pods_memory_is_not_known() -> None:
+    assert memory_held(make_observation(1), (make_pod("a"),), used(None)) is None

@@ -2,26 +2,25 @@
 
 The working set of the machine is what processes and files use. What the kernel itself holds counts as
 available there, unlike in a cgroup that stands for the node, and is told apart from it.
+
+Source of the kinds: Documentation/admin-guide/cgroup-v2.rst (memory.stat); on v1 the memory of the kernel
+stands in memory.kmem.usage_in_bytes, and shmem is a part of the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from reactor.errors import ReactorError
-from reactor.guard.record import counted_as
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import amount_text
-from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Resource
-from reactor.model.thresholds import Observation
-from reactor.observe.memory_kinds import MemoryKinds
-from reactor.policy.outside import memory_outside_pods
 from reactor.text import printable
 
 _SAYS: Final = {
@@ -32,39 +31,49 @@ _SAYS: Final = {
 }
 _MENTIONED_BYTES: Final = 1 << 20
 _MACHINE: Final = "/"
-_LARGEST: Final = 3
 
 
-def memory_held(
-    seen: Observation | None, pods: Sequence[Pod], used: Mapping[str, PodUsage]
-) -> dict[str, Any] | None:
-    """Return how much of the working set the pods hold, and their cgroups; None where that is not known."""
-    if seen is None or seen.absurdity is not None:
-        return None
-    outside_bytes = memory_outside_pods(seen, pods, used)
-    if outside_bytes is None:
-        return None
-    return {
-        **counted_as(seen),
-        "used_bytes": seen.capacity - seen.available,
-        "outside_bytes": outside_bytes,
-        "never_evicted": _never_evicted(pods, used),
-        "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKinds:
+    """Memory in bytes; inactive page cache, which counts as available, is none of it.
 
+    `kernel_bytes` are slab, stacks, page tables and the like; of them on v2 only slab, where the kernel tells
+    no more (before 5.18). The usage of the machine, unlike that of any other cgroup, is without them.
+    """
 
-def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[str, Any]:
-    """Return how much the pods hold that are never evicted, and the largest of them."""
-    held = [
-        (used[pod.uid].memory_working_set_bytes or 0, pod.key)
-        for pod in pods
-        if pod.critical_because is not None and pod.uid in used
-    ]
-    held.sort(reverse=True)
-    return {
-        "bytes": sum(amount for amount, _ in held),
-        "largest": [{"pod": pod, "bytes": amount} for amount, pod in held[:_LARGEST]],
-    }
+    anonymous_bytes: int = 0
+    shared_bytes: int = 0
+    active_file_bytes: int = 0
+    kernel_bytes: int = 0
+
+    @classmethod
+    def of(cls, tree: CgroupTree, cgroup: str) -> Self:
+        """Return those of a cgroup and below. Raises OSError where it is gone, RefusedError for its path."""
+        directory = tree.path(cgroup)
+        stat = read_file(directory / "memory.stat")
+        if tree.version is CgroupVersion.V2:
+            kernel_bytes = _field(stat, b"kernel") or _field(stat, b"slab")
+            names = (b"anon", b"shmem", b"active_file")
+        else:
+            kernel_bytes = 0
+            with suppress(OSError, ReactorError):  # without kernel memory accounting
+                path = directory / "memory.kmem.usage_in_bytes"
+                kernel_bytes = parse_integer(read_file(path), str(path))
+            names = (b"total_rss", b"total_shmem", b"total_active_file")
+        anonymous_bytes, shared_bytes, active_file_bytes = (_field(stat, name) for name in names)
+        return cls(
+            anonymous_bytes=anonymous_bytes,
+            shared_bytes=shared_bytes,
+            active_file_bytes=active_file_bytes,
+            kernel_bytes=kernel_bytes,
+        )
+
+    def without(self, others: Iterable[MemoryKinds]) -> MemoryKinds:
+        """Return what is left of each kind without those, 0 at the least: they were not read at one time."""
+        left = {field.name: getattr(self, field.name) for field in fields(self)}
+        for other in others:
+            left = {name: amount - getattr(other, name) for name, amount in left.items()}
+        return MemoryKinds(**{name: max(0, amount) for name, amount in left.items()})
 
 
 def memory_holders(
@@ -72,7 +81,8 @@ def memory_holders(
 ) -> dict[str, Any]:
     """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
 
-    `held` is what `memory_held` returned. Reads memory.stat of the node and of each pod: not for the guard.
+    `held` is what the guard answered (`reactor.guard.status.memory_held`). memory.stat of the node and of
+    each pod is read, which takes too long for the guard.
     `kernel_bytes` is what the kernel holds of the machine ("/") beside the working set, None for a cgroup.
     """
     used_bytes, outside_bytes = held["used_bytes"], held["outside_bytes"]
@@ -138,3 +148,9 @@ def _outside(tree: CgroupTree, node: str, cgroups: Sequence[str]) -> MemoryKinds
         with suppress(OSError, ReactorError):  # gone meanwhile
             of_pods.append(MemoryKinds.of(tree, cgroup))
     return whole.without(of_pods)
+
+
+def _field(stat: bytes, key: bytes) -> int:
+    with suppress(ReactorError):  # a kind that this kernel does not tell
+        return parse_field(stat, key, "memory.stat")
+    return 0

@@ -1,0 +1,99 @@
+"""What the guard's documents and the steward's readers of them share: kinds of lines, words, histograms."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any, Final
+
+from reactor.model.amounts import amount_text
+from reactor.model.signals import RESOURCE_IN, Resource
+from reactor.text import printable
+
+# Kinds of the journal's lines, beside "decision" and "outcome".
+ORDERED: Final = "ordered"
+RESUMED: Final = "resumed"
+OOM_KILL: Final = "oom-kill"
+NO_VICTIM: Final = "no-victim"
+SOURCE_LOST: Final = "source-lost"
+
+# From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
+BUCKETS_SECONDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+# Of a pass that evicts, in their order.
+STAGES: Final = ("wake", "observe", "decide", "kill", "free")
+
+
+class Durations:
+    """A histogram: how many observations were at most as long as each bound, and their sum."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS_SECONDS) + 1)
+        self._sum_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self._sum_seconds += seconds
+
+    def document(self) -> Mapping[str, Any]:
+        """Return it as plain JSON values: `counts` by bucket, the last above all bounds."""
+        return {"counts": list(self._counts), "sum_seconds": self._sum_seconds}
+
+
+def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of an order as a decision's, for those who read decisions."""
+    return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
+
+
+def what_was_done(decision: Mapping[str, Any]) -> str:
+    """Return what a decision, as `reactor status` is told of it, came to; `-` where that is nothing."""
+    woke_ns = decision["timing"]["woke_ns"]
+    done = [
+        f"{one['outcome']} {_of_whom(one)}{after(' killed', woke_ns, one['killed_ns'])}"
+        f"{after(' freed', woke_ns, one['freed_ns'])}"
+        for one in decision["evictions"]
+    ]
+    if decision["reclaim"]:
+        done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
+    done += [
+        f"braked {one['cgroup']}{after(' released', woke_ns, one['released_ns'])}"
+        for one in decision.get("brake") or ()
+        if one["engaged_ns"] is not None
+    ]
+    rule = decision.get("rule")  # none of an earlier version
+    if rule and rule["action"] == "report":
+        done.append(f"reported {rule['cgroup']}")
+    if rule and rule["action"] == "reclaim" and decision.get("dry_run") and not decision["deferred_because"]:
+        done.append(f"dry-run reclaim of {rule['amount']} from {rule['cgroup']}")
+    done += [
+        f"reclaimed {amount_text(one['freed'], RESOURCE_IN[one['unit']])} from {rule['cgroup']}"
+        for one in decision.get("reclaimed") or ()
+        if rule
+    ]
+    if decision["deferred_because"]:
+        done.append(f"waiting: {decision['deferred_because']}")
+    return "; ".join(done) or "-"
+
+
+def _of_whom(eviction: Mapping[str, Any]) -> str:
+    """Return what was evicted: a pod, or one process of it."""
+    process = eviction.get("process")  # none of an earlier version
+    return str(eviction["pod"]) if process is None else f"{process_text(process)} of {eviction['pod']}"
+
+
+def process_text(process: object) -> str:
+    """Return which process it was, as a record has it."""
+    if not isinstance(process, Mapping):
+        return "a process"
+    size = amount_text(process.get("bytes"), Resource.MEMORY)
+    return f"{printable(str(process.get('name')))} (process {process.get('pid')}, {size})"
+
+
+def after(what: str, from_ns: int, to_ns: int | None) -> str:
+    """Return what happened and how long after, an empty text where it has not."""
+    return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"
