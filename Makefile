@@ -44,8 +44,8 @@ demo: setup ## Watch a memory hog being evicted (root)
 test: lint types imports size-check promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
 
 lint: setup ## Format and lint rules
-	$(BIN)/ruff format --check --quiet reactor tests
-	$(BIN)/ruff check --quiet reactor tests
+	$(BIN)/ruff format --check --quiet reactor bench tests
+	$(BIN)/ruff check --quiet reactor bench tests
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary
@@ -119,10 +119,10 @@ bench-simulate: setup ## Measure how many passes over 110 pods the simulator mak
 	$(BIN)/reactor simulate --benchmark
 
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
-	$(BIN)/python -m reactor.lab.bench_disk
+	$(BIN)/python -m bench.disk
 
 bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
-	$(BIN)/python -m reactor.lab.bench_rules
+	$(BIN)/python -m bench.rules
 
 lock: setup ## Resolve the dependencies again, into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \

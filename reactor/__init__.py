@@ -34,7 +34,7 @@ For people:
 
     commands/ terminal/ doctor/    the command line, its tables, what the node offers
     simulate/ tune/ report/        the same decision under a virtual clock; thresholds from measurements
-    lab/        a virtual node in a cgroup: demo and benchmarks
+    testbed/    a virtual node in a cgroup: the demo, and what tune and the tests measure on
 
 Imports go one way, from the commands down to the words; import-linter holds it (pyproject.toml).
 """

@@ -9,7 +9,7 @@ import pytest
 
 from reactor.act.kill import KillPath
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.terminated import pytest_sessionstart  # noqa: F401 - a hook
 from tests.support.this_machine import allocator, cgroup_tree, virtual_node

@@ -10,7 +10,7 @@ suite=$1 cache=$(readlink -m "$2")
 release=${suite%-backports}
 box=$cache/$suite.box
 
-# In the guest: Python and a virtual environment for the wheel, a C compiler for the lab's programs, libbpf for
+# In the guest: Python and a virtual environment for the wheel, a C compiler for the test bed's programs, libbpf for
 # the eBPF sources, BCC with the kernel's headers for the same on kernels without BTF, what makes filesystems with
 # project quotas. Unpacking a package under emulation takes longer than building it into the box.
 packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\

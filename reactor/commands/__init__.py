@@ -6,23 +6,23 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import ask, clean, cluster, config, doctor, lab, notify, run, simulate, tune
+from reactor.commands import ask, config, daemon, measure, simulate
 
 # In the order in which the help lists them.
 COMMANDS = (
-    run.add,
+    daemon.add_run,
     simulate.add_simulate,
     simulate.add_record,
     ask.add_status,
     ask.add_top,
     ask.add_explain,
-    doctor.add,
-    lab.add_demo,
-    lab.add_bench,
-    tune.add,
+    ask.add_doctor,
+    measure.add_demo,
+    measure.add_bench,
+    measure.add_tune,
     config.add,
-    notify.add,
-    clean.add,
-    cluster.add,
-    run.add_managed_oom,
+    daemon.add_notify,
+    daemon.add_clean,
+    daemon.add_cluster,
+    daemon.add_managed_oom,
 )

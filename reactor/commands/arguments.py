@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -128,6 +129,21 @@ def warn_of(settings: Settings) -> None:
     """Print the warnings of settings, each with its file."""
     for warning in settings.warnings:
         print(f"reactor: {printable(warning)}", file=sys.stderr)
+
+
+@contextmanager
+def from_checkout(command: str) -> Iterator[None]:
+    """Import from `bench`, which lies beside the package in a checkout alone. Exits with 2 without it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "bench":
+            raise
+        print(
+            f"{command}: part of a checkout, not of an installed package: git clone, then make setup",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
 
 
 def positive_seconds(text: str) -> float:

@@ -12,6 +12,7 @@ from reactor.commands.arguments import (
     add_config,
     add_config_dir,
     add_output,
+    from_checkout,
     positive_seconds,
 )
 
@@ -53,8 +54,8 @@ def add_simulate(commands: Commands) -> None:
 
 def _simulate(options: argparse.Namespace) -> int:
     if options.benchmark:
-        from reactor.simulate.benchmark import benchmark
-
+        with from_checkout("reactor simulate --benchmark"):
+            from bench.simulate import benchmark
         return benchmark()
     if not options.scenarios:
         options.usage_error("the following arguments are required: SCENARIO")

@@ -17,10 +17,10 @@ from reactor.config.documents import load_document
 from reactor.config.settings import load_configuration
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.tool import compiled_tool
-from reactor.lab.virtual_node import ended_by_signals
 from reactor.model.settings import Settings
 from reactor.report import write
+from reactor.testbed.allocator import compiled_tool
+from reactor.testbed.virtual_node import ended_by_signals
 from reactor.tune.history import History, history_in
 from reactor.tune.measure import Measuring, Plan, Say
 from reactor.tune.measured import Measured, document_of, stored_in

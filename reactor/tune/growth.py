@@ -12,11 +12,10 @@ from typing import Final
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import KernelFile, write_file
-from reactor.lab.crossing import CAPACITY_BYTES
-from reactor.lab.daemon_process import wait_until
-from reactor.lab.hog import MIB
-from reactor.lab.tool import Record
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.allocator import MIB, Record
+from reactor.testbed.crossing import CAPACITY_BYTES
+from reactor.testbed.daemon_process import wait_until
+from reactor.testbed.virtual_node import VirtualNode
 from reactor.tune.measured import Growth
 
 SIZES_BYTES: Final = (16 * MIB, 64 * MIB, 256 * MIB, 768 * MIB)

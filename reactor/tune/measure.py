@@ -14,8 +14,8 @@ from typing import Any, Final
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.measure import about
 from reactor.model.settings import Settings
+from reactor.testbed.crossing import about
 from reactor.tune.growth import braked_rate_bytes, growth_node, growth_plans
 from reactor.tune.measured import Growth, Measured, NodeFacts, Reaction
 from reactor.tune.node import check_calm

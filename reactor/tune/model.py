@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.lab.hog import MIB
+from reactor.testbed.allocator import MIB
 from reactor.tune.cases import Assume, Case, Terms, brake_for, cases_of, chosen
 from reactor.tune.history import History
 from reactor.tune.latency import Freeing, Latency, brake_bound, freeing_of, latencies_of, reaction_bound

@@ -13,12 +13,11 @@ from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
 from reactor.kernel.procfs import parse_swap, read_kernel_memory
-from reactor.lab.calm import check_machine
-from reactor.lab.crossing import CAPACITY_BYTES
-from reactor.lab.hog import MIB
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
 from reactor.observe.memory import NodeMemory
+from reactor.testbed.allocator import MIB
+from reactor.testbed.crossing import CAPACITY_BYTES, check_machine
 from reactor.tune.measured import NodeFacts, Reserve
 from reactor.workloads.search import matches_of
 

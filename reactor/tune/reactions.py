@@ -12,10 +12,10 @@ from reactor.errors import ConfigError, Problem
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.crossing import LEVEL_BYTES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus
-from reactor.lab.daemon_process import DaemonProcess
 from reactor.model.settings import BrakeMode, Settings
 from reactor.sources.catalogue import EBPF, MEMORY_HIGH, Watched, steps_of
+from reactor.testbed.crossing import LEVEL_BYTES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus
+from reactor.testbed.daemon_process import DaemonProcess
 from reactor.tune.measured import AS_CONFIGURED, Reaction
 
 IDLE: Final = "idle"

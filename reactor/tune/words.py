@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reactor.lab.hog import MIB
+from reactor.testbed.allocator import MIB
 
 _GIB = 1024 * MIB
 

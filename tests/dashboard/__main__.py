@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.virtual_node import VirtualNode, ended_by_signals
 from reactor.report.figures import COLOURS, STYLE
+from reactor.testbed.virtual_node import VirtualNode, ended_by_signals
 from tests.support.daemon import RunningDaemon
 from tests.support.monitoring import dashboard, prometheus_query, tool
 from tests.support.processes import hold

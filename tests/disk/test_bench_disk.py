@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import disk
 from reactor.errors import RefusedError
-from reactor.lab import bench_disk
 from reactor.model.settings import Settings
 
 
@@ -25,9 +25,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "_RAMP_SECONDS": 0.5,
         "_AT_REST_SECONDS": 1.2,
     }.items():
-        monkeypatch.setattr(bench_disk, name, value)
+        monkeypatch.setattr(disk, name, value)
     try:
-        with bench_disk.mounted(tmp_path, 16):
+        with disk.mounted(tmp_path, 16):
             pass
     except RefusedError as error:
         pytest.skip(f"no loop device can be had; load the module loop: {error}")
@@ -35,12 +35,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_counts_are_those_of_du_and_an_idle_disk_costs_next_to_nothing(small: Path) -> None:
-    found = bench_disk.counting(small)
+    found = disk.counting(small)
     assert {"largest_error_bytes": 0, "largest_error_inodes": 0, "pods": 20} == found["against_du"]
     assert found["idle_look_cpu_ms"] < found["first_look"]["cpu_ms"]
 
 
 @pytest.mark.parametrize("rate_mib", [100, 1024])
 def test_filling_disk_is_answered_long_before_housekeeping_would_look(small: Path, rate_mib: int) -> None:
-    (taken_ms,) = bench_disk.crossing_to_reclaim_ms(small, rate_mib, 1)
+    (taken_ms,) = disk.crossing_to_reclaim_ms(small, rate_mib, 1)
     assert taken_ms < 1000 * Settings().housekeeping_interval_seconds / 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.failures import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.support.trials import Trial, Trials, trial_of

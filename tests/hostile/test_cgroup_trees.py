@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 from tests.support.trials import Trial

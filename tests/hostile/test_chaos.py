@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from reactor.lab.crossing import THRESHOLDS, bench_node
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.crossing import THRESHOLDS, bench_node
+from reactor.testbed.virtual_node import VirtualNode
 from tests.hostile.test_steward import assert_no_line_is_lost_uncounted_or_written_twice, killed_every_200_ms
 from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep
 from tests.support.daemon import RunningDaemon

@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 from tests.support.running_threads import running

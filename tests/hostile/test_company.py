@@ -19,9 +19,8 @@ from typing import Final
 
 import pytest
 
-from reactor.lab.crossing import THRESHOLDS, bench_node
-from reactor.lab.measure import cpu_ns
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.crossing import THRESHOLDS, bench_node, cpu_ns
+from reactor.testbed.virtual_node import VirtualNode
 from tests.hostile.test_clients import get
 from tests.hostile.test_trees import WIDE, make_wide
 from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep

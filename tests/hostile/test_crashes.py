@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.disks import Guarded, occupied_bytes
 from tests.support.mounting import mounted

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.tool import Record
-from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
+from reactor.testbed.allocator import Record
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
 from tests.support.this_machine import oom_killed_in

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.hostile.test_annotations import NODE, api_server, document, start
 from tests.hostile.test_steward import killed_every_200_ms
 from tests.support.daemon import RunningDaemon, after_passes, without_steward

@@ -15,7 +15,7 @@ import pytest
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import parse_field
 from reactor.kernel.procfs import read_oom_score_adj
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, Hog, hog, hold
 from tests.support.this_machine import cgroup_tree

@@ -16,9 +16,9 @@ from reactor.config import load_settings
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run
-from reactor.lab.virtual_node import VirtualNode
 from reactor.model.settings import Settings
 from reactor.supervisor import PartHealth
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.part_faults import PartFaults
 from tests.support.processes import hold
 from tests.support.trials import Trial

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold
 from tests.support.trials import Trial

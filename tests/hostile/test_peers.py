@@ -16,7 +16,7 @@ from pathlib import Path
 import hpack
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.kubelet_tree import HOG, OTHER, add_pod, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import descendants_called, hold

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, PAUSE, hold, hold_leaderless
 from tests.support.trials import Trial

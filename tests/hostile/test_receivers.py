@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.catalogue import MEMCG_EVENTFD
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB
 from tests.support.this_machine import oom_killed_in

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping, with_lying_steward, without_steward
 from tests.support.disks import Guarded, occupied_bytes
 from tests.support.mounting import mounted

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
 from tests.support.processes import PAUSE, descendants_called, fill

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from reactor.config.documents import load_document
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping, after_passes
 from tests.support.processes import MIB, PAUSE, hold
 from tests.support.waiting import eventually

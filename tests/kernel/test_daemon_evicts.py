@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.processes import MIB, PAUSE, hold
 from tests.support.waiting import eventually

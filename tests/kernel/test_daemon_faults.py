@@ -24,8 +24,8 @@ from reactor.config import settings_from_text
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run
-from reactor.lab.virtual_node import VirtualNode
 from reactor.model.wakes import SourceHealth
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually

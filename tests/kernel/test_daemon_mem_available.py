@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reactor.kernel.cgroup import MemoryCounters
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold, write_out
 from tests.support.waiting import eventually

@@ -18,11 +18,11 @@ import trio
 from jeepney.bus_messages import MatchRule, message_bus
 from jeepney.io.trio import open_dbus_router
 
-from reactor.lab.virtual_node import VirtualNode
 from reactor.model.events import EventKind
 from reactor.tell.desktop import INTERFACE
 from reactor.tell.journald import MESSAGE_IDS
 from reactor.tell.notice import WALL
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.journald import own_journald
 from tests.support.json_lines import json_lines

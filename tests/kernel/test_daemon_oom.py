@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 from tests.support.waiting import eventually

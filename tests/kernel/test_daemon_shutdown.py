@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.logind import LogindInThread, logind_in_thread, private_bus
 from tests.support.processes import PAUSE, descendants_called, hold

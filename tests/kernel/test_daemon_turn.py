@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from reactor import healthz
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, descendants_called, hog, hold
 from tests.support.waiting import eventually

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.daemon_process import wait_until
+from reactor.testbed.daemon_process import wait_until
 from tests.support.this_machine import allocator, cgroup_tree
 
 COMMAND = [sys.executable, "-m", "reactor", "demo"]

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.capabilities import capability_names
-from reactor.lab.virtual_node import VirtualNode
 from reactor.steward.walker import COMMAND
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import descendants_called
 from tests.support.waiting import eventually

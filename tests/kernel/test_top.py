@@ -14,7 +14,7 @@ import pexpect
 import pyte
 import pytest
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually

@@ -11,9 +11,9 @@ import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
-from reactor.lab.daemon_process import DaemonProcess, wait_until
 from reactor.model.settings import Settings
+from reactor.testbed.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
+from reactor.testbed.daemon_process import DaemonProcess, wait_until
 from reactor.tune.history import history_in
 from reactor.tune.measured import stored_in
 from reactor.tune.node import check_calm

@@ -18,13 +18,13 @@ from typing import Final
 
 from machine import LostError
 
-import reactor.lab
+import reactor.testbed
 
 PAUSE: Final = "reactor.test/pause:1"
 LOAD: Final = "reactor.test/load:1"
 LARGE: Final = "reactor.test/large:1"
 _SOURCES: Final = Path(__file__).resolve().parent / "images"
-_LAB: Final = Path(reactor.lab.__file__).parent
+_LAB: Final = Path(reactor.testbed.__file__).parent
 _BUSYBOX: Final = Path(shutil.which("busybox") or "/bin/busybox")
 _APPLETS: Final = ("sh", "cat", "dd", "head", "ls", "mkdir", "rm", "seq", "sleep", "sync", "touch", "true")
 

@@ -6,8 +6,8 @@ usage: .venv/bin/python tests/kube/race.py [--runs N] [--rate MIB] [--results DI
 Each contender has the node to itself for N runs: the kubelet as it comes (a look every ten seconds), the
 kubelet with kernelMemcgNotification (an eventfd of cgroup v1), and the reactor with the kubelet's eviction
 off. The hog grows at a steady rate through the level at which the pods' memory crosses the threshold, and
-goes on until it is stopped. All instants are the hog's and an observer's own (reactor/lab/allocator.c), none
-is a contender's word:
+goes on until it is stopped. All instants are the hog's and an observer's own (reactor/testbed/allocator.c),
+none is a contender's word:
 - stopped: the hog has touched its last page;
 - killed: a second container of the pod, with nothing to tear down, has died;
 - back: the pods' memory is what it was before;

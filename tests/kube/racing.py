@@ -12,7 +12,7 @@ from cluster import Cluster, is_running, namespaced
 from machine import wait_until
 from node import MIB
 
-from reactor.lab.tool import Record, compiled_tool
+from reactor.testbed.allocator import Record, compiled_tool
 
 _CGROUPS: Final = Path("/sys/fs/cgroup/memory")
 _LAP_SECONDS: Final = 60.0

@@ -45,6 +45,13 @@ def test_all_ebpf_objects_are_in_it(unpacked: Path) -> None:
     assert {(compiled / name).read_bytes()[:4] for name in sources} == {b"\x7fELF"}
 
 
+def test_the_benchmarks_of_a_checkout_are_not_in_it(unpacked: Path) -> None:
+    packages = {path.name for path in (unpacked / LIBRARY / "site-packages").iterdir()}
+
+    assert "reactor" in packages
+    assert "bench" not in packages
+
+
 def test_daemon_and_commands_import_what_they_need_from_the_package_alone(unpacked: Path) -> None:
     asked = (
         "import sys, reactor.cli, reactor.guard.run, reactor.guard.kubernetes, reactor.steward.__main__\n"

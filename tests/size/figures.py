@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import reactor
 from reactor.errors import NoDaemonError
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 from tests.support.this_machine import cgroup_tree

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.lab.virtual_node import VirtualNode, ended_by_signals
+from reactor.testbed.virtual_node import VirtualNode, ended_by_signals
 from tests.soak.disagreement import Evidence
 from tests.soak.episode import Course, Outcome
 from tests.soak.figures import Figures

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.soak.oracle import Life
 from tests.soak.plan import MANIFESTED, PodPlan
 from tests.soak.stage import SLOTS, Stage, StageError

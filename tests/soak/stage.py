@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from reactor.lab.tool import compiled_tool
+from reactor.testbed.allocator import compiled_tool
 from tests.soak.oracle import Counters, Sample
 
 SLOTS: Final = 32

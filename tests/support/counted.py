@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from bench.disk import LooksHere
 from reactor.disks.places import Pace
 from reactor.disks.usage import DiskUsage
 from reactor.guard.told_storage import ToldStorage
-from reactor.lab.bench_disk import LooksHere
 from reactor.link.orders import read_places, write_places
 from reactor.link.usages import read_usages, write_usages
 from reactor.model.pods import Pod

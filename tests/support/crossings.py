@@ -1,4 +1,4 @@
-"""Crossings one after the other, timed by the lab's C program, and what the guard did in the slowest of them.
+"""Crossings one after the other, timed by the test bed's C program, and what the guard did in the slowest.
 
 For tests that compare how long a crossing takes to its kill under different circumstances, in turns: what the
 machine does beside them is then the same for all.
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.lab.crossing import RATES, prepared_hog
-from reactor.lab.hog import HogTimes, hog
-from reactor.lab.measure import about, summary
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.allocator import HogTimes, hog
+from reactor.testbed.crossing import RATES, about, prepared_hog, summary
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 
 SECONDS: Final = float(os.environ.get("REACTOR_CHAOS_SECONDS", "20"))

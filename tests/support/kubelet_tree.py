@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 
 OTHER, HOG = "0e4a3c0a-1111-4222-8333-0123456789ab", "0e4a3c0a-2222-4222-8333-0123456789ab"
 

@@ -17,8 +17,8 @@ from reactor.kernel.bpf.libbpf import LIBRARY
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import parse_field
-from reactor.lab.tool import compiled_tool
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.allocator import compiled_tool
+from reactor.testbed.virtual_node import VirtualNode
 
 V1_ROOT = Path("/sys/fs/cgroup/memory")
 
@@ -50,7 +50,7 @@ def cgroup_tree() -> CgroupTree:
 
 
 def allocator() -> Path:
-    """Return the laboratory's compiled tool; see reactor.lab.tool."""
+    """Return the laboratory's compiled tool; see reactor.testbed.allocator."""
     try:
         return compiled_tool()
     except ReactorError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from reactor.lab.virtual_node import ended_by_signals
+from reactor.testbed.virtual_node import ended_by_signals
 from tests.survival.heat import Case, Condition, Hog, Outcome, Scores, run_heat
 
 _COUNTS: Final = ("heats", "innocents", "by_guard", "most", "died", "not_over")

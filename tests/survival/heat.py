@@ -18,7 +18,7 @@ from typing import Final
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import KernelFile
-from reactor.lab.virtual_node import VirtualNode
+from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.survival.oracle import MIB, DrawnPod, draw, innocents_among
 

@@ -157,6 +157,28 @@ def test_where_results_go_may_stand_before_the_race_or_after_it(arguments: list[
     assert Path("/there") == _parser().parse_args(arguments).results
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["bench"], "reactor bench"),
+        (["bench", "race"], "reactor bench race"),
+        (["simulate", "--benchmark"], "reactor simulate --benchmark"),
+    ],
+)
+def test_an_installed_package_says_that_the_benchmarks_are_part_of_a_checkout(
+    arguments: list[str], command: str, monkeypatch, capsys
+) -> None:
+    monkeypatch.setitem(sys.modules, "bench", None)
+    for name in [name for name in sys.modules if name.startswith("bench.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert 2 == ended.value.code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{command}: part of a checkout")
+
+
 def test_an_invalid_configuration_is_no_reason_not_to_ask_the_daemon(tmp_path, capsys):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(f"evictionHard: {{memory.available: 100Xi}}\nreactor: {{socket: {tmp_path}/s.sock}}\n")

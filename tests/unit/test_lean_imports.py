@@ -98,7 +98,7 @@ def test_the_command_lets_go_of_what_reads_configurations_before_it_imports_the_
         f"""
 import gc, sys
 from pathlib import Path
-from reactor.commands.run import _READS_CONFIGURATIONS, _start
+from reactor.commands.daemon import _READS_CONFIGURATIONS, _start
 from reactor.lean_imports import passing
 with passing(_READS_CONFIGURATIONS):
     start = _start(Path({str(config)!r}), None)

@@ -125,12 +125,13 @@ class Machine:
             return False
 
     def install(self, wheels: Path) -> None:
-        """Install the wheel and what it needs, from this directory alone, and put the tests beside it."""
+        """Install the wheel and what it needs, from this directory alone; the tests and `bench` beside it."""
         started = time.monotonic()
         log = self._fresh_log("install.log")
         self._expect(f"sudo mkdir -p {GUEST}", log)
         for source, directory in (
             (wheels, "wheels"),
+            (ROOT / "bench", "checkout-only/bench"),
             (ROOT / "tests/vm/guest", "tests"),
             (ROOT / "tests/support", "tests/support"),
             (ROOT / "tests/disk/quotas", "tests/quotas"),
@@ -243,7 +244,7 @@ class Machine:
         self._expect(script, self._fresh_log("swap.log"))
 
     def measure(self, arguments: Sequence[str], kept: str) -> Result:
-        """Have `reactor bench` measure in it, with the wheel alone; the figures are kept beside the logs."""
+        """Have `reactor bench` measure the installed wheel in it; the figures are kept beside the logs."""
         started = time.monotonic()
         log = self._fresh_log("bench.log")
         limited = ["timeout", "--signal=INT", f"--kill-after={_INTERRUPTED_SECONDS}", str(_BENCH_SECONDS)]

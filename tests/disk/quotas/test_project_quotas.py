@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.disk import LooksHere
 from reactor.disks.usage import DiskUsage
 from reactor.kernel.quota import project_of, project_usage
-from reactor.lab.bench_disk import LooksHere
 from reactor.link.orders import CountedPlace
 from reactor.model.pods import FilesystemUsage
 from tests.support.mounting import mounted

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.simulate import recording
 from reactor.cli import main
 from reactor.config.documents import load_document
 from reactor.errors import ConfigError
-from reactor.simulate.benchmark import recording
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario, eviction_settings, scenario_from_text
 from reactor.simulate.sweep.axes import axes_of, combinations, configured

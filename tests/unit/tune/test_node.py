@@ -7,8 +7,8 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import parse_swap
-from reactor.lab.calm import memory_pressure_percent
 from reactor.model.settings import Settings
+from reactor.testbed.crossing import memory_pressure_percent
 from reactor.tune.node import check_calm, facts, huge_pages, watermarks_bytes
 
 MIB = 1 << 20

@@ -3,9 +3,9 @@ import pytest
 from reactor.config import settings_from_text
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.crossing import LEVEL_BYTES, Run
-from reactor.lab.hog import MIB, HogTimes
 from reactor.model.settings import Settings
+from reactor.testbed.allocator import MIB, HogTimes
+from reactor.testbed.crossing import LEVEL_BYTES, Run
 from reactor.tune import reactions
 from reactor.tune.measured import AS_CONFIGURED
 from reactor.tune.reactions import BRAKED, BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways

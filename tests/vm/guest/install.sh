@@ -16,3 +16,5 @@ if ! cmp --silent wheels/digest venv/digest; then
   cp wheels/digest venv/digest
 fi
 install --no-deps --force-reinstall wheels/node_reactor-*.whl
+# The benchmarks are in no wheel: they are imported from beside it.
+echo "$PWD/checkout-only" >"$(echo venv/lib/python3*/site-packages)/bench.pth"

@@ -26,9 +26,8 @@ from warranting import Node
 from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.bpf.records import Level, RecordKind
 from reactor.kernel.bpf.warrants import WarrantProbe
-from reactor.lab.crossing import busy_cpus
-from reactor.lab.measure import summary
-from reactor.lab.tool import Record, compiled_tool
+from reactor.testbed.allocator import Record, compiled_tool
+from reactor.testbed.crossing import busy_cpus, summary
 
 _BEFORE_MIB: Final = 16  # that the allocator takes before it crosses
 _TAKES_MIB: Final = 96
@@ -58,7 +57,7 @@ class Course:
         self._node = node
         self._directory = directory
         self._allocator = compiled_tool()
-        self._floor = compiled_tool("floor")
+        self._floor = compiled_tool("floor", "bench")
 
     def by_the_kernel(self) -> Crossing:
         """Have a warrant served."""

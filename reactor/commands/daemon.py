@@ -1,0 +1,224 @@
+"""Commands that run on a node or clean it up: `reactor run`, `managed-oom`, `notify`, `clean`, `cluster`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from reactor.commands.arguments import (
+    DEFAULT_CONFIG,
+    Commands,
+    add_command,
+    add_config,
+    add_config_dir,
+    warn_of,
+)
+from reactor.errors import ConfigError, ReactorError
+from reactor.text import printable
+
+if TYPE_CHECKING:
+    from reactor.model.settings import Settings
+    from reactor.model.start import Start
+
+
+# 3 MiB, which the guard's own modules then take: a configuration is read once, and again at a reload.
+_READS_CONFIGURATIONS: Final = ("reactor.guard.start", "reactor.config", "ruamel")
+
+
+def add_run(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "run", _run, "guard this node", "reactor run --config /etc/reactor/config.yaml"
+    )
+    add_config(command, default=DEFAULT_CONFIG)
+    add_config_dir(command)
+    command.add_argument(
+        "--dry-run", action="store_true", help="decide and journal, but never reclaim or kill"
+    )
+    command.add_argument(
+        "--stand-by",
+        action="store_true",
+        help="if a daemon already guards this node, wait and take over when it ends",
+    )
+
+
+def add_managed_oom(commands: Commands) -> None:
+    """Declare `reactor managed-oom`."""
+    add_command(
+        commands,
+        "managed-oom",
+        _managed_oom,
+        "internal: systemd runs it as systemd-oomd.service, to receive what units set by ManagedOOM…=",
+        "reactor managed-oom",
+    )
+
+
+def _managed_oom(_: argparse.Namespace) -> int:
+    from reactor.managed_oom.__main__ import main
+
+    return main()
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Blocked from here until the daemon receives them itself, so that none is answered by a default that
+    # ends the process halfway: SIGHUP's would, while the modules below are being imported.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
+    from reactor.lean_imports import UNUSED, passing, postpone
+
+    postpone(UNUSED)
+    with passing(_READS_CONFIGURATIONS):
+        start = _start(options.config, options.config_dir)
+    import trio
+
+    from reactor.guard.run import run
+    from reactor.tell.log import log_to_stderr
+
+    warn_of(start.settings)
+    settings = dataclasses.replace(start.settings, stand_by=options.stand_by)
+    log = log_to_stderr()
+    try:
+        trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config, start=start))
+    finally:
+        log.close()
+    return 0
+
+
+def _start(config: Path, config_dir: Path | None) -> Start:
+    from reactor.guard.start import configuration_to_start_with
+
+    return configuration_to_start_with(config, config_dir)
+
+
+def add_clean(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands,
+        "clean",
+        _clean,
+        "restore what a killed daemon has left: oom_score_adj of processes, freezers and limits of pods",
+        "reactor clean --config /etc/reactor/config.yaml",
+    )
+    add_config(command, default=DEFAULT_CONFIG)
+    add_config_dir(command)
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from reactor.guard.leftovers import LEFTOVERS
+    from reactor.guard.single_instance_lock import is_guarded
+
+    settings = _settings_or_defaults(options)
+    if is_guarded(Path(settings.state_path)):
+        raise ReactorError("a daemon guards this node: what another has left it has restored at its start")
+    status = 0
+    lines: list[str] = []
+    for what, restore in LEFTOVERS:
+        try:
+            lines += restore(settings)
+        except (ReactorError, OSError, ValueError) as error:
+            print(f"reactor: {what}: {printable(str(error))}", file=sys.stderr)
+            status = 1
+    for line in lines:
+        print(line)
+    if not lines and status == 0:
+        print("nothing was left")
+    return status
+
+
+def _settings_or_defaults(options: argparse.Namespace) -> Settings:
+    """Return the configuration's settings, the defaults where it can't be had: it may be what is wrong."""
+    from reactor.config import load_settings
+    from reactor.model.settings import Settings
+
+    try:
+        return load_settings(options.config, options.config_dir)
+    except (ConfigError, OSError) as error:
+        settings = Settings()
+        print(f"reactor: {printable(str(error))}; looking beside {settings.state_path}", file=sys.stderr)
+        return settings
+
+
+def add_notify(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands,
+        "notify",
+        _notify,
+        "try the notifications: send a test by the webhook, the commands and all else that is configured",
+        "sudo reactor notify --test",
+    )
+    command.add_argument("--test", action="store_true", required=True, help="send one test event by each way")
+    command.add_argument(
+        "--config", metavar="FILE", type=Path, default=DEFAULT_CONFIG, help=f"whose ways ({DEFAULT_CONFIG})"
+    )
+    add_config_dir(command)
+
+
+def _notify(options: argparse.Namespace) -> int:
+    import time
+
+    import trio
+
+    from reactor.config.settings import load_configuration
+    from reactor.guard.wording import instant
+    from reactor.steward.notifications import send_trial
+
+    settings = load_configuration(options.config, options.config_dir, may_run_commands=True).settings
+    results = trio.run(send_trial, settings, instant(time.time()))
+    for name, problem in results:
+        if problem is None:
+            print(f"{printable(name)}: sent")
+        else:
+            print(f"reactor: {printable(name)}: {printable(problem)}", file=sys.stderr)
+    if not results:
+        print(f"reactor: {options.config}: no webhook and no command is configured", file=sys.stderr)
+    return 0 if results and all(problem is None for _, problem in results) else 1
+
+
+_CLUSTER_EXAMPLE = "reactor cluster clean --all --kubeconfig ~/.kube/config"
+
+
+def add_cluster(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(commands, "cluster", None, "work on a cluster's nodes", _CLUSTER_EXAMPLE)
+    clean = add_command(
+        command.add_subparsers(metavar="COMMAND", required=True),
+        "clean",
+        _clean_cluster,
+        "remove the taints and conditions that a reactor which is gone has left on nodes",
+        _CLUSTER_EXAMPLE,
+    )
+    nodes = clean.add_mutually_exclusive_group(required=True)
+    nodes.add_argument("--all", action="store_true", help="every node of the cluster")
+    nodes.add_argument("--node", metavar="NAME", action="append", help="this node; may be repeated")
+    clean.add_argument(
+        "--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: its service account)"
+    )
+
+
+def _clean_cluster(options: argparse.Namespace) -> int:
+    import trio
+
+    return trio.run(_cluster_cleaned, options.kubeconfig, None if options.all else options.node)
+
+
+async def _cluster_cleaned(kubeconfig: str | None, nodes: list[str] | None) -> int:
+    """Print what was done on each node; 1 where something is left."""
+    from reactor.cluster.cleaning import clean
+    from reactor.kube.client import ApiClient
+    from reactor.kube.credentials import credentials_of
+    from reactor.text import printable
+
+    client = ApiClient(credentials_of(kubeconfig))
+    status = 0
+    try:
+        async for cleaned in clean(client, nodes):
+            print(printable(str(cleaned)), flush=True)
+            status = status if cleaned.problem is None else 1
+    finally:
+        client.close()
+    return status

@@ -1,0 +1,252 @@
+"""Commands that work in a virtual node: `reactor demo`, `tune`, `bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from reactor.commands.arguments import (
+    DEFAULT_CONFIG,
+    Commands,
+    add_command,
+    add_config,
+    add_config_dir,
+    from_checkout,
+    positive_seconds,
+)
+
+
+def add_tune(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands,
+        "tune",
+        _tune,
+        "measure this node in a virtual one, and recommend its memory thresholds with the reasons (root)",
+        "sudo reactor tune --config /etc/reactor/config.yaml --journal /var/log/reactor/journal.jsonl",
+    )
+    add_config(command, default=None)
+    add_config_dir(command)
+    command.add_argument(
+        "--journal",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a journal to learn from, with the files it was rotated into; may be given again",
+    )
+    command.add_argument(
+        "--minutes", type=positive_seconds, default=5.0, help="how long to measure, at the most (5)"
+    )
+    command.add_argument(
+        "--results",
+        metavar="DIRECTORY",
+        type=Path,
+        default=Path("tune-results"),
+        help="where measurements, configuration and report go (tune-results)",
+    )
+    command.add_argument(
+        "--from", dest="stored", metavar="FILE", type=Path, help="use this measured.json instead of measuring"
+    )
+    command.add_argument(
+        "--loads", metavar="NAMES", default="idle,busy", help="what else the CPUs do: idle, busy (idle,busy)"
+    )
+    command.add_argument("--pods", metavar="N", type=_pods, default=10, help="pods on the virtual node (10)")
+    command.add_argument(
+        "--assume",
+        choices=("one", "huge", "all", "seen"),
+        default="one",
+        help="the fastest credible allocator: one process, one with huge pages, one a CPU, "
+        "or the fastest in the journals (one)",
+    )
+    command.add_argument(
+        "--victim", metavar="SIZE", type=_size, help="the largest pod's memory, such as 4Gi (what is known)"
+    )
+    command.add_argument(
+        "--reserve", metavar="SIZE", type=_size, help="what must stay free, such as 200Mi (what is needed)"
+    )
+
+
+def _pods(text: str) -> int:
+    """Return a number of pods, of which one is the hog. Raises ValueError, which argparse reports."""
+    pods = int(text)
+    if not 1 <= pods <= 1000:
+        raise ValueError(text)
+    return pods
+
+
+def _size(text: str) -> int:
+    """Return bytes. Raises ArgumentTypeError."""
+    from reactor.model.quantity import ACCEPTED, parse_quantity
+
+    try:
+        size_bytes = parse_quantity(text).value
+    except ValueError:
+        size_bytes = 0
+    if size_bytes <= 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {ACCEPTED}")
+    return size_bytes
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from reactor.tune import TuneOptions, tune
+    from reactor.tune.cases import Assume
+    from reactor.tune.model import Assumptions
+    from reactor.tune.reactions import loads_named
+
+    return tune(
+        TuneOptions(
+            config=options.config or (None if options.config_dir is None else DEFAULT_CONFIG),
+            config_dir=options.config_dir,
+            journals=tuple(options.journal),
+            results=options.results,
+            minutes=options.minutes,
+            loads=loads_named(options.loads),
+            pods=options.pods,
+            stored=options.stored,
+            assumptions=Assumptions(
+                assume=Assume(options.assume), victim_bytes=options.victim, reserve_bytes=options.reserve
+            ),
+        )
+    )
+
+
+_RESULTS = Path("bench-results")
+
+
+def add_demo(commands: Commands) -> None:
+    """Declare `reactor demo`."""
+    add_command(commands, "demo", _demo, "watch a memory hog being evicted (root)", "sudo reactor demo")
+
+
+def _demo(_: argparse.Namespace) -> int:
+    from reactor.testbed.demo import demo
+
+    return demo()
+
+
+def add_bench(commands: Commands) -> None:
+    """Declare `reactor bench`."""
+    command = add_command(
+        commands, "bench", _bench, "measure this machine (root)", "sudo reactor bench --runs 30"
+    )
+    command.add_argument(
+        "--results", metavar="DIRECTORY", type=Path, help="where the JSON goes (bench-results)"
+    )
+    command.add_argument("--runs", type=_positive_count, default=30, help="evictions for each figure (30)")
+    command.add_argument(
+        "--by-source",
+        action="store_true",
+        help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
+    )
+    command.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
+    command.add_argument(
+        "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
+    )
+    command.add_argument(
+        "--baseline",
+        metavar="FILE",
+        type=Path,
+        default=Path("docs/figures/baseline.json"),
+        help="what to compare with, in multiples of the C floor (docs/figures/baseline.json)",
+    )
+    command.add_argument(
+        "--update-baseline", action="store_true", help="make this run the baseline for its kind of machine"
+    )
+    command.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
+    _add_race(command.add_subparsers(metavar="[race]", required=False))
+
+
+def _add_race(commands: Commands) -> None:
+    race = add_command(
+        commands,
+        "race",
+        _race,
+        "the reactor beside earlyoom, nohang, oomd, pollers and the floors, in turns (root)",
+        "sudo reactor bench race --rounds 5 --courses step,ramp-1000",
+    )
+    race.add_argument(
+        "--results",
+        metavar="DIRECTORY",
+        type=Path,
+        default=argparse.SUPPRESS,  # as `reactor bench --results` has it
+        help="where the JSON and the HTML report go (bench-results; with --render: beside the JSON)",
+    )
+    race.add_argument("--rounds", type=_positive_count, default=3, help="turns of each contestant (3)")
+    race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
+    race.add_argument("--full", action="store_true", help="every course and every source, which takes hours")
+    race.add_argument(
+        "--courses", metavar="NAMES", type=_names, default=(), help="only these, such as step,ramp-max-busy"
+    )
+    race.add_argument(
+        "--only",
+        metavar="NAMES",
+        type=_names,
+        default=(),
+        help="only these contestants, such as earlyoom,c-floor",
+    )
+    race.add_argument("--skip", metavar="NAMES", type=_names, default=(), help="not these contestants")
+    race.add_argument(
+        "--peers",
+        metavar="DIRECTORY",
+        type=Path,
+        help="where the peers' packages are unpacked (what is installed)",
+    )
+    race.add_argument("--seed", type=int, help="for the turns and pauses of an earlier race")
+    race.add_argument(
+        "--render", metavar="FILE.json", type=Path, help="instead: print a stored result and write its report"
+    )
+    race.add_argument(
+        "--plot",
+        metavar="FILE.svg",
+        type=Path,
+        help="with --render: also one plot, for a document that shows it",
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _positive_count(text: str) -> int:
+    """Return a number from 1 on. Raises ValueError, which argparse reports."""
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def _race(options: argparse.Namespace) -> int:
+    with from_checkout("reactor bench race"):
+        from bench.race.command import Wanted, race, render
+    if options.render is not None:
+        return render(options.render, options.plot, options.results)
+    return race(
+        Wanted(
+            results=options.results or _RESULTS,
+            rounds=options.rounds,
+            heats_a_turn=options.heats,
+            full=options.full,
+            courses=options.courses,
+            only=options.only,
+            skip=options.skip,
+            peers=options.peers,
+            seed=options.seed,
+        )
+    )
+
+
+def _bench(options: argparse.Namespace) -> int:
+    with from_checkout("reactor bench"):
+        from bench.figures import bench, bench_by_source
+    if options.by_source:
+        return bench_by_source(
+            options.results or _RESULTS, rounds=options.rounds, skip=options.skip.split(",")
+        )
+    return bench(
+        options.results or _RESULTS,
+        runs=options.runs,
+        idle_seconds=options.idle_seconds,
+        baseline=options.baseline,
+        is_update=options.update_baseline,
+    )
