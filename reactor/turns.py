@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -16,3 +16,14 @@ def without_pause(turns: Generator[None, None, Found]) -> Found:
         except StopIteration as over:
             found: Found = over.value
             return found
+
+
+async def with_pauses(turns: Generator[None, None, Found], pause: Callable[[], Awaitable[None]]) -> Found:
+    """Return what the work comes to, with a pause after each turn."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as over:
+            found: Found = over.value
+            return found
+        await pause()

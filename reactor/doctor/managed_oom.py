@@ -14,8 +14,7 @@ from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomError, read_
 from reactor.model.managed_oom import ManagedOomReport
 from reactor.model.pod_parents import PodParent
 from reactor.model.settings import Settings, SystemdOomd
-from reactor.policy.managed_oom import refused_because
-from reactor.workloads.oomd_conf import oomd_defaults
+from reactor.rules.managed import oomd_defaults, refused_because
 
 _KEY: Final = "reactor.systemdOomd"
 _UNIT: Final = "/system.slice/systemd-oomd.service"

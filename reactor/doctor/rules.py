@@ -14,8 +14,8 @@ from reactor.kernel.psi import PRESSURE
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings
-from reactor.observe.rules import RuleObserver
 from reactor.policy.rules import is_at_or_below
+from reactor.rules.observe import RuleObserver
 from reactor.turns import without_pause
 from reactor.workloads.search import Selected, find_selected
 

@@ -40,7 +40,8 @@ from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim, SoftReclaim
 from reactor.model.oom import OomKill
 from reactor.model.pod_parents import fences
-from reactor.model.rules import RuleAction
+from reactor.model.pods import Pod
+from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import (
     BrakeMode,
     KernelKill,
@@ -71,9 +72,9 @@ from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
 from reactor.workloads.pods import Workloads
 
 if TYPE_CHECKING:
-    from reactor.guard.managed_oom import ManagedOomRules
     from reactor.guard.rule_reclaiming import RuleReclaiming
-    from reactor.guard.rules import RuleWatch
+    from reactor.rules.managed import ManagedOomRules
+    from reactor.rules.watch import RuleWatch
 
 _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
@@ -222,7 +223,8 @@ class Generation:
             self.wakes,
         )
         self._oom_scores = self._oom_scores_of(tree, workloads, known, oom_order)
-        self.rules = _rule_watch(tree, settings, self.passes, self.board, clock_seconds)
+        self._firings = RuleFirings(self.passes)
+        self.rules = _rule_watch(tree, settings, self._firings, known.rules_acted, self.board, clock_seconds)
         self._rule_reclaim = _rule_reclaiming(tree, settings)
         if self._rule_reclaim is not None:
             supervisor.expect(_RULE_RECLAIMS)
@@ -310,8 +312,7 @@ class Generation:
                 on_pass(self.passes.make(()))
                 await nursery.start(self._memory.run)
                 await nursery.start(self._processes.run)
-                if self.rules is not None:
-                    self.rules.on_pass = partial(self._by_rule, nursery, on_pass)
+                self._firings.on_pass = partial(self._by_rule, nursery, on_pass)
                 self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
                 nursery.start_soon(self._loop, nursery, on_pass)
                 # No crossing waits for the parts: the kernel may take seconds to check one's programs.
@@ -610,25 +611,46 @@ class Generation:
         }
 
 
+class RuleFirings:
+    """Has passes do what rules ask for; `on_pass` takes the records."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.on_pass: OnPass = lambda _: None
+        self.usage_of = passes.usage_of
+        self.why_waits = passes.why_waits
+        self._passes = passes
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        """Return the pods of the node."""
+        return self._passes.known.pods
+
+    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> bool:
+        """Do it and record it; return whether the rule acted, and is not waiting for something."""
+        record = self._passes.fire(firing, amounts)
+        self.on_pass(record)
+        return not record.decision.waits
+
+
 def _rule_watch(
     tree: CgroupTree,
     settings: Settings,
-    passes: Passes,
+    firings: RuleFirings,
+    acted: dict[str, Acts],
     board: SourceBoard,
     clock_seconds: Callable[[], float],
 ) -> RuleWatch | None:
     """Return what observes the operator's rules, imported only where there are any: most nodes have none."""
     if not settings.rules and settings.systemd_oomd is SystemdOomd.IGNORE:
         return None
-    from reactor.guard.rules import RuleWatch  # noqa: PLC0415
+    from reactor.rules.watch import RuleWatch  # noqa: PLC0415
 
     triggers = None
     if settings.sources.psi:
-        from reactor.sources.rule_pressure import RulePressure  # noqa: PLC0415
+        from reactor.rules.pressure import RulePressure  # noqa: PLC0415
 
         triggers = RulePressure(board)
-    acted = passes.known.rules_acted
-    return RuleWatch(tree, settings.rules, passes, acted, clock_seconds=clock_seconds, triggers=triggers)
+    return RuleWatch(tree, settings.rules, firings, acted, clock_seconds=clock_seconds, triggers=triggers)
 
 
 def _rule_reclaiming(tree: CgroupTree, settings: Settings) -> RuleReclaiming | None:
@@ -647,9 +669,9 @@ def _managed_oom(
     """Return what adds the rules of systemd's units, imported only where they count."""
     if rules is None or settings.systemd_oomd is SystemdOomd.IGNORE:
         return None
-    from reactor.guard.managed_oom import ManagedOomRules  # noqa: PLC0415
+    from reactor.rules.managed import ManagedOomRules  # noqa: PLC0415
 
-    return ManagedOomRules(rules, settings.pod_parents, clock_seconds=clock_seconds)
+    return ManagedOomRules(rules.add, settings.pod_parents, clock_seconds=clock_seconds)
 
 
 def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:

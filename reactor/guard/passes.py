@@ -31,7 +31,7 @@ from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, 
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.processes import ProcessMemory
-from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
+from reactor.model.rules import EVICTING, Acts, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -61,7 +61,7 @@ from reactor.policy.process_victims import (
     landed_process,
     record_process_eviction,
 )
-from reactor.policy.rules import Acts, decide_firing, may_reclaim, waits_because
+from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns, with_left
 

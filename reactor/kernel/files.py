@@ -98,7 +98,7 @@ def read_file(path: Path | str) -> bytes:
         os.close(fd)
 
 
-def read_value(path: Path | str) -> bytes:
+def read_value(path: Path | str, most_bytes: int = _VALUE_BYTES) -> bytes:
     """Return the content of a kernel file that holds one number or word, by one read.
 
     The kernel hands such a file out in one piece: `read_file` would ask once more for its end. Raises OSError
@@ -107,7 +107,7 @@ def read_value(path: Path | str) -> bytes:
     name = os.fspath(path)
     fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return os.read(fd, _VALUE_BYTES)
+        return os.read(fd, most_bytes)
     except OSError as error:
         raise with_path(error, name) from None
     finally:

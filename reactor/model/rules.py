@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -199,3 +200,7 @@ class Acted(NamedTuple):
 
     at_seconds: float
     unhelpful: int = 0
+
+
+Acts = Mapping[str, Acted]
+"""How a rule acted last for each cgroup."""

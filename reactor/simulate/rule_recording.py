@@ -13,7 +13,7 @@ from reactor.kernel.psi import PRESSURE
 from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
 from reactor.model.rules import Measure, Metric, RankedBy, Rule
-from reactor.observe.rules import RuleObserver
+from reactor.rules.observe import RuleObserver
 from reactor.simulate.rule_numbers import metrics_to_record
 from reactor.turns import without_pause
 from reactor.workloads.search import find_selected

@@ -13,19 +13,10 @@ from typing import Any
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
-from reactor.model.rules import Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.policy.rules import (
-    Acts,
-    Sample,
-    Standing,
-    after_acting,
-    decide_firing,
-    due,
-    hit_by,
-    observed,
-    why_not,
-)
+from reactor.policy.rules import decide_firing, hit_by
+from reactor.rules.policy import Sample, Standing, after_acting, due, observed, why_not
 
 Numbers = Mapping[str, Mapping[Metric, float]]
 

@@ -15,6 +15,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
+from reactor.turns import with_pauses
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.search import matches_of
 
@@ -75,13 +76,7 @@ class Workloads:
         """
         if self._directory is not None:
             await self._reading.ask()
-        turns = self._cgroups.turns()
-        while True:
-            try:
-                next(turns)
-            except StopIteration as over:
-                return self._with_specs(over.value)
-            await trio.lowlevel.checkpoint()
+        return self._with_specs(await with_pauses(self._cgroups.turns(), trio.lowlevel.checkpoint))
 
     def specified(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return which of these pods a manifest describes."""

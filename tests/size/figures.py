@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 ROOT: Final = Path(reactor.__file__).parent
 CORE: Final = (
     *("guard", "policy", "model", "act", "sources", "observe", "workloads", "brake", "link", "reclaim"),
-    *("managed_oom", "podman", "shutdown"),
+    *("managed_oom", "podman", "shutdown", "warrants", "oom_scores", "rules"),
 )
 FEATURES_OF_GUARD: Final = ("guard", "warrants", "oom_scores", "rules")
 SPINE: Final = ("guard", "policy", "sources", "observe", "act", "model")

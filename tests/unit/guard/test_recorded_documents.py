@@ -47,8 +47,8 @@ from tests.unit.guard.test_metrics_promtool import reading
 from tests.unit.guard.test_node_shutdown import PREPARING, _pod
 from tests.unit.guard.test_node_shutdown import Node as ShuttingDown
 from tests.unit.guard.test_recorder import FakeJournal
-from tests.unit.guard.test_rules import make_rule, watched  # noqa: F401 - fixtures
 from tests.unit.guard.test_warrants import setting  # noqa: F401 - a fixture
+from tests.unit.rules.test_watch import make_rule, watched  # noqa: F401 - fixtures
 
 SOURCES = (
     SourceState(name="ticker", health=SourceHealth.ARMED, wakes=2),

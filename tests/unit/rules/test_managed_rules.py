@@ -9,9 +9,10 @@ import pytest
 
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaults
 from reactor.model.pod_parents import PodParent
-from reactor.model.rules import Acted, Rule, RuleAction
-from reactor.policy.managed_oom import managed_rules, refused_because, rule_name
-from reactor.policy.rules import Acts, Extremes, Standing, due, hit_by, resting_seconds, why_not
+from reactor.model.rules import Acted, Acts, Rule, RuleAction
+from reactor.policy.rules import hit_by
+from reactor.rules.managed import managed_rules, refused_because, rule_name
+from reactor.rules.policy import Extremes, Standing, due, resting_seconds, why_not
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE = ManagedOomKind

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
-from reactor.guard.passes import Passes
-from reactor.guard.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import (
+    Acts,
     Condition,
     Firing,
     Measure,
@@ -35,21 +35,21 @@ from reactor.model.rules import (
     Rule,
     RuleAction,
 )
-from reactor.observe.rules import RuleObserver, share_of_machine
-from reactor.policy.rules import (
-    Acts,
+from reactor.policy.rules import hit_by
+from reactor.rules.observe import RuleObserver, share_of_machine
+from reactor.rules.policy import (
     Sample,
     Standing,
     after_acting,
     cooldown_left_seconds,
     due,
-    hit_by,
     last_acted,
     observed,
     why_not,
 )
-from reactor.sources.rule_pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
+from reactor.rules.pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
 from reactor.text import printable
+from reactor.turns import with_pauses
 from reactor.workloads.search import Selected, find_selected
 
 _TICK_SECONDS: Final = 1.0
@@ -129,13 +129,30 @@ class _Group:
         for standings in self.standings.values():
             standings.pop(cgroup, None)
 
-    def stirring(self) -> list[str]:
+    def active_cgroups(self) -> list[str]:
         """Return the cgroups in which a rule's conditions hold, or a counter grows."""
         return list({cgroup: None for standings in self.standings.values() for cgroup in standings})
 
 
+class Acting(Protocol):
+    """Does what a rule asks for, and knows whom that may hit."""
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        """Return the pods of the node."""
+
+    def usage_of(self, uid: str) -> PodUsage | None:
+        """Return what a pod uses of memory now, None if it is gone."""
+
+    def why_waits(self, firing: Firing) -> str | None:
+        """Return why a rule that is due can't act yet, None if it can."""
+
+    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> bool:
+        """Do it and record it; return whether the rule acted, and is not waiting for something."""
+
+
 class RuleWatch:
-    """Observes what the rules are for, and has `passes` do what they ask for; `on_pass` takes the records.
+    """Observes what the rules are for, and has `guard` do what they ask for.
 
     `acted`, by the rules' names, outlives it: a reload ends no cool-down. `worked_seconds` is the CPU time
     that the thread has taken. `triggers` tell of stalls as they happen, None: the clock alone does.
@@ -145,7 +162,7 @@ class RuleWatch:
         self,
         tree: CgroupTree,
         rules: Iterable[Rule],
-        passes: Passes,
+        guard: Acting,
         acted: dict[str, Acts],
         *,
         observer: RuleObserver | None = None,
@@ -155,7 +172,7 @@ class RuleWatch:
     ) -> None:
         self._triggers = triggers
         self._tree = tree
-        self._passes = passes
+        self._guard = guard
         self._acted = acted
         self._clock_seconds = clock_seconds
         self._worked_seconds = worked_seconds
@@ -172,7 +189,6 @@ class RuleWatch:
         self._told: dict[str, tuple[str, float]] = {}
         self._turn_began_seconds = 0.0
         self._turn_cost_seconds = 0.0
-        self.on_pass: OnPass = lambda _: None
         for what, why in self.problems.items():
             _LOG.warning("%s: %s", what, why)
 
@@ -329,9 +345,10 @@ class RuleWatch:
                 await self._observe_all(group, group.selected, is_round=True)
                 self._next_round(group)
             elif any(group.standings.values()) and now_seconds >= group.stirring_due_seconds:
-                await self._observe_all(group, group.stirring())
-                pace_seconds = self._turn_cost() / self._share(group, _SHARE_UNDER_PRESSURE)
-                pause_seconds = min(_LONGEST_STIRRING_SECONDS, max(_TICK_SECONDS, pace_seconds))
+                await self._observe_all(group, group.active_cgroups())
+                pause_seconds = self._pause_seconds(
+                    group, _SHARE_UNDER_PRESSURE, most_seconds=_LONGEST_STIRRING_SECONDS
+                )
                 group.stirring_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
             elif not is_open and self._is_found_at_rest(group, now_seconds):
                 await self._find(group)
@@ -393,13 +410,7 @@ class RuleWatch:
         """Find the cgroups of a group; when it is done again follows from what that has cost."""
         problems: dict[str, str] = {}
         finding = find_selected(self._tree, group.selectors, problems)
-        while True:
-            try:
-                next(finding)
-            except StopIteration as over:
-                selected: Mapping[str, Selected] = over.value
-                break
-            await self._give_way()
+        selected = await with_pauses(finding, self._give_way)
         for cgroup, one in group.selected.items():
             if selected.get(cgroup) != one:
                 group.forget(cgroup)
@@ -410,18 +421,22 @@ class RuleWatch:
         # While tasks wait for memory a process that has just been started is often what they wait for.
         is_pressed = group.resource is PressureResource.MEMORY
         least_seconds = _TICK_SECONDS if is_pressed else _FIND_SECONDS
-        share = self._share(group, _SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING)
-        pause_seconds = self._paced(max(least_seconds, self._turn_cost() / share))
+        share = _SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING
+        pause_seconds = self._pause_seconds(group, share, least_seconds=least_seconds)
         group.find_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
         self._begin_turn()
 
-    def _share(self, group: _Group, of_a_cpu: float) -> float:
-        """Return what one of the groups may take."""
-        return of_a_cpu * _part(group, self._groups)
-
-    @staticmethod
-    def _paced(wanted_seconds: float) -> float:
-        return min(_LONGEST_SECONDS, max(_TICK_SECONDS, wanted_seconds))
+    def _pause_seconds(
+        self,
+        group: _Group,
+        of_a_cpu: float,
+        *,
+        least_seconds: float = _TICK_SECONDS,
+        most_seconds: float = _LONGEST_SECONDS,
+    ) -> float:
+        """Return the pause by which the turn just made takes no more than the group's part of a CPU."""
+        share = of_a_cpu * _part(group, self._groups)
+        return min(most_seconds, max(least_seconds, self._turn_cost() / share))
 
     async def _observe_all(self, group: _Group, cgroups: Iterable[str], *, is_round: bool = False) -> None:
         if is_round:
@@ -439,7 +454,9 @@ class RuleWatch:
         is_stirring = any(cgroup in standings for standings in group.standings.values())
         values = self._observer.read(cgroup, selected.directory, group.required)
         group.note_peaks(values)
-        if not is_stirring and not all(_is_past(group.floors, *one) for one in values.items()):
+        if not is_stirring and not all(
+            value is not None and value >= group.floors[one] for one, value in values.items()
+        ):
             return  # no rule holds without these
         others = [metric for metric in group.metrics if metric not in values]
         values |= self._observer.read(cgroup, selected.directory, others)
@@ -473,8 +490,8 @@ class RuleWatch:
     def _next_round(self, group: _Group) -> None:
         """Say when all of a group's cgroups are observed again, by what that has cost now."""
         under_pressure = group.resource is PressureResource.MEMORY
-        share = self._share(group, _SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST)
-        group.every_seconds = self._paced(self._turn_cost() / share)
+        share = _SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST
+        group.every_seconds = self._pause_seconds(group, share)
         # A little less, for a tick that comes early by its own duration.
         group.due_seconds = self._clock_seconds() + group.every_seconds - _TICK_SECONDS / 2
 
@@ -487,7 +504,7 @@ class RuleWatch:
         if firing is None:
             return
         waits_for = (firing.cgroup, firing.since_seconds)
-        if self._told.get(rule.name) == waits_for and self._passes.why_waits(firing):
+        if self._told.get(rule.name) == waits_for and self._guard.why_waits(firing):
             return  # that it waits was said
         amounts = await self._amounts_since(rule, firing.cgroup)
         selected = group.selected.get(firing.cgroup)
@@ -498,14 +515,12 @@ class RuleWatch:
         firing = self._due(rule, standings)
         if firing is None or firing.cgroup != selected.cgroup:
             return
-        record = self._passes.fire(firing, amounts)
-        if record.decision.waits:
-            self._told[rule.name] = waits_for
-        else:
+        if self._guard.fire(firing, amounts):
             self._acted[rule.name] = after_acting(firing, self._acts(rule))
             standings.pop(firing.cgroup, None)
             self._told.pop(rule.name, None)
-        self.on_pass(record)
+        else:
+            self._told[rule.name] = waits_for
 
     def _due(self, rule: Rule, standings: Mapping[str, Standing]) -> Firing | None:
         return due(rule, standings, self._acts(rule), self._clock_seconds())
@@ -532,11 +547,11 @@ class RuleWatch:
         return {uid: amount - before.get(uid, 0) for uid, amount in now.items()}
 
     async def _amounts(self, rule: Rule, cgroup: str) -> dict[str, int]:
-        pods = hit_by(rule, cgroup, self._passes.known.pods)
+        pods = hit_by(rule, cgroup, self._guard.pods)
         found: dict[str, int] = {}
         for pod in pods:
             if rule.by is RankedBy.GROWTH:
-                used = self._passes.usage_of(pod.uid)
+                used = self._guard.usage_of(pod.uid)
                 amount = None if used is None else used.memory_working_set_bytes
             else:
                 where = pod.cgroup or "/"
@@ -556,14 +571,10 @@ class RuleWatch:
         """Return for how long this has been at work since `_begin_turn`, in seconds."""
         return self._turn_cost_seconds + self._worked_seconds() - self._turn_began_seconds
 
-    def _end_turn(self) -> None:
-        self._turn_cost_seconds = self._turn_cost()
-        self._turn_began_seconds = self._worked_seconds()
-
     async def _give_way(self) -> None:
         """Let the loop go first, where it was held up for a turn."""
         if self._worked_seconds() - self._turn_began_seconds >= _TURN_SECONDS:
-            self._end_turn()
+            self._turn_cost_seconds = self._turn_cost()
             await trio.lowlevel.checkpoint()
             self._turn_began_seconds = self._worked_seconds()
 
@@ -616,7 +627,7 @@ class RuleWatch:
                 return f"no cgroup is or matches {', '.join(shown)}"
         firing = self._due(rule, standings)
         if firing is not None:
-            return self._passes.why_waits(firing) or "it is due now"
+            return self._guard.why_waits(firing) or "it is due now"
         return why_not(rule, standings, acted, now_seconds) or "it is due now"
 
 
@@ -647,6 +658,7 @@ def _grouped(rules: Iterable[Rule], selectors: Mapping[str, PodParent] | None = 
 
 def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, rules: list[Rule]) -> _Group:
     conditions = [condition for rule in rules for condition in rule.conditions]
+    asked = [{condition.metric for condition in rule.conditions} for rule in rules]
     floors: dict[Metric, float] = {}
     for one in conditions:
         floors[one.metric] = min(one.limit, floors.get(one.metric, one.limit))
@@ -655,7 +667,7 @@ def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, 
         selectors=selectors,
         rules=rules,
         metrics=tuple(floors),
-        required=tuple(one for one in floors if not one.is_counter and _is_asked_by_all(one, rules)),
+        required=tuple(one for one in floors if not one.is_counter and all(one in each for each in asked)),
         floors=floors,
         resource=resource,
         share=min(map(_share, gates), default=0.0),
@@ -681,22 +693,10 @@ def _only(found: Mapping[str, _Value], kept: Collection[str]) -> dict[str, _Valu
     return {key: value for key, value in found.items() if key in kept}
 
 
-def _is_asked_by_all(metric: Metric, rules: Iterable[Rule]) -> bool:
-    return all(any(one.metric == metric for one in rule.conditions) for rule in rules)
-
-
 def _may_hold(rule: Rule, values: Mapping[Metric, float | None]) -> bool:
     """Return whether all gauges of a rule are past their limits, so that its counters matter."""
-    for metric, limit, _ in rule.conditions:
-        if not metric.is_counter:
-            value = values.get(metric)
-            if value is None or value < limit:
-                return False
-    return True
-
-
-def _is_past(floors: Mapping[Metric, float], metric: Metric, value: float | None) -> bool:
-    return value is not None and value >= floors[metric]
+    gauges = [(values.get(metric), limit) for metric, limit, _ in rule.conditions if not metric.is_counter]
+    return all(value is not None and value >= limit for value, limit in gauges)
 
 
 def _gate(rule: Rule) -> Condition | None:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from reactor.guard.managed_oom import ManagedOomRules
+from reactor.guard.generation import RuleFirings
 from reactor.guard.record import PassRecord
-from reactor.guard.rules import RuleWatch
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.link.managed_oom import LONGEST_BYTES, MOST_UNITS, write_report
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Rule
-from reactor.observe.rules import RuleObserver
-from reactor.policy.managed_oom import managed_rules
+from reactor.rules.managed import ManagedOomRules, managed_rules
+from reactor.rules.observe import RuleObserver
+from reactor.rules.watch import RuleWatch
 from tests.support.builders import make_pod
 from tests.support.waiting import until
 
@@ -62,12 +62,13 @@ class Node:
             return loop.now_seconds
 
         observer = RuleObserver(fake.tree, proc=self.machine, pressure=self.machine, clock_seconds=now)
+        firings = RuleFirings(loop.passes)
+        firings.on_pass = self.records.append
         self.rules = RuleWatch(
-            fake.tree, (), loop.passes, loop.known.rules_acted, observer=observer, clock_seconds=now
+            fake.tree, (), firings, loop.known.rules_acted, observer=observer, clock_seconds=now
         )
-        self.rules.on_pass = self.records.append
         self.managed = ManagedOomRules(
-            self.rules, ("/node",), path=self.path, root=directory, clock_seconds=now
+            self.rules.add, ("/node",), path=self.path, root=directory, clock_seconds=now
         )
 
     def stall(self) -> None:
@@ -181,7 +182,7 @@ async def test_an_oomd_conf_that_hangs_on_its_disk_holds_up_nothing_and_is_named
         assert answers.wait(60)
         return OomdDefaults(pressure_percent=25.0)
 
-    monkeypatch.setattr("reactor.guard.managed_oom.oomd_defaults", hanging)
+    monkeypatch.setattr("reactor.rules.managed.oomd_defaults", hanging)
     node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
     node.report(pressure("/node/hog"))
     await nursery.start(node.managed.run)
@@ -316,7 +317,7 @@ async def test_a_user_brings_about_few_rules_whatever_he_says(
 ) -> None:
     node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
     node.managed = ManagedOomRules(
-        node.rules,
+        node.rules.add,
         ("/user.slice",),
         path=node.path,
         root=tmp_path,
@@ -341,7 +342,7 @@ async def test_limits_that_users_no_longer_want_leave_room_for_those_of_others(
 ) -> None:
     node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
     node.managed = ManagedOomRules(
-        node.rules,
+        node.rules.add,
         ("/user.slice",),
         path=node.path,
         root=tmp_path,
@@ -380,7 +381,7 @@ async def test_rules_of_the_operator_s_own_are_left_as_they_are(
 ) -> None:
     node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
     own = replace(_rule(), name="own")
-    rules = RuleWatch(node.fake.tree, (own,), node.loop.passes, {})
+    rules = RuleWatch(node.fake.tree, (own,), RuleFirings(node.loop.passes), {})
     await rules.add((_rule(),))
     await rules.tick()
     await rules.add(())

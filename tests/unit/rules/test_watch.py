@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from reactor.guard.generation import RuleFirings
 from reactor.guard.record import PassRecord
-from reactor.guard.rules import RuleWatch
 from reactor.guard.tally import Tally
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
-from reactor.observe.rules import RuleObserver
+from reactor.rules.observe import RuleObserver
+from reactor.rules.pressure import Fired, RulePressure
+from reactor.rules.watch import RuleWatch
 from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.rule_pressure import Fired, RulePressure
 from reactor.sources.wakes import SourceBoard
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.pressure_triggers import Kernel
@@ -83,18 +84,18 @@ class Watched:
 
         observer.read = noted  # type: ignore[method-assign]
         acted = self.loop.known.rules_acted
-        watch = RuleWatch(
+        firings = RuleFirings(self.loop.passes)
+        firings.on_pass = self.records.append
+        return RuleWatch(
             self.fake.tree,
             rules,
-            self.loop.passes,
+            firings,
             acted,
             observer=observer,
             clock_seconds=now,
             worked_seconds=lambda: self.worked_seconds,
             triggers=triggers,
         )
-        watch.on_pass = self.records.append
-        return watch
 
     async def ticks(self, watch: RuleWatch, count: int, then: Callable[[int], None] = lambda _: None) -> None:
         for number in range(count):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.managed_oom import OomdDefaults
-from reactor.workloads.oomd_conf import oomd_defaults, with_oomd_conf
+from reactor.rules.managed import oomd_defaults, with_oomd_conf
 
 DEFAULTS = OomdDefaults()
 

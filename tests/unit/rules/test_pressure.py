@@ -15,8 +15,8 @@ import trio
 import trio.testing
 
 from reactor.model.wakes import SourceHealth
+from reactor.rules.pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
 from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.rule_pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
 from reactor.sources.wakes import SourceBoard
 from tests.support.pressure_triggers import Kernel
 from tests.support.this_machine import open_descriptors

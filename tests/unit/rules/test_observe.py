@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.rules import Measure, Metric, PressureResource
-from reactor.observe.rules import RuleObserver, share_of_machine
+from reactor.rules.observe import RuleObserver, share_of_machine
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker

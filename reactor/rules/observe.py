@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_files import parse_limit
-from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file
+from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file, read_value
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
@@ -26,6 +27,7 @@ _ROOT: Final = "/"
 _LIMIT_FRESH_SECONDS: Final = 60.0
 _FAR: Final = 0.5
 _ON_V2_ALONE: Final = frozenset({Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC})
+_read: Final = partial(read_value, most_bytes=READ_BYTES)  # all that is read here comes in one piece
 _SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
 
 
@@ -212,17 +214,6 @@ class RuleObserver:
             limit_bytes = read()
             self._limits[cgroup, measure] = (now_seconds, limit_bytes)
         return limit_bytes
-
-
-def _read(path: str) -> bytes:
-    """Return a kernel file's content, which comes in one piece; raise OSError with the path."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        return os.read(fd, READ_BYTES)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
-    finally:
-        os.close(fd)
 
 
 def share_of_machine(share: float, cpus: int) -> float:

@@ -1,0 +1,314 @@
+"""Rules of the operator's own: from numbers of a cgroup over time to what is due. Pure.
+
+A condition whose metric was not observed does not hold. A counter that went back belongs to another cgroup of
+the name, or was reset: its growth begins there. Of a counter's growth within a window only what was observed
+counts: between two observations it is taken to be even, and over more than two windows it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from reactor.model.rules import Acted, Acts, Condition, Firing, Metric, Rule, RuleAction, RuleInput
+from reactor.text import printable
+
+_SAMPLES_IN_A_WINDOW = 32
+# Of a window that is as long as the pause between two observations only one of them lies in it.
+_WINDOWS_KEPT = 2
+# Longer than this unobserved, of a daemon that was stopped say, a condition may have ceased in between.
+LONGEST_GAP_SECONDS: Final = 15.0
+_MOST_DOUBLINGS = 6
+_RESTS_KEPT = 2 << _MOST_DOUBLINGS
+
+
+class Sample(NamedTuple):
+    """A counter at an instant."""
+
+    at_seconds: float
+    value: float
+
+
+class Extremes(NamedTuple):
+    """The least and the most of a metric since all conditions hold."""
+
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a rule stands in one cgroup, as observed at `at_seconds`.
+
+    `samples` are of each condition's counter, none of a gauge. `values` are the metrics as observed last,
+    None where one was not. `since_seconds` is since when all conditions hold, None where they do not;
+    `extremes` is for each condition from then on.
+    """
+
+    at_seconds: float
+    samples: tuple[tuple[Sample, ...], ...]
+    values: tuple[float | None, ...] = ()
+    since_seconds: float | None = None
+    extremes: tuple[Extremes, ...] = ()
+
+
+def observed(
+    rule: Rule,
+    before: Standing | None,
+    values: Mapping[Metric, float | None],
+    now_seconds: float,
+    earlier: Mapping[Metric, Sample] | None = None,
+    *,
+    told: Mapping[Metric, Sample] | None = None,
+    longest_gap_seconds: float = LONGEST_GAP_SECONDS,
+) -> Standing | None:
+    """Return how a rule stands in a cgroup with what was observed now; None where nothing is worth keeping.
+
+    A metric that is absent or None was not observed. `earlier` are counters as they were at the last
+    observation, from which their growth counts where nothing was kept of it. `told` is what the kernel itself
+    says of counters: no more than that, then. After more than `longest_gap_seconds` unobserved the conditions
+    begin to hold anew.
+    """
+    samples, grown, stirs = [], [], False
+    for index, condition in enumerate(rule.conditions):
+        value = values.get(condition.metric)
+        kept = () if before is None else before.samples[index]
+        if condition.metric.is_counter:
+            if not kept and earlier is not None and condition.metric in earlier:
+                kept = (earlier[condition.metric],)
+                stirs = stirs or (value is not None and value > kept[0].value)
+            if told is not None and condition.metric in told:
+                kept = _with_told(kept, told[condition.metric])
+            kept = _with_sample(kept, value, condition.within_seconds, now_seconds)
+            growth = _growth(kept, condition.within_seconds, now_seconds)
+            stirs = stirs or growth > 0
+            value = growth if value is not None else None
+        samples.append(kept)
+        grown.append(value)
+    if not all(_holds(condition, value) for condition, value in zip(rule.conditions, grown, strict=True)):
+        if not stirs:
+            return None
+        return Standing(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
+    known = [value for value in grown if value is not None]
+    if (
+        before is None
+        or before.since_seconds is None
+        or now_seconds - before.at_seconds > longest_gap_seconds
+    ):
+        since_seconds, extremes = now_seconds, tuple(Extremes(value, value) for value in known)
+    else:
+        since_seconds = before.since_seconds
+        extremes = tuple(
+            Extremes(min(value, one.lowest), max(value, one.highest))
+            for value, one in zip(known, before.extremes, strict=True)
+        )
+    return Standing(
+        at_seconds=now_seconds,
+        samples=tuple(samples),
+        values=tuple(grown),
+        since_seconds=since_seconds,
+        extremes=extremes,
+    )
+
+
+def due(
+    rule: Rule,
+    standings: Mapping[str, Standing],
+    acted: Acts,
+    now_seconds: float,
+) -> Firing | None:
+    """Return what a rule is to act for now: where it does not rest, the cgroup in which it has held longest.
+
+    `standings` is by cgroup, and so is `acted`, how the rule acted last for each.
+    """
+    held = [
+        (one.since_seconds, cgroup)
+        for cgroup, one in _awake(rule, standings, acted, now_seconds).items()
+        if one.since_seconds is not None and now_seconds - one.since_seconds >= rule.for_seconds
+    ]
+    if not held:
+        return None
+    since_seconds, cgroup = min(held)
+    standing = standings[cgroup]
+    inputs = zip(rule.conditions, standing.values, standing.extremes, strict=True)
+    firing = Firing(
+        rule=rule,
+        cgroup=cgroup,
+        since_seconds=since_seconds,
+        at_seconds=now_seconds,
+        inputs=tuple(
+            RuleInput(condition, value, extremes.lowest, extremes.highest)
+            for condition, value, extremes in inputs
+            if value is not None
+        ),
+        others=len(held) - 1,
+    )
+    return replace(firing, unhelpful=_unhelpful(firing, acted.get(cgroup)))
+
+
+def why_not(rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float) -> str | None:
+    """Return why a rule acts for none of its cgroups now, in words; None where it is due."""
+    held = {
+        cgroup: now_seconds - one.since_seconds
+        for cgroup, one in standings.items()
+        if one.since_seconds is not None
+    }
+    if not held:
+        return "its conditions hold in none of its cgroups"
+    awake = [cgroup for cgroup in _awake(rule, standings, acted, now_seconds) if cgroup in held]
+    cgroup = max(awake or held, key=lambda one: held[one])
+    if held[cgroup] < rule.for_seconds:
+        return f"it has held in {printable(cgroup)} for {held[cgroup]:.0f} of {rule.for_seconds:g} s"
+    if awake:
+        return None
+    left_seconds = resting_seconds(rule, acted, now_seconds)
+    if left_seconds > 0:
+        last = last_acted(acted)
+        return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
+    slice_, resting = _slice_of(cgroup), _resting_slices(rule, acted, now_seconds)
+    if slice_ in resting:
+        whose = printable(slice_)
+        return f"it acted for a cgroup of {whose}, and rests there for {resting[slice_]:.0f} s more"
+    own = acted[cgroup]
+    left_seconds = _rest_left_seconds(rule, own, now_seconds)
+    return (
+        f"it acted for {printable(cgroup)} {now_seconds - own.at_seconds:.0f} s ago, and rests there for "
+        f"{left_seconds:.0f} s more: {own.unhelpful} times in a row it did not help"
+    )
+
+
+def _awake(
+    rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float
+) -> dict[str, Standing]:
+    """Return how a rule stands in the cgroups in which it does not rest."""
+    if resting_seconds(rule, acted, now_seconds) > 0:
+        return {}
+    resting = _resting_slices(rule, acted, now_seconds)
+    return {
+        cgroup: standing
+        for cgroup, standing in standings.items()
+        if (cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0)
+        and (not resting or _slice_of(cgroup) not in resting)
+    }
+
+
+def resting_seconds(rule: Rule, acted: Acts, now_seconds: float) -> float:
+    """Return for how much longer a rule rests in all of its cgroups, zero or less where it does not."""
+    if rule.rests_in_each or not acted:
+        return 0.0
+    return last_acted(acted).at_seconds + rule.cooldown_seconds - now_seconds
+
+
+def last_acted(acted: Acts) -> Acted:
+    """Return how a rule acted last, of those that have acted."""
+    return max(acted.values(), key=lambda one: one.at_seconds)
+
+
+def cooldown_left_seconds(rule: Rule, acted: Acts, cgroups: Collection[str], now_seconds: float) -> float:
+    """Return for how long a rule acts for none of these cgroups, as it rests in all or in each of them."""
+    rests = [_rest_left_seconds(rule, one, now_seconds) for cgroup, one in acted.items() if cgroup in cgroups]
+    in_each = min(rests) if rests and len(rests) == len(cgroups) else 0.0
+    return max(0.0, in_each, resting_seconds(rule, acted, now_seconds))
+
+
+def rest_seconds(rule: Rule, acted: Acted) -> float:
+    """Return for how long a rule rests in a cgroup: twice as long for each time that it did not help."""
+    return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
+
+
+def _resting_slices(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
+    """Return the users' slices in all cgroups of which a rule rests, and for how much longer."""
+    if not rule.rests_in_each_slice:
+        return {}
+    left = sorted(
+        (one.at_seconds + rule.cooldown_seconds - now_seconds, cgroup) for cgroup, one in acted.items()
+    )
+    return {_slice_of(cgroup): seconds for seconds, cgroup in left if seconds > 0}
+
+
+def _slice_of(cgroup: str) -> str:
+    """Return the slice of the user whose a cgroup is: /user.slice/user-1000.slice."""
+    return "/".join(cgroup.split("/")[:3])
+
+
+def _rest_left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:
+    return acted.at_seconds + rest_seconds(rule, acted) - now_seconds
+
+
+def after_acting(firing: Firing, before: Acts) -> dict[str, Acted]:
+    """Return how a rule acted last for each cgroup once it has acted for this.
+
+    What is older than the longest two rests is forgotten.
+    """
+    own = Acted(firing.at_seconds, _unhelpful(firing, before.get(firing.cgroup)))
+    oldest_seconds = firing.at_seconds - _RESTS_KEPT * firing.rule.cooldown_seconds
+    kept = {cgroup: one for cgroup, one in before.items() if one.at_seconds >= oldest_seconds}
+    return {**kept, firing.cgroup: own}
+
+
+def _unhelpful(firing: Firing, before: Acted | None) -> int:
+    """Return how often in a row acting for this cgroup has not helped.
+
+    Where a rule evicted or reclaimed for it before, and its conditions began to hold again in the cool-down
+    that followed, that did not help.
+    """
+    rule = firing.rule
+    if before is None or rule.action is RuleAction.REPORT:
+        return 0
+    came_back = firing.since_seconds - before.at_seconds < rule.cooldown_seconds
+    return before.unhelpful + 1 if came_back else 0
+
+
+def _with_sample(
+    kept: tuple[Sample, ...], value: float | None, within_seconds: float, now_seconds: float
+) -> tuple[Sample, ...]:
+    """Return a counter's samples within the window with a new one, and the last one before it.
+
+    At most so many are kept of a window; none that is older than two.
+    """
+    begins_seconds = now_seconds - within_seconds
+    before = sum(one.at_seconds < begins_seconds for one in kept)
+    recent = kept[max(0, before - 1) :]
+    if recent and now_seconds - recent[0].at_seconds > _WINDOWS_KEPT * within_seconds:
+        recent = recent[1:]
+    if value is None:
+        return recent
+    if recent and value < recent[-1].value:
+        recent = ()
+    if (
+        len(recent) > 1
+        and recent[-1].at_seconds - recent[-2].at_seconds < within_seconds / _SAMPLES_IN_A_WINDOW
+    ):
+        recent = recent[:-1]
+    return (*recent, Sample(now_seconds, value))
+
+
+def _with_told(kept: tuple[Sample, ...], told: Sample) -> tuple[Sample, ...]:
+    """Return a counter's samples with one that the kernel tells of, where that is news.
+
+    It is not where the counter was lower even later: what was observed has grown by more.
+    """
+    later = tuple(one for one in kept if one.at_seconds >= told.at_seconds)
+    if later and later[0].value < told.value:
+        return kept
+    before = (one for one in kept if one.at_seconds < told.at_seconds and one.value <= told.value)
+    return (*before, told, *later)
+
+
+def _growth(samples: Sequence[Sample], within_seconds: float, now_seconds: float) -> float:
+    """Return how much a counter has grown within the window, with a share of what began before it."""
+    begins_seconds = now_seconds - within_seconds
+    within = [one for one in samples if one.at_seconds >= begins_seconds]
+    if not within:
+        return 0.0
+    first, last = within[0], within[-1]
+    if len(within) == len(samples):
+        return last.value - first.value
+    before = samples[-1 - len(within)]
+    share = (first.at_seconds - begins_seconds) / (first.at_seconds - before.at_seconds)
+    return last.value - first.value + share * (first.value - before.value)
+
+
+def _holds(condition: Condition, value: float | None) -> bool:
+    return value is not None and value >= condition.limit
