@@ -118,7 +118,7 @@ def settings_given(options: argparse.Namespace) -> Settings | None:
 
 def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
     """Return the settings in a file and its drop-ins, their warnings told. Raises ConfigError."""
-    from reactor.config import load_settings
+    from reactor.config.settings import load_settings
 
     settings = load_settings(path, config_dir)
     warn_of(settings)

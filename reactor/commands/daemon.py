@@ -131,7 +131,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _settings_or_defaults(options: argparse.Namespace) -> Settings:
     """Return the configuration's settings, the defaults where it can't be had: it may be what is wrong."""
-    from reactor.config import load_settings
+    from reactor.config.settings import load_settings
     from reactor.model.settings import Settings
 
     try:

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.config import settings_from_text
 from reactor.config.decode import key_of
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import Layers, Named
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.settings import KUBEPODS
+from reactor.config.settings import KUBEPODS, settings_from_text
 from reactor.doctor.findings import findings
 from reactor.doctor.guarded import ESSENTIAL_EXAMPLES, daemon_cgroup
 from reactor.doctor.presets import PURPOSES, Preset

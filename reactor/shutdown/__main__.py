@@ -21,7 +21,6 @@ import trio  # noqa: E402 - not before what it imports without use is postponed
 
 from reactor.children import become_ordinary, close_others  # noqa: E402
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind, write_news  # noqa: E402
-from reactor.shutdown.kubelet import ends_pods_itself  # noqa: E402
 from reactor.shutdown.watch import Watch  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 
@@ -29,9 +28,15 @@ _DATA_BYTES: Final = 96 << 20  # three times the longest message that the bus le
 _LOG: Final = logging.getLogger("reactor.shutdown")
 
 
+def _kubelet_ends_pods(config: Path) -> bool:
+    from reactor.shutdown.kubelet import ends_pods_itself  # noqa: PLC0415 - 2 MiB, on Kubernetes nodes alone
+
+    return ends_pods_itself(config)
+
+
 async def _watch(guard: socket.socket, arguments: list[str]) -> None:
     connection = trio.socket.from_stdlib_socket(guard)
-    if len(arguments) > 1 and ends_pods_itself(Path(arguments[1])):
+    if len(arguments) > 1 and _kubelet_ends_pods(Path(arguments[1])):
         why = f"{arguments[1]}: the kubelet ends the pods itself at a shutdown (shutdownGracePeriod)"
         _LOG.warning("%s", why)
         await connection.send(write_news(ShutdownNews(kind=ShutdownNewsKind.PROBLEM, text=why)))

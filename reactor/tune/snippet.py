@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.tune.measured import Measured
 from reactor.tune.model import Recommendation
 from reactor.tune.words import amount, duration, quantity, rate

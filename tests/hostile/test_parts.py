@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.config import load_settings
+from reactor.config.settings import load_settings
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from reactor import healthz
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from reactor.cluster.node_lease import NodeLease, lease_namespace
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.kube.errors import ApiError, ForbiddenError, NotFoundError
 from reactor.kube.recovery import Recovery

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from reactor.config import load_settings, settings_from_text
 from reactor.config.documents import load_document, load_documents
+from reactor.config.settings import load_settings, settings_from_text
 from reactor.errors import ConfigError, Problem
 
 JSON = st.recursive(

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.config import load_settings, settings_from_text
-from reactor.config.settings import kubepods_cgroups
+from reactor.config.settings import kubepods_cgroups, load_settings, settings_from_text
 from reactor.errors import ConfigError
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, ProcessVictimRule

@@ -14,7 +14,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation

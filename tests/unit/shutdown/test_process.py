@@ -59,7 +59,16 @@ def test_where_the_kubelet_ends_the_pods_itself_no_lock_is_taken(tmp_path: Path)
     [
         ("shutdownGracePeriod: 30s", True),
         ("shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]", True),
+        ("shutdownGracePeriod: 1m30s\nevictionHard: {memory.available: none of ours}", True),
+        ('{"shutdownGracePeriod": "1h"}', True),
         ("shutdownGracePeriod: 0s", False),
+        ("shutdownGracePeriod: 500ms", False),
+        ("shutdownGracePeriod: soon", False),
+        ("shutdownGracePeriod: 30", False),
+        ("shutdownGracePeriod: 30s\nshutdownGracePeriod: 30s", False),
+        ("shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 0}, {}, 5]", False),
+        ("shutdownGracePeriodByPodPriority: {priority: 0}", False),
+        ("[shutdownGracePeriod]", False),
         ("evictionHard: {}", False),
         ("shutdownGracePeriod: [", False),
         ("", False),
@@ -71,6 +80,15 @@ def test_the_kubelets_configuration_says_whether_it_does(
     config = tmp_path / "config.yaml"
     config.write_text(text)
     assert expected is ends_pods_itself(config)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"shutdownGracePeriod: 30s \xff", b"shutdownGracePeriod: !!python/name:os 30s"]
+)
+def test_a_kubelets_configuration_that_can_not_be_read_says_nothing(tmp_path: Path, raw: bytes) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_bytes(raw)
+    assert not ends_pods_itself(config)
 
 
 def test_a_kubelets_configuration_that_is_not_there_says_nothing(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 import trio
 
-from reactor.config import settings_from_text
-from reactor.config.settings import load_configuration
+from reactor.config.settings import load_configuration, settings_from_text
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pod_lists import Preference

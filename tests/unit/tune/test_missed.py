@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.tune.history import Crossing, History
 from reactor.tune.measured import Measured
 from reactor.tune.missed import Verdict, verdict

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion

@@ -1,6 +1,6 @@
 import pytest
 
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings

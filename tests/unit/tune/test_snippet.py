@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from reactor.config import settings_from_text
+from reactor.config.settings import settings_from_text
 from reactor.model.settings import BrakeMode, Settings
 from reactor.tune.history import History
 from reactor.tune.measured import Measured
