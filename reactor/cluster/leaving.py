@@ -27,7 +27,7 @@ from reactor.errors import ConfigError
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import node_path
 from reactor.kube.errors import ApiError, NotFoundError
-from reactor.kube.mirrors import OwnerReference
+from reactor.kube.pods import OwnerReference
 
 POD_NAME: Final = "POD_NAME"
 POD_NAMESPACE: Final = "POD_NAMESPACE"

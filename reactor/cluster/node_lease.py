@@ -19,8 +19,8 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.kube.client import MERGE_PATCH, ApiClient
+from reactor.kube.credentials import SERVICE_ACCOUNT_DIRECTORY
 from reactor.kube.errors import ApiError, NotFoundError
-from reactor.kube.kubeconfig import SERVICE_ACCOUNT_DIRECTORY
 from reactor.model.settings import KubernetesSettings
 
 _LOG: Final = logging.getLogger("reactor.node")

@@ -12,8 +12,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.config.pod import HASH_ANNOTATION, SOURCE_ANNOTATION
-from reactor.cri.client import RuntimeClient, described
-from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
+from reactor.cri.client import KNOWN_ENDPOINTS, RuntimeClient, described, find_endpoint
 from reactor.cri.messages import (
     Container,
     ContainerState,
@@ -24,7 +23,7 @@ from reactor.cri.messages import (
 )
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
-from reactor.kube.mirrors import source_of
+from reactor.kube.pods import source_of
 from reactor.model.node_pods import Inventory, RuntimePod
 from reactor.model.pods import PodSource
 from reactor.model.signals import Filesystem

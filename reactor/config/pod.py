@@ -229,7 +229,7 @@ def critical_because(annotations: Mapping[str, str], priority: int) -> str | Non
     """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod.
 
     For documents whose author is the operator: a tenant may annotate a pod of the API server's as it likes
-    (see reactor/kube/mirrors.py).
+    (see reactor/kube/pods.py).
     """
     source = annotations.get(SOURCE_ANNOTATION)
     if source is not None and source != "api":

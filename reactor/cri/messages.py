@@ -6,24 +6,273 @@ runtime sends. Instants are nanoseconds of the Unix clock. Source: kubernetes/cr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Self, TypeVar
 
 from reactor.config.pod import HASH_ANNOTATION, MIRROR_ANNOTATION, SOURCE_ANNOTATION
-from reactor.cri.wire import (
-    Message,
-    choice,
-    flag,
-    message,
-    messages,
-    signed,
-    text,
-    text_map,
-    texts,
-    unsigned,
-)
+from reactor.errors import ReactorError
+
+_VARINT: Final = 0
+_BYTES: Final = 2
+_FIXED_SIZES: Final = {1: 8, 5: 4}
+_LONGEST_VARINT: Final = 10
+_LARGEST_FIELD_NUMBER: Final = (1 << 29) - 1
+_MOST_FIELDS: Final = 1_000_000  # of one message; 60,000 annotations are as many
+_MOST_REPEATED: Final = 20_000  # what is kept takes memory: a node has some hundreds of containers and images
+_UINT64: Final = 1 << 64
+_INT64_SIGN: Final = 1 << 63
+_KEY: Final = "wire"
+_KEY_TAG: Final = b"\x0a"  # field 1, delimited
+
+_Enum = TypeVar("_Enum", bound=IntEnum)
+
+
+class WireError(ReactorError):
+    """Received bytes are not a message of the wire format."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one field is read and written.
+
+    `add` takes the value so far (None: there was none) and what came, and returns the value; that of a field
+    that is repeated is a list, and in the end a tuple.
+    """
+
+    number: int
+    wire_type: int
+    add: Callable[[Any, Any], Any]
+    encode: Callable[[Any], Iterator[bytes]]
+    is_repeated: bool = False
+
+
+_DECLARED: Final[dict[Any, Mapping[int, tuple[str, _Kind]]]] = {}
+
+
+class Message:
+    """A message; its fields are declared by the functions below."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, raw: bytes | memoryview) -> Self:
+        """Return the message. Raises WireError."""
+        known = _by_number(cls)
+        values: dict[str, Any] = {}
+        for number, wire_type, value in _fields(memoryview(raw)):
+            found = known.get(number)
+            if found is not None and found[1].wire_type == wire_type:
+                name, kind = found
+                values[name] = kind.add(values.get(name), value)
+        for name, kind in known.values():
+            if kind.is_repeated and name in values:
+                values[name] = tuple(values[name])
+        return cls(**values)
+
+    def encode(self) -> bytes:
+        """Return the message's bytes; defaults are left out."""
+        return b"".join(
+            chunk
+            for name, kind in _by_number(type(self)).values()
+            for chunk in kind.encode(getattr(self, name))
+        )
+
+
+def text(number: int) -> Any:
+    """Declare a string; what is not UTF-8 is read with replacement characters."""
+
+    def encode(value: str) -> Iterator[bytes]:
+        if value:
+            yield from _delimited(number, value.encode())
+
+    return _declare(_Kind(number, _BYTES, lambda _, raw: _text(raw), encode), default="")
+
+
+def texts(number: int) -> Any:
+    """Declare a repeated string, a tuple."""
+
+    def encode(values: tuple[str, ...]) -> Iterator[bytes]:
+        for value in values:
+            yield from _delimited(number, value.encode())
+
+    return _declare(_repeated(number, _text, encode), ())
+
+
+def unsigned(number: int) -> Any:
+    """Declare a uint32 or uint64."""
+    return _declare(_Kind(number, _VARINT, lambda _, value: value, _number_encoder(number)), default=0)
+
+
+def signed(number: int) -> Any:
+    """Declare an int32 or int64 (two's complement, not zigzag)."""
+    return _declare(
+        _Kind(number, _VARINT, lambda _, value: _as_signed(value), _number_encoder(number)), default=0
+    )
+
+
+def flag(number: int) -> Any:
+    """Declare a bool."""
+    return _declare(
+        _Kind(number, _VARINT, lambda _, value: bool(value), _number_encoder(number)), default=False
+    )
+
+
+def choice(number: int, default: _Enum, *, unknown: _Enum) -> Any:
+    """Declare an enumeration; `unknown` stands for values that are newer than this client."""
+    known = {int(member): member for member in type(default)}
+
+    def add(_: object, value: int) -> _Enum:
+        return known.get(value, unknown)
+
+    return _declare(_Kind(number, _VARINT, add, _number_encoder(number)), default=default)
+
+
+def message(number: int, of: type[Message]) -> Any:
+    """Declare a message, None where absent."""
+
+    def encode(value: Message | None) -> Iterator[bytes]:
+        if value is not None:
+            yield from _delimited(number, value.encode())
+
+    return _declare(_Kind(number, _BYTES, lambda _, raw: of.decode(raw), encode), default=None)
+
+
+def messages(number: int, of: type[Message]) -> Any:
+    """Declare a repeated message, a tuple."""
+
+    def encode(values: tuple[Message, ...]) -> Iterator[bytes]:
+        for value in values:
+            yield from _delimited(number, value.encode())
+
+    return _declare(_repeated(number, of.decode, encode), ())
+
+
+def text_map(number: int, keys: Collection[str] | None = None) -> Any:
+    """Declare a map<string, string>, a dict, of which only these keys are read (None: all)."""
+    # An entry begins with its key, as every known encoder writes it; one that doesn't is read as a whole.
+    beginnings = tuple(b"".join(_delimited(1, key.encode())) for key in keys or ())
+    longest = max(map(len, beginnings), default=0)
+
+    def add(so_far: dict[str, str] | None, raw: memoryview) -> dict[str, str]:
+        found = {} if so_far is None else so_far
+        if keys is not None:
+            beginning = bytes(raw[:longest])
+            if beginning[:1] == _KEY_TAG and not beginning.startswith(beginnings):
+                return found
+        entry = {inner: _text(part) for inner, kind, part in _fields(raw) if kind == _BYTES}
+        if keys is None or entry.get(1, "") in keys:
+            found[entry.get(1, "")] = entry.get(2, "")
+        if len(found) > _MOST_REPEATED:
+            raise WireError(f"got more than {_MOST_REPEATED} entries of field {number}; accepted: so many")
+        return found
+
+    def encode(values: Mapping[str, str]) -> Iterator[bytes]:
+        for key, value in values.items():
+            entry = (*_delimited(1, key.encode()), *_delimited(2, value.encode()))
+            yield from _delimited(number, b"".join(entry))
+
+    kind = _Kind(number, _BYTES, add, encode)
+    return dataclasses.field(default_factory=dict, metadata={_KEY: kind})
+
+
+def _repeated(
+    number: int, read: Callable[[memoryview], Any], encode: Callable[[Any], Iterator[bytes]]
+) -> _Kind:
+    def add(so_far: list[Any] | None, raw: memoryview) -> list[Any]:
+        found = [] if so_far is None else so_far
+        if len(found) >= _MOST_REPEATED:
+            raise WireError(f"got more than {_MOST_REPEATED} of field {number}; accepted: so many")
+        found.append(read(raw))
+        return found
+
+    return _Kind(number, _BYTES, add, encode, is_repeated=True)
+
+
+def _declare(kind: _Kind, default: object) -> Any:
+    return dataclasses.field(default=default, metadata={_KEY: kind})
+
+
+def _by_number(of: Any) -> Mapping[int, tuple[str, _Kind]]:
+    """Return a message's fields by their number, in the order of declaration."""
+    known = _DECLARED.get(of)
+    if known is None:
+        kinds = {field.name: field.metadata[_KEY] for field in dataclasses.fields(of)}
+        known = _DECLARED[of] = {kind.number: (name, kind) for name, kind in kinds.items()}
+    return known
+
+
+def _fields(raw: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field: an int, or the bytes as a view.
+
+    Raises WireError for what is cut off, for a field number that can't be, and for groups, which proto3
+    does not have.
+    """
+    position, end, fields = 0, len(raw), 0
+    while position < end:
+        fields += 1
+        if fields > _MOST_FIELDS:
+            raise WireError(f"got more than {_MOST_FIELDS} fields; accepted: so many")
+        tag, position = _varint(raw, position)
+        number, wire_type = tag >> 3, tag & 7
+        if not 0 < number <= _LARGEST_FIELD_NUMBER:
+            raise WireError(f"got field number {number} at byte {position}; accepted: 1 to 2^29 - 1")
+        if wire_type == _VARINT:
+            value, position = _varint(raw, position)
+            yield number, wire_type, value
+            continue
+        if wire_type == _BYTES:
+            size, position = _varint(raw, position)
+        elif wire_type in _FIXED_SIZES:
+            size = _FIXED_SIZES[wire_type]
+        else:
+            raise WireError(f"got wire type {wire_type} at byte {position}; accepted: 0, 1, 2 or 5")
+        if size > end - position:
+            raise WireError(f"got {end - position} bytes of a field of {size}; accepted: all of it")
+        yield number, wire_type, raw[position : position + size]
+        position += size
+
+
+def _varint(raw: memoryview, position: int) -> tuple[int, int]:
+    """Return the number that begins at a position, and where it ends. Raises WireError."""
+    value = 0
+    for index, byte in enumerate(raw[position : position + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value % _UINT64, position + index + 1
+    raise WireError(f"got a number without an end at byte {position}; accepted: at most 10 bytes")
+
+
+def _number_encoder(number: int) -> Callable[[int], Iterator[bytes]]:
+    def encode(value: int) -> Iterator[bytes]:
+        if value:
+            yield _as_varint(number << 3 | _VARINT) + _as_varint(int(value) % _UINT64)
+
+    return encode
+
+
+def _delimited(number: int, content: bytes) -> tuple[bytes, bytes]:
+    return _as_varint(number << 3 | _BYTES) + _as_varint(len(content)), content
+
+
+def _as_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _as_signed(value: int) -> int:
+    return value - _UINT64 if value >= _INT64_SIGN else value
+
+
+def _text(raw: memoryview) -> str:
+    return str(raw, "utf-8", "replace")
+
 
 # A label that the kubelet gives to sandboxes and containers (pkg/kubelet/types/labels.go).
 POD_UID_LABEL: Final = "io.kubernetes.pod.uid"

@@ -19,7 +19,7 @@ _SECONDS: Final = 5.0
 def runtime_feature(settings: Settings) -> Feature:
     """Return whether there is a container runtime that answers; asked for its version, for some seconds."""
     # Only here: a plain node may lack what the client stands on.
-    from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint  # noqa: PLC0415
+    from reactor.cri.client import KNOWN_ENDPOINTS, find_endpoint  # noqa: PLC0415
 
     endpoint = settings.runtime_endpoint or find_endpoint()
     if endpoint is None:

@@ -10,7 +10,7 @@ import email.utils
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -20,10 +20,139 @@ import reactor
 from reactor.backoff import Backoff
 from reactor.bounded_json import JsonError, loads
 from reactor.http_client import Answer, HttpClient, HttpError, Origin
-from reactor.kube.answers import refusal
 from reactor.kube.credentials import Session, Sessions
-from reactor.kube.errors import BusyError, UnauthorizedError, UnreachableError
-from reactor.kube.recovery import Recovery
+from reactor.kube.errors import (
+    ApiError,
+    BusyError,
+    ConflictError,
+    ExpiredError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    UnauthorizedError,
+    UnreachableError,
+    VersionTooLargeError,
+)
+
+_LONGEST_WHY: Final = 1000
+_LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
+_KINDS: Final[dict[int, type[ApiError]]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: ExpiredError,
+}
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+# Paths of the kubelet's own server, and the resource that its authorizer asks about.
+_KUBELET: Final = {"/pods": "nodes/proxy", "/stats/summary": "nodes/stats"}
+
+
+def refusal(answer: Answer, body: bytes, method: str, path: str, query: Mapping[str, str]) -> ApiError:
+    """Return what the server's refusal comes to; `body` is a v1.Status as a rule."""
+    what = f"{method} {path}"
+    status = answer.status
+    document: Any = None
+    with suppress(JsonError, RecursionError):
+        document = loads(body)
+    message = document.get("message") if isinstance(document, Mapping) else None
+    why = f"HTTP status {status}" if message is None else f"{message!s:.{_LONGEST_WHY}}"
+    if status == 429 or status >= 500:
+        kind = VersionTooLargeError if status == 504 and _is_too_large(document, why) else BusyError
+        return kind(what, why, status=status, retry_after_seconds=_retry_after_seconds(answer))
+    if status == 403:
+        why = f"{why}; missing rule: {rule_for(method, path, query)}"
+    if status == 401:
+        why = f"{why}; the token or certificate is not, or no longer, good"
+    return _KINDS.get(status, InvalidError)(what, why, status=status)
+
+
+def _is_too_large(status: Any, message: str) -> bool:
+    """Return whether a v1.Status says that there is no such version yet; before 1.19 its message alone does.
+
+    Source: client-go's reflector, isTooLargeResourceVersionError.
+    """
+    details = status.get("details") if isinstance(status, Mapping) else None
+    causes = details.get("causes") if isinstance(details, Mapping) else None
+    reasons = [
+        one.get("reason") for one in (causes if isinstance(causes, list) else ()) if isinstance(one, Mapping)
+    ]
+    return "ResourceVersionTooLarge" in reasons or "Too large resource version" in message
+
+
+def _retry_after_seconds(answer: Answer) -> float | None:
+    told = answer.header(b"retry-after") or ""
+    if not told.isascii() or not told.isdigit() or len(told) > 9:
+        return None
+    return min(float(told), _LONGEST_RETRY_AFTER_SECONDS)
+
+
+def rule_for(method: str, path: str, query: Mapping[str, str]) -> str:
+    """Return the RBAC rule that a request needs, as one line of YAML, with the namespace where it matters.
+
+    Source: apiserver's RequestInfo resolver; for the kubelet pkg/kubelet/server/auth.go.
+    """
+    if path in _KUBELET:
+        return _rule("", _KUBELET[path], "get")
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] == ["api"]:
+        group, rest = "", parts[2:]
+    elif parts[:1] == ["apis"]:
+        group, rest = parts[1], parts[3:]
+    else:
+        return f"{{nonResourceURLs: [{path}], verbs: [{method.lower()}]}}"
+    namespace = None
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    resource = "/".join((rest[0], *rest[2:])) if rest else ""
+    where = "" if namespace is None else f" in namespace {namespace}"
+    return _rule(group, resource, _verb(method, query, is_named=len(rest) > 1)) + where
+
+
+def _verb(method: str, query: Mapping[str, str], *, is_named: bool) -> str:
+    if method != "GET":
+        return _VERBS.get(method, method.lower())
+    if query.get("watch") in {"true", "1"}:
+        return "watch"
+    return "get" if is_named else "list"
+
+
+def _rule(group: str, resource: str, verb: str) -> str:
+    return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
+
+
+class Recovery:
+    """What the parts that ask one server know of each other."""
+
+    def __init__(self) -> None:
+        self._is_lost = False
+        self._is_back = trio.Event()
+
+    def lost(self) -> None:
+        """Note that the server did not answer, or failed."""
+        self._is_lost = True
+
+    def reached(self) -> None:
+        """Note that the server has answered."""
+        if self._is_lost:
+            self._is_lost = False
+            back, self._is_back = self._is_back, trio.Event()
+            back.set()
+
+    async def pause(self, backoff: Backoff, error: ApiError, *, last_seconds: float | None = None) -> None:
+        """Wait for the next pause after this error; for the shortest alone once the server is back.
+
+        What the server asked for (Retry-After) is kept to, and so is the pause after a refusal.
+        """
+        retry_after_seconds = error.retry_after_seconds if isinstance(error, BusyError) else None
+        if retry_after_seconds is not None or not isinstance(error, BusyError | UnreachableError):
+            await backoff.pause(retry_after_seconds)
+            return
+        with trio.move_on_after(backoff.next_seconds(last_seconds=last_seconds)):
+            await self._is_back.wait()
+            backoff.reset()
+            await backoff.pause()
+
 
 FIELD_MANAGER: Final = "reactor"
 MERGE_PATCH: Final = "application/merge-patch+json"

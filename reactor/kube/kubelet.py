@@ -11,8 +11,8 @@ import dataclasses
 import trio
 
 from reactor.kube.client import ApiClient
+from reactor.kube.credentials import Access, read_access
 from reactor.kube.errors import ApiError
-from reactor.kube.kubeconfig import Access, read_access
 from reactor.kube.watch import Sink, read_list
 from reactor.model.settings import KubernetesSettings
 

@@ -20,10 +20,19 @@ from cluster import LOGS
 from machine import LostError, Machine
 from node import Node
 
-from reactor.cri.channel import call
-from reactor.cri.client import RuntimeClient
-from reactor.cri.messages import ContainerMetadata, Image, ImageSpec, SandboxMetadata
-from reactor.cri.wire import Message, message, signed, text, text_map, texts
+from reactor.cri.client import RuntimeClient, call
+from reactor.cri.messages import (
+    ContainerMetadata,
+    Image,
+    ImageSpec,
+    Message,
+    SandboxMetadata,
+    message,
+    signed,
+    text,
+    text_map,
+    texts,
+)
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 

@@ -127,7 +127,7 @@ assert [] == [name for name in others if name in sys.modules]
 assert [] == [name for name in rooms if f"reactor.{name}" in sys.modules]
 import reactor.steward.kubernetes
 from reactor.kube.credentials import tls_context
-from reactor.kube.kubeconfig import Access
+from reactor.kube.credentials import Access
 assert "ssl" not in loaded(), loaded()
 assert tls_context(Access(server="https://a")) is not None
 assert "ssl" in loaded(), loaded()

@@ -13,8 +13,8 @@ import trio
 from reactor.cluster.node_lease import NodeLease, lease_namespace
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
+from reactor.kube.client import Recovery
 from reactor.kube.errors import ApiError, ForbiddenError, NotFoundError
-from reactor.kube.recovery import Recovery
 from reactor.model.settings import KubernetesSettings
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/reactor-system/leases"

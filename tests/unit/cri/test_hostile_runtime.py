@@ -14,8 +14,8 @@ import trio.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reactor.cri import channel, messages
-from reactor.cri.wire import Message, WireError
+from reactor.cri import client, messages
+from reactor.cri.messages import Message, WireError
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
 
 pytestmark = pytest.mark.suite("hostile peers")
@@ -76,7 +76,7 @@ def answered(pieces: Iterable[bytes], deadline_seconds: float = 5.0) -> bytes | 
         found: bytes | ReactorError = b""
         async with runtime(send) as path:
             try:
-                found = await channel.call(path, METHOD, b"asked", deadline_seconds)
+                found = await client.call(path, METHOD, b"asked", deadline_seconds)
             except (RuntimeUnavailableError, RuntimeServiceError) as error:
                 found = error
         return found
@@ -134,7 +134,7 @@ async def test_byte_a_second_is_no_answer_by_the_deadline(autojump_clock: trio.t
 
     async with runtime(drip) as path:
         with pytest.raises(RuntimeUnavailableError, match="no answer within 10 s"):
-            await channel.call(path, METHOD, b"asked", 10)
+            await client.call(path, METHOD, b"asked", 10)
 
 
 @given(st.sampled_from(MESSAGES), st.binary(max_size=300))

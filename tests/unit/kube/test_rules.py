@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.kube.answers import rule_for
+from reactor.kube.client import rule_for
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from reactor.cli import main
 from reactor.errors import ConfigError
+from reactor.kube.credentials import Access
 from reactor.kube.errors import ApiError
-from reactor.kube.kubeconfig import Access
 from reactor.model.settings import KubernetesSettings
 from reactor.simulate import recording
 from reactor.simulate.from_journal import steps_of_journal

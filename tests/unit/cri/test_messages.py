@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.cri.messages import Container, ContainerMetadata, Containers, ContainerState, Sandboxes
-from reactor.cri.wire import (
+from reactor.cri.messages import (
+    Container,
+    ContainerMetadata,
+    Containers,
+    ContainerState,
     Message,
+    Sandboxes,
     WireError,
     choice,
     flag,
