@@ -12,7 +12,7 @@ import trio
 from reactor.errors import ReactorError
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.images import ImageReclaim
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 _LOOK_SECONDS: Final = 60.0

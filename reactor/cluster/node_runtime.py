@@ -18,12 +18,9 @@ from reactor.cri.client import RuntimeClient
 from reactor.errors import ReactorError
 from reactor.model.settings import Role, Settings
 from reactor.model.signals import Filesystem, Reclaim
-from reactor.reclaim.image_reclaim import ImageReclaim
-from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport
-from reactor.reclaim.removed_images import RemovedImages
-from reactor.reclaim.runtime_images import RuntimeImages
-from reactor.reclaim.runtime_reclaim import ContainerReclaim
+from reactor.reclaim.runtime import ContainerReclaim, RuntimeImages
 from reactor.workloads.kubelet_storage import NodePaths
 
 _IMAGES: Final = "images.json"

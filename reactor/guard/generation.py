@@ -21,20 +21,17 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
-from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
 from reactor.guard.pace import Pace
 from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
-from reactor.guard.record import PassRecord, Reclaimed
+from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
-from reactor.guard.soft_reclaiming import SoftReclaiming
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
 from reactor.guard.warrants import Warrants
-from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim, SoftReclaim
@@ -57,9 +54,9 @@ from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
-from reactor.reclaim.memory import CgroupReclaim
-from reactor.reclaim.pod_memory import PodReclaim
+from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
+from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 from reactor.sources.catalogue import TICKER
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
@@ -72,7 +69,6 @@ from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
 from reactor.workloads.pods import Workloads
 
 if TYPE_CHECKING:
-    from reactor.guard.rule_reclaiming import RuleReclaiming
     from reactor.rules.managed import ManagedOomRules
     from reactor.rules.watch import RuleWatch
 
@@ -180,9 +176,12 @@ class Generation:
             check_disk=self._disk_check.observe,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
+        self._pod_reclaim = PodReclaim(
+            tree, counts_cache=settings.memory_available is MemoryAvailable.WORKING_SET
+        )
         soft_reclaim_seconds = settings.eviction.soft_reclaim_seconds
         self._soft_reclaim_problem = (
-            memory_reclaim.unavailable_because(tree) if soft_reclaim_seconds > 0 else None
+            self._pod_reclaim.unavailable_because if soft_reclaim_seconds > 0 else None
         )
         self.passes = Passes(
             replace(
@@ -200,9 +199,8 @@ class Generation:
         self._crossings: Sequence[MemoryLevel] = ()
         self._pace = Pace()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
-        self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, fences(settings.pod_parents)), self._node)
-        counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
-        self._soft_reclaim = SoftReclaiming(PodReclaim(tree, counts_cache=counts_cache), self._node)
+        self._reclaims_of_memory = ReclaimRunner()
+        self._cgroup_reclaim = CgroupReclaim(tree, fences(settings.pod_parents))
         self.storage = StorageWatch(known, steward)
         self.filesystems = ToldFilesystems(
             steward,
@@ -225,8 +223,8 @@ class Generation:
         self._oom_scores = self._oom_scores_of(tree, workloads, known, oom_order)
         self._firings = RuleFirings(self.passes)
         self.rules = _rule_watch(tree, settings, self._firings, known.rules_acted, self.board, clock_seconds)
-        self._rule_reclaim = _rule_reclaiming(tree, settings)
-        if self._rule_reclaim is not None:
+        self._rules_reclaim = any(rule.action is RuleAction.RECLAIM for rule in settings.rules)
+        if self._rules_reclaim:
             supervisor.expect(_RULE_RECLAIMS)
         self.managed_oom = _managed_oom(settings, self.rules, clock_seconds)
         self._supervisor = supervisor
@@ -245,8 +243,8 @@ class Generation:
             found["reclaimBeforeSoft"] = f"has no effect: {self._soft_reclaim_problem}"
         if self.rules is not None:
             found |= self.rules.problems
-        if self._rule_reclaim is not None and self._rule_reclaim.unavailable_because is not None:
-            found["rules: reclaim"] = f"has no effect: {self._rule_reclaim.unavailable_because}"
+        if self._rules_reclaim and self._pod_reclaim.unavailable_because is not None:
+            found["rules: reclaim"] = f"has no effect: {self._pod_reclaim.unavailable_because}"
         if self.managed_oom is not None:
             found |= self.managed_oom.problems
         return found
@@ -420,7 +418,10 @@ class Generation:
         self, asked: SoftReclaim, cgroups: Sequence[str], nursery: trio.Nursery, on_pass: OnPass
     ) -> None:
         try:
-            reclaimed = await self._soft_reclaim.run(asked, cgroups, partial(self.passes.is_awaited, asked))
+            job = self._pod_reclaim.before_soft(
+                asked, cgroups, partial(self._available_bytes, asked.threshold.signal)
+            )
+            reclaimed = await self._reclaims_of_memory.run(job, partial(self.passes.is_awaited, asked))
             self.passes.soft_reclaim_over(asked, reclaimed)
         finally:
             self.passes.soft_reclaim_over(asked)
@@ -429,27 +430,33 @@ class Generation:
 
     def _by_rule(self, nursery: trio.Nursery, on_pass: OnPass, record: PassRecord) -> None:
         """Take the record of a rule; one that reclaims has its record when that is over."""
-        if self._rule_reclaim is None or not self.passes.is_to_reclaim(record.decision):
+        if not self.passes.is_to_reclaim(record.decision):
             on_pass(record)
             return
-        self._supervisor.jobs(nursery, _RULE_RECLAIMS).start_soon(
-            self._reclaim_by_rule, self._rule_reclaim, record, on_pass
-        )
+        self._supervisor.jobs(nursery, _RULE_RECLAIMS).start_soon(self._reclaim_by_rule, record, on_pass)
 
-    async def _reclaim_by_rule(self, reclaim: RuleReclaiming, asked: PassRecord, on_pass: OnPass) -> None:
+    async def _reclaim_by_rule(self, asked: PassRecord, on_pass: OnPass) -> None:
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
             if asked.decision.rule is not None:
-                reclaimed = (await reclaim.run(asked.decision.rule, self.passes.may_reclaim),)
+                job = self._pod_reclaim.by_rule(asked.decision.rule)
+                reclaimed = (await self._reclaims_of_memory.run(job, self.passes.may_reclaim),)
         finally:  # where a reload ends it, too
             self.passes.rule_reclaim_over(*reclaimed)
             on_pass(replace(asked, reclaimed=reclaimed))
 
     async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
-        reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
+        job = self._cgroup_reclaim.job(
+            asked, self.passes.ended_cgroups(), partial(self._available_bytes, asked.signal)
+        )
+        reclaimed = await self._reclaims_of_memory.run(job)
         self.passes.memory_reclaimed(reclaimed)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
         self._attend(nursery, on_pass, (wake,), (reclaimed,))
+
+    def _available_bytes(self, signal: Signal) -> int | None:
+        seen = self._node.memory().get(signal)
+        return None if seen is None else seen.available
 
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
@@ -651,16 +658,6 @@ def _rule_watch(
 
         triggers = RulePressure(board)
     return RuleWatch(tree, settings.rules, firings, acted, clock_seconds=clock_seconds, triggers=triggers)
-
-
-def _rule_reclaiming(tree: CgroupTree, settings: Settings) -> RuleReclaiming | None:
-    """Return what reclaims for the operator's rules, None where none of them does."""
-    if all(rule.action is not RuleAction.RECLAIM for rule in settings.rules):
-        return None
-    from reactor.guard.rule_reclaiming import RuleReclaiming  # noqa: PLC0415 - as above
-
-    counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
-    return RuleReclaiming(tree, PodReclaim(tree, counts_cache=counts_cache))
 
 
 def _managed_oom(

@@ -16,11 +16,10 @@ from typing import Final
 from reactor.guard.candidates import Candidates
 from reactor.guard.evictor import Evictor
 from reactor.guard.lingering import Lingering
-from reactor.guard.node_reclaimer import NodeReclaimer, Observe
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import at_crossing, foreseen, near
-from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, Reclaimed, StageTimes
+from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
@@ -64,6 +63,8 @@ from reactor.policy.process_victims import (
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns, with_left
+from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
+from reactor.reclaim.runner import Reclaimed
 
 RULES: Final = "rules"
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -140,7 +141,9 @@ class Passes:
         self._evictor = evictor
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
-        self._node_reclaimer = NodeReclaimer(self._settings, parts.reclaims, known.observed, clock_seconds)
+        self._node_reclaimer = NodeReclaimer(
+            self._settings, parts.reclaims, lambda: known.observed.at(clock_seconds())
+        )
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_near = False
         self.is_powerless = False

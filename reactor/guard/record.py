@@ -13,14 +13,14 @@ from reactor.brake.braking import Braking
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.wording import instant, standing
 from reactor.link.documents import ORDERED
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import MemoryAvailable
-from reactor.model.signals import IN_BYTES, Reclaim, Resource, RuleSignal, Signal
+from reactor.model.signals import IN_BYTES, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
+from reactor.reclaim.runner import Reclaimed
 from reactor.text import printable
 
 PROCESS_KILLED: Final = "process-killed"
@@ -104,48 +104,6 @@ class EvictionAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaimed:
-    """What the node gave back of one kind, for one signal.
-
-    `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
-    available afterwards (bytes or inodes, as `resource` says): below zero where others wrote faster. None:
-    the signal was not observed. For a rule: by how much less its cgroup held afterwards.
-    """
-
-    kind: Reclaim
-    signal: Signal | RuleSignal
-    resource: Resource
-    at_unix_seconds: float
-    wanted: int | None
-    freed: int | None
-    took_seconds: float
-    did: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return it as one line for an operator."""
-        amounts = [amount_text(amount, self.resource) for amount in (self.freed, self.wanted)]
-        return (
-            f"reclaim of {self.kind} for {self.signal}: freed {amounts[0]} of {amounts[1]} wanted in "
-            f"{self.took_seconds:.1f} s: {'; '.join(self.did) or 'nothing was done'}"
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return {
-            "kind": self.kind,
-            "signal": self.signal,
-            "unit": "bytes" if self.resource in IN_BYTES else self.resource,
-            "time": instant(self.at_unix_seconds),
-            "wanted": self.wanted,
-            "freed": self.freed,
-            "took_seconds": round(self.took_seconds, 3),
-            "did": [printable(one) for one in self.did],
-            "problems": [printable(problem) for problem in self.problems],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock."""
 
@@ -190,7 +148,7 @@ class PassRecord:
                 signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
             },
             "reclaim": list(decision.reclaim),
-            "reclaimed": [one.document() for one in self.reclaimed],
+            "reclaimed": [reclaimed_document(one) for one in self.reclaimed],
             "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
             "soft_reclaim": _soft_reclaim(decision.soft_reclaim),
             "ranking": [
@@ -430,3 +388,18 @@ def process_document(process: ProcessMemory) -> dict[str, Any]:
 
 def _text(text: str | None) -> str | None:
     return None if text is None else printable(text)
+
+
+def reclaimed_document(one: Reclaimed) -> dict[str, Any]:
+    """Return what was reclaimed as plain JSON values."""
+    return {
+        "kind": one.kind,
+        "signal": one.signal,
+        "unit": "bytes" if one.resource in IN_BYTES else one.resource,
+        "time": instant(one.at_unix_seconds),
+        "wanted": one.wanted,
+        "freed": one.freed,
+        "took_seconds": round(one.took_seconds, 3),
+        "did": [printable(line) for line in one.did],
+        "problems": [printable(problem) for problem in one.problems],
+    }

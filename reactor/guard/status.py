@@ -19,7 +19,7 @@ from reactor.guard.oom import OomKills
 from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, rank_now, ranked_signal, usages_in_turns
 from reactor.guard.parts import Node, PodUsages
 from reactor.guard.passes import NodeView
-from reactor.guard.record import counted_as
+from reactor.guard.record import counted_as, reclaimed_document
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
 from reactor.model.decisions import InFlight, OomVictim
@@ -119,7 +119,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
             if signal in observations or _thresholds(view, signal)
         ],
         **view.filesystems.document(),
-        "reclaimed": [one.document() for one in view.known.reclaimed],
+        "reclaimed": [reclaimed_document(one) for one in view.known.reclaimed],
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
         "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],

@@ -13,8 +13,7 @@ from reactor.kernel.filesystem import same_filesystem
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem
 from reactor.podman.client import PodmanClient, PodmanImage
-from reactor.reclaim.image_reclaim import ImageReclaim
-from reactor.reclaim.images import ListedImage
+from reactor.reclaim.images import ImageReclaim, ListedImage
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.threads import in_thread
 

@@ -27,8 +27,8 @@ from reactor.observe.latest import Observed
 from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
+from reactor.reclaim.images import RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
-from reactor.reclaim.removed_images import RemovedImages
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 from reactor.steward.guard import Guard

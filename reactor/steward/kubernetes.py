@@ -45,8 +45,8 @@ from reactor.link.frames import Message
 from reactor.link.requests import Request, RequestKind
 from reactor.model.settings import KubernetesSettings, Role, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
+from reactor.reclaim.images import RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim
-from reactor.reclaim.removed_images import RemovedImages
 from reactor.steward.guard import Guard, GuardError
 from reactor.steward.pod_listings import PodListings
 from reactor.supervisor import Part, Supervisor, report

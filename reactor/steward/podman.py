@@ -17,11 +17,9 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Reclaim
 from reactor.observe.filesystems import filesystem_paths
 from reactor.podman.client import PodmanClient, find_socket
-from reactor.reclaim.image_reclaim import ImageReclaim
-from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedImages
 from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
 from reactor.reclaim.reclaims import NodeReclaim
-from reactor.reclaim.removed_images import RemovedImages
 from reactor.supervisor import Supervisor, report
 
 _IMAGES: Final = "podman-images.json"

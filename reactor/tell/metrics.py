@@ -32,7 +32,7 @@ from reactor.model.signals import (
 )
 from reactor.model.wakes import SourceHealth
 from reactor.model.warrants import WarrantEnd
-from reactor.reclaim.removed_images import RemovedFor
+from reactor.reclaim.images import RemovedFor
 from reactor.tell.prometheus import (
     Collector,
     CollectorRegistry,

@@ -16,17 +16,15 @@ from reactor.cri.messages import ContainerState
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation
-from reactor.reclaim.image_reclaim import Collected, ImageReclaim
-from reactor.reclaim.images import ImageHistory
-from reactor.reclaim.runtime_images import RuntimeImages
-from reactor.reclaim.runtime_reclaim import ContainerReclaim
+from reactor.reclaim.images import Collected, ImageHistory, ImageReclaim
+from reactor.reclaim.runtime import ContainerReclaim, RuntimeImages
 
 pytestmark = pytest.mark.trio
 ALL = tuple(Filesystem)
 _RECLAIM = """
 import trio
 from pathlib import Path
-from reactor.reclaim.runtime_reclaim import ContainerReclaim
+from reactor.reclaim.runtime import ContainerReclaim
 from reactor.cri.client import RuntimeClient
 client = RuntimeClient("/run/containerd/containerd.sock")
 print(trio.run(ContainerReclaim(lambda: client, lambda uid: False, Path("/var/log/pods")).run, ()))

@@ -9,9 +9,8 @@ from reactor.cri.client import RuntimeClient
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from reactor.reclaim.image_reclaim import Collected, ImageReclaim
-from reactor.reclaim.images import ImageHistory
-from reactor.reclaim.runtime_images import RuntimeImages
+from reactor.reclaim.images import Collected, ImageHistory, ImageReclaim
+from reactor.reclaim.runtime import RuntimeImages
 
 
 def images(tmp_path: Path) -> ImageReclaim:

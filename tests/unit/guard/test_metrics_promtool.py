@@ -20,7 +20,7 @@ from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
-from reactor.reclaim.removed_images import RemovedFor
+from reactor.reclaim.images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics, StewardReading
 

@@ -31,7 +31,7 @@ from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Condition, Firing, Measure, Metric, Rule, RuleAction, RuleInput
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.reclaim.removed_images import RemovedFor
+from reactor.reclaim.images import RemovedFor
 from reactor.steward.answers import explanation
 from reactor.steward.answers import status as answered
 from reactor.steward.recent import RecentRecords

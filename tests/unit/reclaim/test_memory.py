@@ -10,8 +10,11 @@ import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
-from reactor.reclaim import memory as memory_reclaim
+from reactor.model.decisions import MemoryReclaim
+from reactor.model.signals import Signal
 from reactor.reclaim.memory import CgroupReclaim
+from reactor.reclaim.reclaims import ReclaimReport
+from reactor.reclaim.runner import Taken
 
 MIB = 1 << 20
 
@@ -50,14 +53,26 @@ def make_kernel(make_tree, monkeypatch) -> Callable[[CgroupVersion], Kernel]:
         kernel = Kernel(
             tree.tree, "memory.current" if version is CgroupVersion.V2 else "memory.usage_in_bytes"
         )
-        monkeypatch.setattr(memory_reclaim, "write_file", kernel.write)
+        monkeypatch.setattr("reactor.kernel.memory_reclaim.write_file", kernel.write)
+        monkeypatch.setattr("reactor.reclaim.memory.write_file", kernel.write)
         return kernel
 
     return make
 
 
-def run(kernel: Kernel, wanted_mib: int, *dead: str, clock: Callable[[], float] = lambda: 0.0):
-    return CgroupReclaim(kernel.tree, ("/pods",), clock_seconds=clock).run(wanted_mib * MIB, dead, 0.5)
+def run(kernel: Kernel, wanted_mib: int, *dead: str, parent: str = "/pods") -> ReclaimReport:
+    asked = MemoryReclaim(
+        signal=Signal.MEMORY_AVAILABLE,
+        began_seconds=0.0,
+        until_seconds=0.5,
+        available_bytes=0,
+        wanted_bytes=wanted_mib * MIB,
+        outside_bytes=0,
+    )
+    taken = Taken()
+    for _ in CgroupReclaim(kernel.tree, (parent,)).job(asked, dead, lambda: None).takes(taken):
+        pass
+    return taken.report()
 
 
 def test_dead_cgroups_give_first_and_what_is_then_enough_is_enough(make_kernel) -> None:
@@ -104,15 +119,7 @@ def test_a_path_that_is_not_plain_is_refused_and_a_cgroup_that_is_gone_is_nothin
     assert ([], 1) == (kernel.asked, len(report.problems))
 
 
-def test_no_more_is_asked_for_when_the_time_is_up(make_kernel) -> None:
-    kernel = make_kernel(CgroupVersion.V2)
-    kernel.gives = {"pods": 300 * MIB}
-    ticks = iter([0.0, 0.0, 0.0, 0.4, 0.6, 0.6])
-    run(kernel, 300, clock=lambda: next(ticks))
-    assert 2 == len(kernel.asked)
-
-
 def test_the_machine_itself_is_not_asked(make_kernel) -> None:
     kernel = make_kernel(CgroupVersion.V2)
-    CgroupReclaim(kernel.tree, ("/",)).run(MIB, (), 0.5)
+    run(kernel, 1, parent="/")
     assert [] == kernel.asked

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.reclaim import pod_memory
-from reactor.reclaim.pod_memory import PodReclaim
+from reactor.reclaim import memory
+from reactor.reclaim.memory import PodReclaim
 
 MIB = 1 << 20
 
@@ -103,7 +103,7 @@ def test_reclaim_comes_to_what_was_asked_or_what_usage_has_lost(pods, monkeypatc
         pods.fake.file("/pods/a", "memory.current", f"{left}\n")
         return wanted_bytes <= 30 * MIB
 
-    monkeypatch.setattr(pod_memory, "reclaim", reclaim)
+    monkeypatch.setattr(memory, "reclaim", reclaim)
     reclaims = PodReclaim(pods.fake.tree, counts_cache=True, proc=pods.proc)
     assert 20 * MIB == reclaims.take("/pods/a", 20 * MIB, to_swap=True)
     pods.fake.file("/pods/a", "memory.current", f"{100 * MIB}\n")
@@ -118,5 +118,5 @@ def test_pod_that_grows_under_a_reclaim_that_found_too_little_gave_nothing(pods,
         pods.fake.file("/pods/a", "memory.current", f"{120 * MIB}\n")
         return False
 
-    monkeypatch.setattr(pod_memory, "reclaim", reclaim)
+    monkeypatch.setattr(memory, "reclaim", reclaim)
     assert 0 == PodReclaim(pods.fake.tree, counts_cache=True).take("/pods/a", MIB, to_swap=True)

@@ -4,7 +4,7 @@ import pytest
 
 from reactor.model.signals import Filesystem
 from reactor.podman.client import PodmanClient, PodmanImage
-from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.images import ImageReclaim
 from reactor.reclaim.podman_images import PodmanReclaim, is_made_here
 
 

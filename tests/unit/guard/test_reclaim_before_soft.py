@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from reactor.guard.passes import look_again_seconds
-from reactor.guard.soft_reclaiming import SoftReclaiming
 from reactor.guard.tally import Tally
 from reactor.model.decisions import PolicyState, SoftReclaim
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.reclaim.pod_memory import PIECE_BYTES, Reclaimable
+from reactor.reclaim.memory import PIECE_BYTES, PodReclaim, Reclaimable
+from reactor.reclaim.runner import ReclaimJob, ReclaimRunner
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)
 ASKED = SoftReclaim(threshold=SOFT, began_seconds=100.0, until_seconds=105.0, wanted_bytes=40 * MIB)
 
 
-class Reclaims:
+class Reclaims(PodReclaim):
     """Gives what is asked for, up to what there is; `node` has so much more then."""
 
     def __init__(self, node, *found: Reclaimable, gives_mib: int = 10_000) -> None:
@@ -37,6 +37,13 @@ class Reclaims:
         self.fails: dict[str, Exception] = {}
         self.helps = True
         self.meanwhile: Callable[[], None] = lambda: None
+
+    def available_bytes(self) -> int | None:
+        seen = self.node.memory_seen.get(Signal.MEMORY_AVAILABLE)
+        return None if seen is None else seen.available
+
+    def job(self, asked: SoftReclaim, *cgroups: str) -> ReclaimJob:
+        return self.before_soft(asked, cgroups, self.available_bytes)
 
     def most_first(self, cgroups: Sequence[str]) -> Sequence[Reclaimable]:
         self.cgroups = cgroups
@@ -72,7 +79,7 @@ def node(make_loop):
 
 
 async def run(reclaims: Reclaims, is_awaited: Callable[[], bool] = lambda: True, asked: SoftReclaim = ASKED):
-    return await SoftReclaiming(reclaims, reclaims.node).run(asked, ("/a", "/b"), is_awaited)
+    return await ReclaimRunner().run(reclaims.job(asked, "/a", "/b"), is_awaited)
 
 
 async def test_it_goes_from_pod_to_pod_and_stops_when_there_is_enough(node) -> None:
@@ -142,11 +149,11 @@ async def test_piece_that_hangs_is_left_to_its_thread_and_none_is_begun_beside_i
     let = threading.Event()
     reclaims = Reclaims(node, reclaimable("/a", swap_mib=100))
     reclaims.meanwhile = lambda: let.wait(20) and None
-    reclaiming = SoftReclaiming(reclaims, node)
+    runner = ReclaimRunner()
     asked = replace(ASKED, until_seconds=100.2)
     try:
-        first = await reclaiming.run(asked, ("/a",), lambda: True)
-        second = await reclaiming.run(asked, ("/a",), lambda: True)
+        first = await runner.run(reclaims.job(asked, "/a"))
+        second = await runner.run(reclaims.job(asked, "/a"))
     finally:
         let.set()
     assert first.problems == ("not done within 0.2 s",)
@@ -182,7 +189,7 @@ async def test_soft_eviction_follows_a_reclaim_that_was_not_enough(soft_loop) ->
         awaited.append(soft_loop.passes.is_awaited(asked))
         return awaited[-1]
 
-    reclaimed = await SoftReclaiming(reclaims, soft_loop.node).run(asked, ("/node/one",), is_awaited)
+    reclaimed = await ReclaimRunner().run(reclaims.job(asked, "/node/one"), is_awaited)
     assert set(awaited) == {True}
     soft_loop.now_seconds += 1
     soft_loop.passes.soft_reclaim_over(asked, reclaimed)
@@ -202,8 +209,8 @@ async def test_nobody_is_evicted_after_a_reclaim_that_was_enough(soft_loop) -> N
     reclaims = Reclaims(soft_loop.node, reclaimable("/node/one", swap_mib=500))
     soft_loop.passes.soft_reclaim_over(
         asked,
-        await SoftReclaiming(reclaims, soft_loop.node).run(
-            asked, ("/node/one",), lambda: soft_loop.passes.is_awaited(asked)
+        await ReclaimRunner().run(
+            reclaims.job(asked, "/node/one"), lambda: soft_loop.passes.is_awaited(asked)
         ),
     )
     soft_loop.now_seconds += 1
@@ -226,9 +233,8 @@ async def test_hard_crossing_kills_while_a_piece_is_being_reclaimed_and_no_furth
     reclaims.meanwhile = meanwhile
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            SoftReclaiming(reclaims, soft_loop.node).run,
-            asked,
-            ("/node/one",),
+            ReclaimRunner().run,
+            reclaims.job(asked, "/node/one"),
             lambda: soft_loop.passes.is_awaited(asked),
         )
         assert await trio.to_thread.run_sync(began.wait, 20)

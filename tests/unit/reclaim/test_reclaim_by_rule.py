@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from reactor.guard.rule_reclaiming import RuleReclaiming
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.rules import Firing, Rule, RuleAction
 from reactor.model.signals import Reclaim, RuleSignal
 from reactor.model.thresholds import ThresholdValue
-from reactor.reclaim.pod_memory import PIECE_BYTES
+from reactor.reclaim.memory import PIECE_BYTES, PodReclaim
+from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -41,10 +41,11 @@ def firing(**others: Any) -> Firing:
     return Firing(rule=rule, cgroup=CGROUP, since_seconds=0.0, at_seconds=1.0, inputs=())
 
 
-class Taking:
+class Taking(PodReclaim):
     """Gives what is asked for up to `gives_mib`, of what the cgroup holds; `meanwhile` goes first."""
 
     def __init__(self, fake: FakeTree, *, holds_mib: int = 200, gives_mib: int = 10_000) -> None:
+        super().__init__(fake.tree, counts_cache=False)
         self.fake, self.holds_mib, self.gives_mib = fake, holds_mib, gives_mib
         self.asked_mib: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
@@ -61,6 +62,10 @@ class Taking:
         self.holds_mib -= freed_mib
         self.fake.counters(CGROUP, usage_bytes=self.holds_mib * MIB, inactive_file_bytes=0)
         return freed_mib * MIB
+
+
+async def run(taking: Taking, firing: Firing, may_go_on: Callable[[], bool]) -> Reclaimed:
+    return await ReclaimRunner().run(taking.by_rule(firing), may_go_on)
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ async def test_it_reclaims_so_much_in_pieces_and_says_how_much_less_the_cgroup_h
     fake_v2: FakeTree,
 ) -> None:
     taking = Taking(fake_v2)
-    reclaimed = await RuleReclaiming(fake_v2.tree, taking).run(firing(), lambda: True)
+    reclaimed = await run(taking, firing(), lambda: True)
     assert [PIECE_MIB, PIECE_MIB, 40 - 2 * PIECE_MIB] == taking.asked_mib
     assert not taking.has_swap_first
     assert (Reclaim.RULE, RuleSignal.RULE) == (reclaimed.kind, reclaimed.signal)
@@ -94,21 +99,21 @@ async def test_a_share_is_of_what_the_cgroup_holds_and_no_less_than_a_mebibyte(f
     tenth = ThresholdValue(text="10%", percent=Fraction(10))
     for holds_mib, wanted_mib in ((200, 20), (2, 1)):
         taking = Taking(fake_v2, holds_mib=holds_mib)
-        reclaimed = await RuleReclaiming(fake_v2.tree, taking).run(firing(amount=tenth), lambda: True)
+        reclaimed = await run(taking, firing(amount=tenth), lambda: True)
         assert reclaimed.wanted is not None
         assert wanted_mib == reclaimed.wanted // MIB
 
 
 async def test_it_ends_where_the_kernel_finds_no_more(fake_v2: FakeTree) -> None:
     taking = Taking(fake_v2, gives_mib=PIECE_MIB + 3)
-    reclaimed = await RuleReclaiming(fake_v2.tree, taking).run(firing(), lambda: True)
+    reclaimed = await run(taking, firing(), lambda: True)
     assert (PIECE_MIB + 3) * MIB == reclaimed.freed
     assert (f"{PIECE_MIB + 3}Mi from /node/hog",) == reclaimed.did
 
 
 async def test_it_stops_between_two_pieces_where_memory_of_the_node_is_short(fake_v2: FakeTree) -> None:
     taking = Taking(fake_v2)
-    reclaimed = await RuleReclaiming(fake_v2.tree, taking).run(firing(), lambda: not taking.asked_mib)
+    reclaimed = await run(taking, firing(), lambda: not taking.asked_mib)
     assert [PIECE_MIB] == taking.asked_mib
     assert "memory of the node is short" in reclaimed.problems[0]
 
@@ -120,7 +125,7 @@ async def test_what_others_take_back_meanwhile_shows_in_what_was_freed(fake_v2: 
         taking.holds_mib += PIECE_MIB
 
     taking.meanwhile = grow
-    reclaimed = await RuleReclaiming(fake_v2.tree, taking).run(firing(), lambda: True)
+    reclaimed = await run(taking, firing(), lambda: True)
     assert ("40Mi from /node/hog",) == reclaimed.did
     assert (40 - 3 * PIECE_MIB) * MIB == reclaimed.freed
 
@@ -136,12 +141,12 @@ async def test_a_piece_that_hangs_is_left_to_its_thread_and_the_next_reclaim_say
         let.wait(20)
 
     taking.meanwhile = hang
-    reclaiming = RuleReclaiming(fake_v2.tree, taking)
-    first = await reclaiming.run(firing(reclaim_seconds=0.05), lambda: True)
+    runner = ReclaimRunner()
+    first = await runner.run(taking.by_rule(firing(reclaim_seconds=0.05)))
     assert ("not done within 0.05 s",) == first.problems
     await trio.to_thread.run_sync(began.wait)
-    second = await reclaiming.run(firing(), lambda: True)
-    assert ("an earlier reclaim still hangs in the kernel",) == second.problems
+    second = await runner.run(taking.by_rule(firing()))
+    assert ("an earlier reclaim is still under way",) == second.problems
     assert [PIECE_MIB] == taking.asked_mib
 
 
@@ -152,11 +157,11 @@ async def test_a_cgroup_that_is_gone_and_one_that_refuses_are_problems(fake_v2: 
         raise OSError(5, "refused", "/node/hog/memory.reclaim")
 
     taking.meanwhile = refuse
-    reclaiming = RuleReclaiming(fake_v2.tree, taking)
-    assert "refused" in (await reclaiming.run(firing(), lambda: True)).problems[0]
+    runner = ReclaimRunner()
+    assert "refused" in (await runner.run(taking.by_rule(firing()))).problems[0]
 
     (fake_v2.directory(CGROUP) / "memory.current").unlink()
-    reclaimed = await reclaiming.run(firing(), lambda: True)
+    reclaimed = await runner.run(taking.by_rule(firing()))
     assert ("the memory of /node/hog can't be read",) == reclaimed.problems
     assert None is reclaimed.freed
 
@@ -167,6 +172,6 @@ async def test_without_memory_reclaim_nothing_is_reclaimed_and_the_record_says_w
     for version, why in ((CgroupVersion.V1, "cgroup v1"), (CgroupVersion.V2, "Linux 5.19")):
         fake = make_tree(version)
         taking = Taking(fake)
-        reclaimed = await RuleReclaiming(fake.tree, taking).run(firing(), lambda: True)
+        reclaimed = await run(taking, firing(), lambda: True)
         assert why in reclaimed.problems[0]
         assert [] == taking.asked_mib

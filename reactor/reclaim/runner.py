@@ -1,0 +1,182 @@
+"""How a reclaim is measured, and the one runner of those that take memory in pieces.
+
+Each piece is reclaimed by a thread of ordinary priority, in which the kernel blocks: it must not displace the
+loop. Between two pieces the loop decides whether the reclaim may go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from reactor.model.amounts import amount_text, bytes_text
+from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
+from reactor.reclaim.reclaims import ReclaimReport
+from reactor.threads import in_thread
+
+_LOG: Final = logging.getLogger("reactor.reclaim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """What the node gave back of one kind, for one signal.
+
+    `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
+    available afterwards (bytes or inodes, as `resource` says): below zero if others wrote faster. None: the
+    signal was not observed. For a rule: by how much less its cgroup held afterwards.
+    """
+
+    kind: Reclaim
+    signal: Signal | RuleSignal
+    resource: Resource
+    at_unix_seconds: float
+    wanted: int | None
+    freed: int | None
+    took_seconds: float
+    did: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it as one line for an operator."""
+        amounts = [amount_text(amount, self.resource) for amount in (self.freed, self.wanted)]
+        return (
+            f"reclaim of {self.kind} for {self.signal}: freed {amounts[0]} of {amounts[1]} wanted in "
+            f"{self.took_seconds:.1f} s: {'; '.join(self.did) or 'nothing was done'}"
+        )
+
+
+class Measurement:
+    """The measurement of a reclaim, which begins with what is available then.
+
+    `available` returns what is available now, None if it is not observed.
+    """
+
+    def __init__(
+        self,
+        kind: Reclaim,
+        signal: Signal | RuleSignal,
+        available: Callable[[], int | None],
+        resource: Resource = Resource.MEMORY,
+    ) -> None:
+        self._kind = kind
+        self._signal = signal
+        self._resource = resource
+        self._available = available
+        self._began_unix_seconds, self._began_seconds = time.time(), time.monotonic()
+        self._took_seconds: float | None = None
+        self.before = available()
+
+    def stop_clock(self) -> None:
+        """Count what follows, until the result shows, to no reclaim's time."""
+        self._took_seconds = time.monotonic() - self._began_seconds
+
+    def reclaimed(self, wanted: int | None, report: ReclaimReport) -> Reclaimed:
+        """Return the result of the reclaim, and log it."""
+        if self._took_seconds is None:
+            self.stop_clock()
+        after = self._available()
+        reclaimed = Reclaimed(
+            kind=self._kind,
+            signal=self._signal,
+            resource=self._resource,
+            at_unix_seconds=self._began_unix_seconds,
+            wanted=wanted,
+            freed=None if self.before is None or after is None else after - self.before,
+            took_seconds=self._took_seconds or 0.0,
+            did=report.did,
+            problems=report.problems,
+        )
+        _LOG.info("%s", reclaimed)
+        for problem in report.problems:
+            _LOG.warning("reclaim of %s: %s", self._kind, problem)
+        return reclaimed
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a reclaim has taken so far, by the words for where from; and its problems."""
+
+    bytes: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, source: str, amount_bytes: int) -> None:
+        """Count so much more."""
+        self.bytes[source] = self.bytes.get(source, 0) + amount_bytes
+
+    def report(self) -> ReclaimReport:
+        """Return it in words."""
+        did = tuple(f"{bytes_text(taken)} {source}" for source, taken in self.bytes.items() if taken > 0)
+        return ReclaimReport(did=did, problems=tuple(self.problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimJob:
+    """A reclaim of so much memory.
+
+    Each step of `takes` blocks until a piece is reclaimed, counts that in what it is given, and raises
+    nothing. With `stops_at_enough` the reclaim ends when as much more is available as is wanted, or when what
+    is available can't be observed any more.
+    """
+
+    kind: Reclaim
+    signal: Signal | RuleSignal
+    wanted_bytes: int
+    most_seconds: float
+    available_bytes: Callable[[], int | None]
+    takes: Callable[[Taken], Iterator[None]]
+    stops_at_enough: bool = False
+    stopped_because: str | None = None  # the problem that it is, if it may not go on
+
+
+class ReclaimRunner:
+    """Runs reclaims, of each kind one at a time."""
+
+    def __init__(self) -> None:
+        self._in_kernel: set[Reclaim] = set()
+
+    async def run(self, job: ReclaimJob, may_go_on: Callable[[], bool] = lambda: True) -> Reclaimed:
+        """Return what was reclaimed. It ends if `may_go_on` is false, asked between two pieces.
+
+        A piece that hangs in the kernel is left to its thread when the time is up.
+        """
+        measurement = Measurement(job.kind, job.signal, job.available_bytes)
+        taken = Taken()
+
+        def is_enough() -> bool:
+            if not job.stops_at_enough:
+                return False
+            before_bytes, available_bytes = measurement.before, job.available_bytes()
+            if before_bytes is None or available_bytes is None:
+                return True
+            return available_bytes >= before_bytes + job.wanted_bytes
+
+        if job.kind in self._in_kernel:
+            taken.problems.append("an earlier reclaim is still under way")
+        else:
+            takes = job.takes(taken)
+            with trio.move_on_after(job.most_seconds) as scope:
+                while await in_thread(self._step, job.kind, takes, abandon_on_cancel=True):
+                    if is_enough():
+                        break
+                    if not may_go_on():
+                        taken.problems += [] if job.stopped_because is None else [job.stopped_because]
+                        break
+            if scope.cancelled_caught:
+                taken.problems.append(f"not done within {job.most_seconds:g} s")
+        return measurement.reclaimed(job.wanted_bytes, taken.report())
+
+    def _step(self, kind: Reclaim, takes: Iterator[None]) -> bool:
+        """Take the next piece; return whether there may be another."""
+        self._in_kernel.add(kind)
+        try:
+            next(takes)
+        except StopIteration:
+            return False
+        finally:
+            self._in_kernel.discard(kind)
+        return True
