@@ -93,7 +93,6 @@ def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
             warrants = {"kernelKill": "hard", "unhelpfulEvictionPause": "0s"}
             events += [
                 _alone(EBPF),
-                _alone(EBPF, name="ebpf-brake", brake="hard"),
                 _alone(EBPF, name="ebpf-warrant", **warrants),
             ]
         if _BCC.exists():

@@ -8,7 +8,6 @@ Two processes. The guard decides and kills; read it in the order of one pass:
     workloads/  which pods exist: cgroups, units, manifests
     policy/     the decision: a pure function of configuration, state, observations, pods and now
     act/        the kill path
-    brake/      memory.high against a hog that outruns the kill
 
 The steward reads what others write, and may hang or die at any moment:
 

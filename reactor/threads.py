@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import trio
 
 # Trio's default of 40 is more than the unit may have tasks, with the threads of its own that the daemon has
-# (journal, log, brake) and the children that it starts (commands, the compiler of BCC). Those that hang, one
+# (journal, log) and the children that it starts (commands, the compiler of BCC). Those that hang, one
 # for each filesystem or directory that does not answer, are a handful.
 MOST_THREADS: Final = 16
 _AGAIN_SECONDS: Final = 0.1

@@ -120,8 +120,8 @@ class Field:
 
 FLOOR: Final = "c-floor"
 KERNEL: Final = "kernel-oom"
-_BRAKED: Final = Wait(mode="events")  # memory.high, the event that slows the allocator down
-_BESIDE: Final = ("brake", "kernelKill", "unhelpfulEvictionPause")
+_THROTTLED: Final = Wait(mode="events")  # memory.high, the event that slows the allocator down
+_BESIDE: Final = ("kernelKill", "unhelpfulEvictionPause")
 _ARMED_SECONDS: Final = 300.0  # BCC compiles, which takes long under emulation
 _NO_EVENT: Final = "pressure comes of reclaim, which allocators below every limit do not cause"
 _SLOW_TO_START: Final = "compiles for minutes where the machine is slow; --full has it"
@@ -143,7 +143,7 @@ def reactors(version: CgroupVersion, *, everybody: bool) -> tuple[list[Contestan
 def limits(version: CgroupVersion) -> list[Contestant]:
     """Return the pollers and the floors."""
     wait = preferred_wait(version)
-    others = [_BRAKED] if version is CgroupVersion.V2 and wait != _BRAKED else []
+    others = [_THROTTLED] if version is CgroupVersion.V2 and wait != _THROTTLED else []
     return [
         _floor(FLOOR, Role.FLOOR, wait, f"C: waits for the event ({wait.mode}) and kills"),
         *(

@@ -42,7 +42,16 @@ def strict(cls: type[T]) -> type[T]:
     return cls
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """Why a key of a document of our own is gone, and what is accepted in its place."""
+
+    because: str
+    accepted: str
+
+
 _STRICT: set[type] = set()
+REMOVED: Final[dict[tuple[type, str], Removed]] = {}  # by class and key
 
 # What aliases make of a few lines of YAML may be endless: its repr is not.
 
@@ -97,8 +106,10 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
         case ForbiddenExtraKeysError():
             known = [key_of(field) for field in dataclasses.fields(error.cl)]
             for key in sorted(error.extra_fields, key=str):
-                got = UNKNOWN_KEY + did_you_mean(key, known)
-                yield Problem(path=join(path, key), got=got, accepted=f"one of {', '.join(known)}")
+                got, accepted = UNKNOWN_KEY + did_you_mean(key, known), f"one of {', '.join(known)}"
+                if (removed := REMOVED.get((error.cl, key))) is not None:
+                    got, accepted = f"a key that was removed: {removed.because}", removed.accepted
+                yield Problem(path=join(path, key), got=got, accepted=accepted)
         case Refused():
             where = path + error.at if error.at.startswith("[") or not path else f"{path}.{error.at}"
             yield Problem(

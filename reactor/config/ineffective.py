@@ -19,7 +19,7 @@ from reactor.config.section import Section
 from reactor.model.nearest import nearest
 from reactor.model.quantity import parse_quantity
 from reactor.model.rules import RuleAction
-from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings, SystemdOomd
+from reactor.model.settings import KernelKill, MemoryAvailable, Settings, SystemdOomd
 from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Signal
 
 SECTION: Final = "reactor"
@@ -87,7 +87,6 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
         )
         yield Ineffective("evictionHard", f"there is no threshold, hard or soft: {evicted}")
     yield from _commands(settings)
-    yield from _brake(settings)
     yield from _kernel_kill(settings)
     yield from _soft_reclaim(settings)
     if settings.kubernetes is not None and settings.pod_lists.process_victims:
@@ -190,17 +189,3 @@ def _soft_reclaim(settings: Settings) -> Iterator[Ineffective]:
     is_soft = any(not one.is_hard and one.signal in MEMORY_SIGNALS for one in thresholds)
     if settings.eviction.soft_reclaim_seconds > 0 and not is_soft:
         yield Ineffective("reactor.reclaimBeforeSoft", "has no effect: there is no soft memory threshold")
-
-
-def _brake(settings: Settings) -> Iterator[Ineffective]:
-    """Yield why a brake that is asked for could never be engaged."""
-    hard = {threshold.signal for threshold in settings.eviction.thresholds if threshold.is_hard}
-    on_node = Signal.MEMORY_AVAILABLE in hard and settings.node_cgroup is not None
-    on_pods = Signal.ALLOCATABLE_MEMORY_AVAILABLE in hard and any(
-        parent != "/" for parent in settings.measured_parents
-    )
-    if settings.brake is BrakeMode.OFF or on_node or on_pods:
-        return
-    why = "no hard memory threshold is on a cgroup below the root"
-    remedy = "set reactor.nodeCgroup, or reactor.pods.parents with enforceNodeAllocatable: [pods]"
-    yield Ineffective("reactor.brake", f"has no effect: {why} ({remedy})")

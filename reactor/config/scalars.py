@@ -14,7 +14,6 @@ from reactor.model.nearest import did_you_mean
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.settings import (
-    BrakeMode,
     EbpfLoader,
     KernelKill,
     MemoryAvailable,
@@ -161,7 +160,6 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             TaintedBy,
             PodOrigin,
             EbpfLoader,
-            BrakeMode,
             MemoryAvailable,
             Ranking,
             OomOrderMode,

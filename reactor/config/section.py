@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
-from reactor.config.decode import CONVERTER, check_document, register_scalar, strict
+from reactor.config.decode import CONVERTER, REMOVED, Removed, check_document, register_scalar, strict
 from reactor.config.pod_lists import (
     BuiltIn,
     Name,
@@ -22,7 +22,6 @@ from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.model.pod_parents import is_pattern
 from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
-    BrakeMode,
     EbpfLoader,
     JournalSettings,
     KernelKill,
@@ -386,7 +385,6 @@ class Section:
     realtime: _Realtime = field(default_factory=_Realtime)
     sources: _Sources = field(default_factory=_Sources)
     ebpf: _Ebpf = field(default_factory=_Ebpf)
-    brake: BrakeMode = BrakeMode.OFF
     oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: Kubernetes | None = None
@@ -405,3 +403,9 @@ class Section:
     rules: tuple[WrittenRule, ...] = ()
     systemd_oomd: SystemdOomd = SystemdOomd.IGNORE
     dry_run: bool = False
+
+
+REMOVED[Section, "brake"] = Removed(
+    because="lowering memory.high while a victim dies gained nothing measurable on most kernels",
+    accepted="kernelKill: hard, with which the kernel itself kills the pod at the crossing (cgroup v2, eBPF)",
+)

@@ -392,7 +392,6 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         static_pods_path=kubelet.static_pod_path or None,
         podman=section.podman.images,
         podman_socket=section.podman.socket,
-        brake=section.brake,
         oom_order=section.oom_order,
         kernel_kill=section.kernel_kill,
         shutdown_groups=kubelet.shutdown_groups,

@@ -21,12 +21,11 @@ from reactor.doctor.thresholds import (
 )
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
-from reactor.model.settings import BrakeMode, EbpfLoader, KernelKill, OomOrderMode, Settings
+from reactor.model.settings import EbpfLoader, KernelKill, OomOrderMode, Settings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
     BY_NAME,
     MEMCG_EVENTFD,
-    MEMORY_HIGH,
     RULE_PRESSURE,
     SOURCES,
     SWAP,
@@ -72,7 +71,6 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     )
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
-    brake = brake_plan(settings or Settings(), by_name)
     kernel_kill = kernel_kill_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     without_swap = without_swap_on_this_machine(wanted)
@@ -85,7 +83,6 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
         found = {
             "features": [asdict(one) for one in features],
             "sources": [asdict(one) for one in plans],
-            "brake": brake,
             "kernel_kill": kernel_kill,
             "absurd_thresholds": absurd,
             "late_thresholds": late,
@@ -106,7 +103,6 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             [(one.name, _yes(used=one.used), one.purpose, one.because) for one in plans],
         )
     )
-    screen.print(f"brake: {brake}")
     screen.print(f"kernel kill: {kernel_kill}")
     for what, why in (*absurd.items(), *late.items(), *without_swap.items(), *without_files.items()):
         screen.print(f"{what}: {why}")
@@ -174,16 +170,6 @@ def _of_use(
     if idle or kernel_kill is KernelKill.OFF:
         idle.add(_WARRANTS)
     return (one for one in features if one.name not in idle and not one.remedy.startswith(NONE_IS_NEEDED))
-
-
-def brake_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
-    """Return whether the brake would be used, and why not."""
-    if settings.brake is BrakeMode.OFF:
-        return "not used: switched off in the configuration"
-    feature = _feature(BY_NAME[MEMORY_HIGH], features)
-    if feature is None or not feature.available:
-        return f"not used: memory.high: {'unknown' if feature is None else feature.detail}"
-    return "used while a hard memory threshold is crossed on a cgroup below the root"
 
 
 def kernel_kill_plan(settings: Settings, features: Mapping[str, Feature]) -> str:

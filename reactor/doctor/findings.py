@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reactor.brake.brake import unavailable_because
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
 from reactor.config.refused import join
@@ -34,7 +33,7 @@ from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import matcher
 from reactor.model.nearest import nearest_name
 from reactor.model.pod_parents import PodParent, is_pattern
-from reactor.model.settings import BrakeMode, KernelKill, Settings
+from reactor.model.settings import KernelKill, Settings
 from reactor.policy.lists import Named, matches_by_any_name, rule_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
@@ -112,10 +111,6 @@ def _found(
         yield path, f"on this machine {why}"
     yield from _files(settings)
     yield from _shutdown(settings, document)
-    if settings.brake is not BrakeMode.OFF:
-        because = "no cgroup memory controller is mounted" if tree is None else unavailable_because(tree)
-        if because is not None:
-            yield "reactor.brake", f"has no effect on this machine: {because}"
     if settings.kernel_kill is KernelKill.HARD and tree is not None and tree.version is CgroupVersion.V1:
         yield "reactor.kernelKill", "has no effect on this machine: the memory controller is on cgroup v1"
     if settings.eviction.soft_reclaim_seconds > 0 and tree is not None:

@@ -207,8 +207,7 @@ def _taken(machine: Machine, thresholds_from: Path | None) -> tuple[Mapping[str,
         if not {"evictionHard", "evictionSoft"} & set(found):
             accepted = "a configuration with evictionHard or evictionSoft, such as that of reactor tune"
             raise ConfigError([Problem(path=str(thresholds_from), got="no thresholds", accepted=accepted)])
-        brake = (document.get("reactor") or {}).get("brake")
-        return {**found, **({} if brake is None else {"brake": brake})}, str(thresholds_from)
+        return found, str(thresholds_from)
     if machine.is_kubernetes and machine.kubelet_config is not None:
         with suppress(ConfigError, OSError):
             document = _document(machine.kubelet_config)
@@ -242,18 +241,13 @@ def _lines(machine: Machine, preset: Preset | None, taken: Mapping[str, Any], or
     systemd = "systemd" if machine.has_systemd else "no systemd"
     found = f"{bytes_text(machine.memory_bytes)} of memory, cgroup {machine.tree.version}, {systemd}"
     yield _HEAD.format(found=found, preset="" if preset is None else f" --preset {preset}")
-    written = dict(taken)
-    brake = written.pop("brake", None)
-    if written:
+    if taken:
         yield f"# From {printable(origin)}."
-    for key, value in written.items():
+    for key, value in taken.items():
         yield from _entry(key, value)
-    if not {"evictionHard", "evictionSoft"} & set(written):
+    if not {"evictionHard", "evictionSoft"} & set(taken):
         yield _thresholds(machine, preset)
     yield _SECTION.format(reload="systemctl reload reactor" if machine.has_systemd else "kill -HUP PID")
-    if brake is not None:
-        yield f"  brake: {json.dumps(brake)}"
-        yield ""
     if preset is not None:
         yield _SMALL
     yield from _kubernetes(machine) if machine.is_kubernetes else _pods(machine, preset)

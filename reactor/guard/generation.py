@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from reactor.act.target import is_seen_populated
-from reactor.brake.brake import Brake
-from reactor.brake.braking import Braking
 from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
-from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
+from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
 from reactor.guard.pace import Pace
@@ -33,6 +31,7 @@ from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
 from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim, SoftReclaim
 from reactor.model.oom import OomKill
@@ -40,7 +39,6 @@ from reactor.model.pod_parents import fences
 from reactor.model.pods import Pod
 from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import (
-    BrakeMode,
     KernelKill,
     MemoryAvailable,
     OomOrderMode,
@@ -94,7 +92,7 @@ _RULE_RECLAIMS: Final = "rule reclaim"
 class Generation:
     """Owns its observers' descriptors until `close`. Makes its passes over what is known.
 
-    What is known, the evictor, the brake, the supervisor and the steward outlive it. `clock_seconds` is the
+    What is known, the evictor, `highs`, the supervisor and the steward outlive it. `clock_seconds` is the
     clock of all that is known: a virtual one in tests.
     """
 
@@ -105,7 +103,7 @@ class Generation:
         *,
         known: NodeView,
         evictor: Evictor,
-        brake: Brake,
+        highs: BorrowedHighs,
         supervisor: Supervisor,
         steward: StewardLink,
         on_layout: Callable[[Layout], None] = lambda _: None,
@@ -132,10 +130,7 @@ class Generation:
             clock_seconds=self._clock_seconds,
         )
         self._levels = MemoryLevels(tree, settings, self._node)
-        self._brake = brake
-        if settings.brake is BrakeMode.HARD:
-            self._brake.start()
-        self._memory = MemorySource(tree, settings, self.wakes, self.board, self._brake.highs)
+        self._memory = MemorySource(tree, settings, self.wakes, self.board, highs)
         self._oom = OomSource(
             tree,
             settings,
@@ -165,7 +160,6 @@ class Generation:
             pods=pods,
             reclaims=Reclaims(reclaims),
             populated=partial(is_seen_populated, tree),
-            brake=self._heed_brake,
             arm_memory=self._arm,
             oom_kills=self._oom.take_now,
             oom_struck=oom_kills.struck,
@@ -469,12 +463,10 @@ class Generation:
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
         is_powerless = self.passes.is_powerless
-        is_braking = bool(self._brake.reading().on)  # to be released at once, whoever can be evicted
         wait_seconds = look_again_seconds(
             state,
             self._clock_seconds(),
-            is_braking=is_braking,
-            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless and not is_braking),
+            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
             slowed_pause_seconds=self._pace.between_slowed_passes_seconds(),
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
@@ -566,20 +558,12 @@ class Generation:
     def _expect_oom_victim(self, kill: OomKill) -> None:
         self.passes.oom_killed(kill)
 
-    def _heed_brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
-        return self._brake.heed(self._levels.crossed(memory) if self._is_braking_wanted else {})
-
     def _arm(self, memory: Mapping[Signal, Observation]) -> None:
         levels = self._levels.of(memory)
         self._crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
         self._memory.arm(levels)
         if self._warrants is not None:
             self._warrants.levels(self._crossings)
-        self._brake.arm(lowest_hard(levels) if self._is_braking_wanted else {})
-
-    @property
-    def _is_braking_wanted(self) -> bool:
-        return self.settings.brake is BrakeMode.HARD and not self.settings.dry_run
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.brake.brake import Brake
 from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
@@ -22,6 +21,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
@@ -51,7 +51,7 @@ class GenerationSupervisor:
         *,
         tree: CgroupTree,
         known: NodeView,
-        brake: Brake,
+        highs: BorrowedHighs,
         kills: KillPath,
         cluster: KubernetesNode | None,
         steward: StewardLink,
@@ -68,7 +68,7 @@ class GenerationSupervisor:
         self.kill_path_problem: str | None = None
         self._tree = tree
         self._known = known
-        self._brake = brake
+        self._highs = highs
         self._kills = kills
         self._cluster = cluster
         self._steward = steward
@@ -198,7 +198,7 @@ class GenerationSupervisor:
             self._tree,
             known=self._known,
             evictor=evictor,
-            brake=self._brake,
+            highs=self._highs,
             supervisor=self._supervisor,
             steward=self._steward,
             on_layout=self._adopt_layout,

@@ -14,7 +14,7 @@ from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import memory_level, thresholds_met
+from reactor.policy import memory_level
 from reactor.sources.levels import BRIM, DRIFT_BYTES, FLOOR, MemoryLevel
 from reactor.sources.process_levels import ProcessLevels
 
@@ -69,19 +69,11 @@ class MemoryLevels:
                 *self._rungs(threshold, seen),
             )
         ]
-        for cgroup in lowest_hard(levels):
+        crossings = (level for level in levels if level.threshold.is_hard and not level.is_early)
+        for cgroup in {level.cgroup for level in crossings} - {"/"}:
             with suppress(OSError, ReactorError):
                 self._opened(cgroup)
         return levels
-
-    def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
-        """Return the cgroups below the root that hard thresholds are crossed on, as `lowest_hard` does."""
-        sound = {signal: seen for signal, seen in memory.items() if seen.absurdity is None}
-        return lowest_hard(
-            level
-            for threshold in thresholds_met((one for one in self._thresholds if one.is_hard), sound)
-            for level in self._levels(threshold, sound[threshold.signal])
-        )
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -205,12 +197,3 @@ def process_levels(
             if one.signal is Signal.PID_AVAILABLE and not one.is_absurd_at(seen.capacity)
         ),
     )
-
-
-def lowest_hard(levels: Iterable[MemoryLevel]) -> dict[str, int]:
-    """Return the lowest level of a hard threshold in bytes, by cgroup; the root has no control files."""
-    lowest: dict[str, int] = {}
-    for level in levels:
-        if level.threshold.is_hard and not level.is_early and level.cgroup != "/":
-            lowest[level.cgroup] = min(level.level_bytes, lowest.get(level.cgroup, level.level_bytes))
-    return lowest

@@ -32,7 +32,6 @@ from reactor.act import leftovers
 from reactor.act.kill import KillPath
 from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
-from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, NoDaemonError, Problem, extra_remedy, failure_text
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
@@ -60,6 +59,8 @@ from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
 from reactor.guard.wording import in_dry_run, instant
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.scheduling import following
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
@@ -134,7 +135,7 @@ class Daemon:
         self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
         self._last_good = last_good
         self._end_of_dry_run = end_of_dry_run
-        self._brake = Brake(tree)
+        self._highs = BorrowedHighs()
         self._notice = ServiceNotice()
         self._recorder = Recorder(
             self._lines,
@@ -177,7 +178,7 @@ class Daemon:
             settings,
             tree=tree,
             known=self._known,
-            brake=self._brake,
+            highs=self._highs,
             kills=self._kills,
             cluster=self._cluster,
             steward=self._steward,
@@ -223,13 +224,11 @@ class Daemon:
         problems = {**self._problems, **generation.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         problems |= self._shutdown.problems
-        brake = self._brake.reading()
         kept = {
             "journal": self._lines.problem,
             "steward": self._steward.problem,
             "state": self._keeper.problem,
             "last good configuration": None if self._last_good is None else self._last_good.problem,
-            "brake": brake.problem,
             "kill path": self._generations.kill_path_problem,
             "evictions": self._slowdowns.problem,
             "no evictable pod": self._no_victims.problem,
@@ -244,7 +243,6 @@ class Daemon:
             usages=generation.parts.usages,
             sources=generation.board.states(),
             oom=self._oom,
-            brake=brake,
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             parts=self.supervisor.states,
@@ -371,7 +369,7 @@ class Daemon:
     def _end(self) -> None:
         """Close everything and save what is to survive; one that fails does not keep the others from it."""
         ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
-        ends += [self._known.oom_victims.close, self._brake.close]
+        ends += [self._known.oom_victims.close]
         ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
         if self._last_good is not None:
             ends.append(self._last_good.flush)
@@ -390,6 +388,13 @@ class Daemon:
         for line in await in_thread(walk, abandon_on_cancel=True):
             _LOG.warning("%s", line)
 
+    async def _restore_abandoned_highs(self) -> None:
+        """Restore every memory.high that a killed daemon has left lowered, and log it."""
+        if self._tree.version is CgroupVersion.V2:
+            walk = following(self._highs.restore_abandoned)
+            for line in await in_thread(walk, self._tree.memory_root, abandon_on_cancel=True):
+                _LOG.warning("%s", line)
+
     def _listen(self) -> None:
         try:
             self._listener = listen(Path(self._settings.socket_path))
@@ -406,7 +411,7 @@ class Daemon:
         def keep(name: str, part: Part, *, ends: bool = False) -> None:
             nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
 
-        keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
+        keep("abandoned memory.high", self._restore_abandoned_highs, ends=True)
         keep("abandoned kills", self._restore_abandoned, ends=True)
         keep("state file", self._keeper.run)
         keep("OOM killer's order", self._oom_order.run)
@@ -571,7 +576,6 @@ class Daemon:
             tally=self._tally.document(),
             started_unix_seconds=self._started_unix_seconds,
             pid=os.getpid(),
-            brake=self._brake.reading(),
             journal_written=self._lines.written,
             journal_lost=self._lines.lost,
             refused_requests=self._steward.refused,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from reactor.act.kill import KillReport
 from reactor.act.one_process import Chosen
 from reactor.act.reap import ReapReport
-from reactor.brake.braking import Braking
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
@@ -155,11 +154,10 @@ class ProcessKills(Protocol):
 class Parts:
     """Everything that one run of the loop is made of.
 
-    `populated` tells whether a pod's cgroup has processes. `brake` and `arm_memory` are given the memory
-    signals as just observed: the one engages and releases the brake and returns what is on, the other arms
-    the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
-    without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was asked
-    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
+    `populated` tells whether a pod's cgroup has processes. `arm_memory` arms the memory thresholds again by
+    the memory signals as just observed. `oom_kills` returns the kernel's own kills that were not reported
+    yet, without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was
+    asked last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
     `most_of_one_process` returns how much of what a pod holds one process of it may. `oom_order` is
     told which pod the policy would evict first for memory. `warrants` are those that the
     kernel kills under, None where there can be none. `check_disk` observes the filesystem of a
@@ -172,7 +170,6 @@ class Parts:
     pods: PodList
     reclaims: Reclaims
     populated: Callable[[Pod], bool]
-    brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]
     arm_memory: Callable[[Mapping[Signal, Observation]], None]
     oom_kills: Callable[[], Sequence[OomKill]] = tuple
     oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()

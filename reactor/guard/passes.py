@@ -163,7 +163,6 @@ class Passes:
         served = None if warrants is None else warrants.follow()
         self._observe_left()
         memory = self._observe(wakes, now_seconds)
-        braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
         is_late = time.monotonic_ns() - started_ns > _LATE_NS
         # Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
@@ -224,7 +223,7 @@ class Passes:
         self.is_powerless = self._dry_run or not can_be_evicted(pods)
         if not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
             self._parts.recount_oom_kills(self.known.pods)
-        return dataclasses.replace(record, braking=braking)
+        return record
 
     def _tell_why_not_by_the_kernel(self, attempts: Sequence[EvictionAttempt]) -> None:
         if self._parts.warrants is not None:
@@ -972,7 +971,6 @@ def look_again_seconds(
     state: PolicyState,
     now_seconds: float,
     *,
-    is_braking: bool = False,
     pause_seconds: float = 0.0,
     slowed_pause_seconds: float = 0.0,
 ) -> float:
@@ -984,7 +982,7 @@ def look_again_seconds(
     A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
     giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
-    all: of neither does a source tell before the ticker. A brake is to be released at once. Where evictions
+    all: of neither does a source tell before the ticker. Where evictions
     are slowed down it is to be seen soon that the cause is gone, or that the pods grow. A reclaim before a
     soft eviction may hang.
     """
@@ -994,7 +992,7 @@ def look_again_seconds(
         or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
     )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
-    is_soon = is_braking or (awaited and pressed)
+    is_soon = awaited and pressed
     soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
     slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
     soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))

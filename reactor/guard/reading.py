@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import reactor
-from reactor.brake.braking import BrakeReading
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, UNIT, Signal
@@ -37,7 +36,6 @@ class Reading:
     tally: Mapping[str, Any]
     started_unix_seconds: float
     pid: int
-    brake: BrakeReading = field(default_factory=BrakeReading)
     journal_written: int = 0
     journal_lost: int = 0
     refused_requests: int = 0
@@ -68,7 +66,6 @@ class Reading:
                 for one in self.sources
             ],
             "parts": {part.name: part.restarts for part in self.parts},
-            "brake": {"on": len(self.brake.on), "times": self.brake.times, "seconds": self.brake.seconds},
             "oom_order": dict(self.oom_order),
             "pods": self.pods,
             "journal": {"written": self.journal_written, "lost": self.journal_lost},

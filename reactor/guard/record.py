@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 
 import trio
 
-from reactor.brake.braking import Braking
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.wording import instant, standing
 from reactor.link.documents import ORDERED
@@ -115,17 +114,14 @@ class PassRecord:
     times: StageTimes
     attempts: tuple[EvictionAttempt, ...] = ()
     reclaimed: tuple[Reclaimed, ...] = ()
-    braking: tuple[Braking, ...] = ()
     dry_run: bool = False
 
     def as_it_stands(self) -> Self:
-        """Return it with what has become of its evictions and brakes by now; of this one that goes on.
+        """Return it with what has become of its evictions by now; of this one that goes on.
 
         A line of the journal is made only when the steward takes it.
         """
-        return replace(
-            self, attempts=tuple(map(replace, self.attempts)), braking=tuple(map(replace, self.braking))
-        )
+        return replace(self, attempts=tuple(map(replace, self.attempts)))
 
     def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
         """Return the record as plain JSON values; `ranking_limit` cuts the ranking for display."""
@@ -156,7 +152,7 @@ class PassRecord:
                 for place in decision.ranking[:ranking_limit]
             ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
-            "brake": [brake_document(one) for one in self.braking],
+            "brake": [],  # removed, but a key of the journal
             "rule": None if decision.rule is None else firing_document(decision.rule),
             "timing": self._timing(),
         }
@@ -255,28 +251,6 @@ def outcome_document(record_id: int, at_unix_seconds: float, attempt: EvictionAt
         "decision": record_id,
         "time": instant(at_unix_seconds),
         **attempt_document(attempt),
-    }
-
-
-def released_document(record_id: int, at_unix_seconds: float, braking: Braking) -> dict[str, Any]:
-    """Return the journal's line for a brake that was released only after its decision was written."""
-    return {
-        "kind": "brake",
-        "decision": record_id,
-        "time": instant(at_unix_seconds),
-        **brake_document(braking),
-    }
-
-
-def brake_document(braking: Braking) -> dict[str, Any]:
-    """Return one cgroup's brake as plain JSON values."""
-    return {
-        "cgroup": braking.cgroup,
-        "high_bytes": braking.high_bytes,
-        "engaged_ns": braking.engaged_ns,
-        "released_ns": braking.released_ns,
-        "released_because": braking.released_because,
-        "problem": braking.problem,
     }
 
 

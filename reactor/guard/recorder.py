@@ -17,7 +17,6 @@ from reactor.guard.record import (
     ordered_document,
     outcome_document,
     process_document,
-    released_document,
 )
 from reactor.guard.record_queue import Make, Ranking
 from reactor.guard.wording import standing
@@ -74,9 +73,8 @@ class Recorder:
     What is ordered is written at once (`"kind": "ordered"`): the daemon may not live to see what becomes of
     it. The next one resumes it and says so (`"resumed"`); its end is a line of its own (`"outcome"`).
 
-    A decision's line waits until its pods are gone and its brake is released, so that it holds every stage,
-    but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`, and
-    `"brake"`).
+    A decision's line waits until its pods are gone, so that it holds every stage,
+    but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`).
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class Recorder:
         if not (is_news or record.decision.rule is not None or record.attempts or record.reclaimed):
             return
         _log(record)
-        if not (record.attempts or record.braking):
+        if not record.attempts:
             self._write_decision(record)
             return
         if self._journal is not None:
@@ -133,15 +131,9 @@ class Recorder:
             with trio.move_on_after(self._patience_seconds):
                 for attempt in record.attempts:
                     await attempt.ended.wait()
-                for braking in record.braking:
-                    await braking.released.wait()
         finally:
-            on_still = [braking for braking in record.braking if braking.is_on]
             late = self._patience_over(record)  # at a shutdown too what is known is written
         await self._account_late(record, late)
-        for braking in on_still:
-            await braking.released.wait()
-            self._write(partial(released_document, record.id, time.time(), braking))
 
     async def _account_late(self, record: PassRecord, late: Iterable[EvictionAttempt]) -> None:
         """Write what becomes of evictions whose order has been written already."""

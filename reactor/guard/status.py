@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 import trio
 
 import reactor
-from reactor.brake.braking import BrakeReading
 from reactor.guard.oom import OomKills
 from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, rank_now, ranked_signal, usages_in_turns
 from reactor.guard.parts import Node, PodUsages
@@ -62,7 +61,6 @@ class View:
     usages: PodUsages
     sources: tuple[SourceState, ...]
     oom: OomKills
-    brake: BrakeReading
     started_unix_seconds: float
     problems: Mapping[str, str]
     filesystems: FilesystemsView
@@ -125,7 +123,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],
         "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
-        "brake": _brake(view),
+        "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0},  # removed, but a key
         "oom_order": {"mode": view.settings.oom_order, **view.oom_order},
         "kernel_kill": {"mode": view.settings.kernel_kill, **view.warrants},
         "rules": [dict(rule) for rule in view.rules],
@@ -213,16 +211,6 @@ def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[st
     return {
         "bytes": sum(amount for amount, _ in held),
         "largest": [{"pod": pod, "bytes": amount} for amount, pod in held[:_LARGEST_HOLDERS]],
-    }
-
-
-def _brake(view: View) -> dict[str, Any]:
-    brake = view.brake
-    return {
-        "mode": view.settings.brake,
-        "on": [{"cgroup": one.cgroup, "high_bytes": one.high_bytes} for one in brake.on],
-        "times": brake.times,
-        "seconds": round(brake.seconds, 3),
     }
 
 

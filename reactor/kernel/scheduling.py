@@ -28,15 +28,6 @@ def follow_main_thread() -> None:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_LOWEST_PRIORITY))
 
 
-def make_normal(thread_id: int) -> None:
-    """Take real-time priority from a thread that followed the main one, by its kernel id, while it works.
-
-    For a thread that is inside a long system call: on a CPU of its own that long it is in others' way.
-    """
-    with suppress(OSError):  # it is gone, or was never ours to change
-        os.sched_setscheduler(thread_id, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-
-
 def following(call: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Return `call` for a worker thread, to be made as `follow_main_thread` has it."""
 

@@ -60,11 +60,6 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
     ]
     if decision["reclaim"]:
         done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
-    done += [
-        f"braked {one['cgroup']}{after(' released', woke_ns, one['released_ns'])}"
-        for one in decision.get("brake") or ()
-        if one["engaged_ns"] is not None
-    ]
     rule = decision.get("rule")  # none of an earlier version
     if rule and rule["action"] == "report":
         done.append(f"reported {rule['cgroup']}")

@@ -180,13 +180,6 @@ class MemoryAvailable(StrEnum):
     MEM_AVAILABLE = "memAvailable"
 
 
-class BrakeMode(StrEnum):
-    """When allocators are slowed down in the kernel: never, or while a hard memory threshold is crossed."""
-
-    OFF = "off"
-    HARD = "hard"
-
-
 class SystemdOomd(StrEnum):
     """What systemd's units say of systemd-oomd: nothing that counts here, or rules in its place."""
 
@@ -291,7 +284,6 @@ class Settings:
     journal: JournalSettings = field(default_factory=JournalSettings)
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
-    brake: BrakeMode = BrakeMode.OFF
     oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: KubernetesSettings | None = None

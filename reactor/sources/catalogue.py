@@ -89,7 +89,7 @@ SOURCES: Final = (
     Source(
         name=MEMORY_HIGH,
         watched=Watched.MEMORY,
-        purpose="memory, with a brake",
+        purpose="memory, throttles too",
         switches=("memory_high",),
         version=CgroupVersion.V2,
         feature="memory.high",

@@ -2,7 +2,7 @@
 
     ebpf            v2   at the crossing itself
     memcg-eventfd   v1   at the crossing itself
-    memory-high     v2   events of memory.high, which brakes too
+    memory-high     v2   events of memory.high, which throttles too
     ticker               whatever else fails (its own source)
 
     memcg-reclaim   v1   beside the chain: crossings that page cache hides from usage
@@ -47,7 +47,7 @@ class MemoryStep(Step, Protocol):
 class MemorySource:
     """Arms the levels it is given with the best that this node has.
 
-    `highs` are shared with the brake, which sets memory.high too. `steps` and `hints` replace the chain and
+    `highs` has one memory.high for each cgroup in this process. `steps` and `hints` replace the chain and
     what runs beside it; steps that come first are preferred.
     """
 

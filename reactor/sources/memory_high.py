@@ -1,9 +1,9 @@
 """Memory thresholds on cgroup v2 without eBPF: memory.high at the next level, and its events.
 
-memory.high also brakes: past it the cgroup reclaims and is slowed down, so page cache must not be held at it:
+Past memory.high the cgroup reclaims and is throttled, so page cache must not be held at it:
 reads would be 4 times slower (measured). At an event the fresh working set shows which of the two has grown.
-At a hard threshold the brake stays for a second at the most, while the loop kills a pod; for page cache and
-for soft thresholds it is released at once. Then the counters are read until usage is calm, and memory.high is
+At a hard threshold it stays for a second at the most, while the loop kills a pod; for page cache and
+for soft thresholds it is restored at once. Then the counters are read until usage is calm, and memory.high is
 set to the next level. The operator's own value is restored at the end (`kernel.memory_high`).
 
 The kernel reports no event if usage has met a level before the write of memory.high is done, and a pass may
@@ -11,8 +11,7 @@ observe usage in a dip below a level that holds it. So usage is read after each 
 met the loop is woken again.
 
 systemd writes its own memory.high whenever it realizes a cgroup again: after a daemon-reload, with the next
-unit that starts in the slice. So the file itself is watched as well, and the level set again. While the brake
-(`reactor.brake.brake`) holds the same file lower, its value stays in force.
+unit that starts in the slice. So the file itself is watched as well, and the level set again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from reactor.sources.levels import (
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
-BRAKE_SECONDS: Final = 1.0
+THROTTLED_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.02
 # After how long the loop is woken again for levels that stay met: twice as long each time.
@@ -99,7 +98,7 @@ class MemoryHigh:
             guard.arm(self._levels.get(cgroup, []))
 
     async def watch(self, armed: Callable[[str], None]) -> None:
-        """Watch until a cgroup or the interface fails (OSError); always puts memory.high back."""
+        """Watch until a cgroup or the interface fails (OSError); always restores memory.high."""
         while True:
             self._other_cgroups = trio.Event()
             self._guards = self._new_guards(armed)
@@ -191,7 +190,7 @@ class _Guard:
             writes_fd = watch_modifications(self._high.path)
             owned.callback(os.close, writes_fd)
             try:
-                await in_thread(self._high.put_back, MEMORY_HIGH)  # what a killed daemon left
+                await in_thread(self._high.restore)  # what a killed daemon left
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
@@ -224,7 +223,7 @@ class _Guard:
             return False
         # Assigned first: even if the write is cancelled or fails halfway, it is restored.
         self._standing = following
-        if await in_thread(self._high.set, following.level_bytes, MEMORY_HIGH):
+        if await in_thread(self._high.set, following.level_bytes):
             self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
         else:
             self._armed("has a lower memory.high already")
@@ -248,13 +247,13 @@ class _Guard:
         return False
 
     async def _look_until_calm(self, counters: MemoryCounters) -> None:
-        """Look until usage stands still, with the brake only at a hard threshold, and not for long."""
+        """Look until usage stands still, throttled only at a hard threshold, and not for long."""
         began = calm_since = trio.current_time()
         usage_before = counters.usage_bytes()
         while True:
             hard_is_past = self._note_past(counters)
             now = trio.current_time()
-            if not hard_is_past or now - began > BRAKE_SECONDS:
+            if not hard_is_past or now - began > THROTTLED_SECONDS:
                 await self._release()
             usage_bytes = counters.usage_bytes()
             if abs(usage_bytes - usage_before) > DRIFT_BYTES:
@@ -266,8 +265,8 @@ class _Guard:
     def _note_past(self, counters: MemoryCounters) -> bool:
         """Wake the loop for levels that are met and were not, again once they are passed, and while they are.
 
-        Where usage is held at a level the pass may find it a page short, and evict no pod; once the brake is
-        off it goes on. Returns whether a hard level is met.
+        Where usage is held at a level the pass may find it a page short, and evict no pod; it goes on once
+        memory.high is restored. Returns whether a hard level is met.
         """
         usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
         met = {
@@ -296,5 +295,5 @@ class _Guard:
 
     async def _release(self) -> None:
         if self._standing is not None:
-            await in_thread(self._high.put_back, MEMORY_HIGH)
+            await in_thread(self._high.restore)
             self._standing = None

@@ -112,7 +112,6 @@ class _Scrape(Collector):
         yield from _conditions(reading["conditions"])
         yield from _sources(reading["sources"])
         yield _parts({**reading["parts"], **steward.parts})
-        yield from _brake(reading["brake"])
         yield _oom_order(reading["oom_order"])
         yield _slowdowns(reading["slowdowns"])
         yield _gauge(
@@ -425,16 +424,6 @@ def _conditions(in_force: Sequence[str]) -> Iterator[Metric]:
         "Whether a node condition is in force (1) or not (0).",
         ["condition"],
         *(((condition,), condition in in_force) for condition in NodeCondition),
-    )
-
-
-def _brake(brake: Document) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "reactor_brake_engaged", "Cgroups whose memory.high the brake holds down now.", brake["on"]
-    )
-    yield CounterMetricFamily("reactor_brake_engagements", "How often the brake was engaged.", brake["times"])
-    yield CounterMetricFamily(
-        "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake["seconds"]
     )
 
 

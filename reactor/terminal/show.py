@@ -213,19 +213,11 @@ def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
 
 
 def _say_by_the_kernel(screen: Screen, document: Mapping[str, Any]) -> None:
-    """Print what the kernel does at a crossing: it brakes, it kills, it runs out of memory."""
-    screen.say(_brake(document["brake"]))
+    """Print what the kernel does at a crossing: it kills, it runs out of memory."""
     kernel_kill = kernel_kill_text(document.get("kernel_kill"))  # none of a daemon of an earlier version
     if kernel_kill is not None:
         screen.say(kernel_kill)
     _say_oom_order(screen, document.get("oom_order") or {})  # none of an earlier version
-
-
-def _brake(brake: Mapping[str, Any]) -> str:
-    if brake["mode"] == "off":
-        return "brake: switched off"
-    on = ", ".join(f"on {one['cgroup']}" for one in brake["on"]) or "released"
-    return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
 
 
 def process_victims_text(told: Mapping[str, Any] | None) -> str | None:

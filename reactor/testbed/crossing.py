@@ -99,13 +99,12 @@ _SETTLE_SECONDS: Final = 0.05
 class Run:
     """One hog's end: its own instants, and the daemon's stages from the journal (ns on the same clock).
 
-    `woken_by` are the sources whose wakes led to the pass; `braked_ns` is when memory.high was pulled down.
+    `woken_by` are the sources whose wakes led to the pass.
     """
 
     times: HogTimes
     timing: Mapping[str, int]
     woken_by: frozenset[str] = frozenset()
-    braked_ns: int | None = None
 
     @property
     def to_wake_ms(self) -> float:
@@ -183,8 +182,7 @@ class Crossings:
                 f"the daemon's log ends:\n{self._log()}"
             )
         woken_by = frozenset(wake["source"] for wake in decision["wakes"])
-        braked_ns = min((one["engaged_ns"] for one in decision["brake"] if one["engaged_ns"]), default=None)
-        return Run(times=times, timing=decision["timing"], woken_by=woken_by, braked_ns=braked_ns)
+        return Run(times=times, timing=decision["timing"], woken_by=woken_by)
 
     def _log(self) -> str:
         return self._daemon.log()[-2000:]

@@ -6,15 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.tune.history import History
 from reactor.tune.measured import Growth, Measured
-
-BRAKE_SECONDS: Final = 3.0  # reactor.brake.brake.DEADLINE_SECONDS: the longest that it stays on
-_BRAKE_SHARE: Final = 0.05  # of the node: a smaller threshold needs no brake
-_BRAKE_GAIN: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +63,11 @@ class Assume(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the allocator's speed is multiplied by, in seconds, and what is added.
-
-    `brake_seconds` and `braked_rate_bytes` are None where nothing can be braked.
-    """
+    """What the allocator's speed is multiplied by, in seconds, and what is added."""
 
     reaction_seconds: float
     freeing_seconds: float
     reserve_bytes: int
-    brake_seconds: float | None = None
-    braked_rate_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +75,7 @@ class Case:
     """One assumption about the allocator, and the hard threshold that follows from it, in bytes.
 
     `rate_bytes` a second is its mean over reaction and freeing. `alone_bytes` would be enough if the
-    allocator itself were always the victim; `braked_bytes` is with the brake, None where it can't be had.
+    allocator itself were always the victim.
     """
 
     kind: Assume
@@ -93,29 +83,18 @@ class Case:
     rate_bytes: float
     needed_bytes: int
     alone_bytes: int
-    braked_bytes: int | None
 
 
-def needed_bytes(rate_bytes: float, seconds: float, reserve_bytes: int) -> int:
-    """Return what an allocator takes in that time, and the reserve."""
-    return math.ceil(rate_bytes * seconds) + reserve_bytes
-
-
-def case(kind: Assume, name: str, pace: Pace, terms: Terms, *, allocators: int = 1) -> Case:
+def case(kind: Assume, name: str, pace: Pace, terms: Terms) -> Case:
     """Return what one assumption asks for."""
     seconds = terms.reaction_seconds + terms.freeing_seconds
     needed = math.ceil(pace.taken_bytes(seconds)) + terms.reserve_bytes
-    braked = None
-    if terms.brake_seconds is not None and terms.braked_rate_bytes is not None:
-        until_braked = math.ceil(pace.taken_bytes(terms.brake_seconds)) + terms.reserve_bytes
-        braked = min(needed, needed_bytes(terms.braked_rate_bytes * allocators, seconds, until_braked))
     return Case(
         kind=kind,
         name=name,
         rate_bytes=pace.taken_bytes(seconds) / seconds if seconds else pace.sustained_bytes,
         needed_bytes=needed,
         alone_bytes=math.ceil(pace.taken_bytes(terms.reaction_seconds)) + terms.reserve_bytes,
-        braked_bytes=braked,
     )
 
 
@@ -132,7 +111,7 @@ def cases_of(measured: Measured, history: History, terms: Terms) -> tuple[Case, 
         # Together they are no slower than one: a smaller figure is the machine's noise.
         pace = pace_of([*together, *single])
         name = f"{most} allocators at full speed"
-        found.append(case(Assume.ALL, name, pace, terms, allocators=most))
+        found.append(case(Assume.ALL, name, pace, terms))
     if history.fastest_bytes is not None:
         pace = Pace(sustained_bytes=history.fastest_bytes)
         found.append(case(Assume.SEEN, "the fastest in the history", pace, terms))
@@ -158,18 +137,3 @@ def chosen(cases: Sequence[Case], assume: Assume, huge_pages: str) -> Case:
         }
         raise RefusedError(f"--assume {assume}: {missing[assume]}")
     return max(credible, key=lambda one: one.needed_bytes)
-
-
-def brake_for(one: Case, capacity_bytes: int, seconds: float, *, can_brake: bool) -> tuple[bool, str]:
-    """Return whether the brake is worth its price, and why; `seconds` is how long it would have to be on."""
-    if not can_brake:
-        return False, "nothing to brake: no cgroup below the root of cgroup v2 is guarded"
-    if one.braked_bytes is None:
-        return False, "what it gains was not measured"
-    if one.needed_bytes <= capacity_bytes * _BRAKE_SHARE:
-        return False, "without it the threshold keeps no more than 5 % of the node"
-    if one.braked_bytes > one.needed_bytes * _BRAKE_GAIN:
-        return False, "with it the threshold would be no 30 % smaller"
-    if seconds > BRAKE_SECONDS:
-        return False, f"it stays on for {BRAKE_SECONDS:g} s at the most, and {seconds:.1f} s are needed"
-    return True, "without it the threshold would keep more than 5 % of the node"

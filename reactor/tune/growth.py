@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.files import KernelFile, write_file
 from reactor.testbed.allocator import MIB, Record
 from reactor.testbed.crossing import CAPACITY_BYTES
 from reactor.testbed.daemon_process import wait_until
@@ -24,8 +23,6 @@ _MOST_ALLOCATORS: Final = 16
 _POD: Final = "growth"
 _SLACK_BYTES: Final = 4 * MIB
 _TIMEOUT_SECONDS: Final = 60.0
-_BRAKED_SECONDS: Final = 2.0
-_BRAKED_BYTES: Final = 64 * MIB
 _USAGE_READY, _BACK = 0, 3  # words of the observer's record
 _STARTED, _DONE = 0, 3  # words of an allocator's
 
@@ -98,20 +95,6 @@ def grow(
         rate_bytes=allocators * size_bytes / took_ns * 1e9,
         freed_seconds=(back_ns - killed_ns) / 1e9,
     )
-
-
-def braked_rate_bytes(node: VirtualNode, tool: Path, directory: Path) -> float:
-    """Return what an allocator still takes in a second above memory.high, which only v2 has."""
-    with _fillers(node, tool, directory, [CAPACITY_BYTES // 2], huge_pages=False) as fillers:
-        pod = node.tree.path(f"{node.cgroup}/{_POD}")
-        write_file(pod / "memory.high", str(_BRAKED_BYTES))
-        with closing(KernelFile(pod / "memory.current")) as usage:
-            fillers.go()
-            if not wait_until(lambda: int(usage.read()) >= _BRAKED_BYTES, _TIMEOUT_SECONDS):
-                raise RefusedError("an allocator did not come up to memory.high")
-            began_bytes, began_ns = int(usage.read()), time.monotonic_ns()
-            time.sleep(_BRAKED_SECONDS)
-            return max(0, int(usage.read()) - began_bytes) / (time.monotonic_ns() - began_ns) * 1e9
 
 
 class _Fillers:

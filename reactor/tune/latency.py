@@ -23,8 +23,7 @@ _SMALLEST_SHARE: Final = 0.1  # of the largest victim: smaller ones measure the 
 class Latency:
     """What one way of watching showed under one load, in seconds.
 
-    `source` is what woke the daemon most often; `braked` from the crossing to the brake, None where nothing
-    braked.
+    `source` is what woke the daemon most often.
     """
 
     way: str
@@ -34,7 +33,6 @@ class Latency:
     kill: Tail
     freed: Tail
     overshoot_bytes: int
-    braked: Tail | None
 
 
 def latencies_of(reactions: Iterable[Reaction]) -> tuple[Latency, ...]:
@@ -51,7 +49,6 @@ def latencies_of(reactions: Iterable[Reaction]) -> tuple[Latency, ...]:
             kill=tail_of([reaction.kill_seconds for reaction in group]),
             freed=tail_of([reaction.freed_seconds for reaction in group]),
             overshoot_bytes=max(reaction.overshoot_bytes for reaction in group),
-            braked=_tail_of_known([reaction.braked_seconds for reaction in group]),
         )
         for (way, load), group in groups.items()
         if len(group) >= FEWEST
@@ -79,16 +76,6 @@ def reaction_bound(latencies: Sequence[Latency], history: History) -> tuple[floa
             wake = f"the wake as measured, up to {wakes * 1e3:.3g} ms"
             return in_service, f"{wake}, and from there to the kill in the history: {slowest}"
     return bound, why
-
-
-def brake_bound(latencies: Iterable[Latency]) -> float | None:
-    """Return the bound from crossing to the brake under the worst load; None where none was seen."""
-    return max((latency.braked.bound for latency in latencies if latency.braked is not None), default=None)
-
-
-def _tail_of_known(values: Sequence[float | None]) -> Tail | None:
-    known = [value for value in values if value is not None]
-    return tail_of(known) if len(known) >= FEWEST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.testbed.crossing import about
-from reactor.tune.growth import braked_rate_bytes, growth_node, growth_plans
+from reactor.tune.growth import growth_node, growth_plans
 from reactor.tune.measured import Growth, Measured, NodeFacts, Reaction
 from reactor.tune.node import check_calm
 from reactor.tune.reactions import Reactions, Way
@@ -42,7 +42,6 @@ class Plan:
 class _Found:
     growths: list[Growth] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)
-    braked_rate_bytes: float | None = None
     missed: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -70,7 +69,6 @@ class Measuring:
             self._nothing,
             growths=tuple(found.growths),
             reactions=tuple(found.reactions),
-            braked_rate_bytes=found.braked_rate_bytes,
             missed=dict(found.missed),
             problems=tuple(dict.fromkeys(found.problems)),
             seconds=round(self._elapsed(), 1),
@@ -104,10 +102,6 @@ class Measuring:
                         found.growths.append(run(node, tool, directory))
                 if self._elapsed() > until:
                     break
-            if self._tree.version is CgroupVersion.V2 and self._goes_on():
-                self._tell("what memory.high lets through")
-                with _told(found.problems):
-                    found.braked_rate_bytes = braked_rate_bytes(node, tool, directory)
 
     def _react(self, reactions: Reactions) -> None:
         """Have hogs answered, each way and load in its turn."""

@@ -44,9 +44,8 @@ class NodeFacts:
     """The node that thresholds are for. `huge_pages` is the kernel's word: always, madvise, never.
 
     `largest_pod_bytes` is the working set of the largest pod there is now, None where pods are not known.
-    `can_brake` says whether memory.high can slow allocators down on it. `available_bytes` is
-    memory.available before the measurement, None where that was not stored; `swap_bytes` and
-    `swap_free_bytes` are the machine's swap, which memory.available does not count.
+    `available_bytes` is memory.available before the measurement, None where that was not stored;
+    `swap_bytes` and `swap_free_bytes` are the machine's swap, which memory.available does not count.
     """
 
     capacity_bytes: int
@@ -54,7 +53,6 @@ class NodeFacts:
     huge_pages: str
     reserve: Reserve
     largest_pod_bytes: int | None = None
-    can_brake: bool = False
     available_bytes: int | None = None
     swap_bytes: int = 0
     swap_free_bytes: int = 0
@@ -79,7 +77,6 @@ class Reaction:
     """One crossing at full speed that was answered, in seconds: to the wake, to the kill, and from there on.
 
     `way` is how the daemon was configured, `source` what woke it, `load` what else the CPUs did.
-    `braked_seconds` is from the crossing to memory.high pulled down, None where nothing braked.
     """
 
     way: str
@@ -90,22 +87,19 @@ class Reaction:
     freed_seconds: float
     victim_bytes: int
     overshoot_bytes: int
-    braked_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Everything that a run has measured; `problems` are what could not be.
 
-    `braked_rate_bytes` is what one allocator above memory.high still takes in a second, None where no brake
-    could be measured. `missed` counts, by way, the crossings that the daemon did not answer.
+    `missed` counts, by way, the crossings that the daemon did not answer.
     """
 
     about: Mapping[str, Any]
     node: NodeFacts
     growths: tuple[Growth, ...] = ()
     reactions: tuple[Reaction, ...] = ()
-    braked_rate_bytes: float | None = None
     missed: Mapping[str, int] = dataclasses.field(default_factory=dict)
     problems: tuple[str, ...] = ()
     seconds: float = 0.0

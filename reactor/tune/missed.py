@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
-from reactor.tune.cases import Case
 from reactor.tune.history import History
 from reactor.tune.model import Recommendation, covered_rate_bytes
 from reactor.tune.words import amount, duration, rate
@@ -32,14 +31,13 @@ def verdict(settings: Settings, found: Recommendation, history: History) -> Verd
             misses=("no hard threshold for memory.available: the kernel's OOM killer is the only answer",),
         )
     hard_bytes = int(hard.value.of(found.node.capacity_bytes))
-    is_braked = settings.brake is BrakeMode.HARD and found.node.can_brake
     misses = [
-        *_general(settings, found, history),
-        *_hard_misses(hard, hard_bytes, found, is_braked=is_braked),
+        *_general(settings, history),
+        *_hard_misses(hard, hard_bytes, found),
         *_history_misses(hard_bytes, found, history),
         *_soft_misses(settings, soft, hard_bytes, found, history),
     ]
-    covers = _covers(hard, hard_bytes, found, settings.housekeeping_interval_seconds, is_braked=is_braked)
+    covers = _covers(hard, hard_bytes, found, settings.housekeeping_interval_seconds)
     return Verdict(covers=tuple(covers), misses=tuple(misses))
 
 
@@ -52,39 +50,28 @@ def _threshold(settings: Settings, *, hard: bool) -> Threshold | None:
     return fitting[0] if fitting else None
 
 
-def _wanted(one: Case, *, is_braked: bool) -> int:
-    return one.braked_bytes if is_braked and one.braked_bytes is not None else one.needed_bytes
-
-
 def _covers(
-    hard: Threshold, hard_bytes: int, found: Recommendation, interval_seconds: float, *, is_braked: bool
+    hard: Threshold, hard_bytes: int, found: Recommendation, interval_seconds: float
 ) -> Iterator[str]:
     if hard_bytes <= found.terms.reserve_bytes:
         return
     covered = covered_rate_bytes(hard_bytes, found.seconds, found.terms.reserve_bytes)
     yield f"{hard} answers allocators of up to {rate(covered)} before the reserve is touched"
     for one in found.cases:
-        if _wanted(one, is_braked=is_braked) <= hard_bytes:
+        if one.needed_bytes <= hard_bytes:
             yield f"{one.name} ({rate(one.rate_bytes)})"
     ticked = covered_rate_bytes(hard_bytes, found.seconds + interval_seconds, found.terms.reserve_bytes)
     yield f"should every kernel event fail, the ticker alone (every {interval_seconds:g} s): {rate(ticked)}"
 
 
-def _general(settings: Settings, found: Recommendation, history: History) -> Iterator[str]:
+def _general(settings: Settings, history: History) -> Iterator[str]:
     if settings.dry_run:
         yield "dryRun is on: no pod is evicted at all"
     if history.missed:
         yield f"the kernel's OOM killer has killed {history.missed} processes: the node was out of memory"
-    if settings.brake is BrakeMode.HARD and not found.node.can_brake:
-        yield f"the brake has no effect: {found.brake_why}"
-    if found.brake and settings.brake is BrakeMode.OFF and found.chosen.braked_bytes is not None:
-        saved = found.chosen.needed_bytes - found.chosen.braked_bytes
-        yield f"the brake is off: with it {amount(saved)} less would have to be kept"
 
 
-def _hard_misses(
-    hard: Threshold, hard_bytes: int, found: Recommendation, *, is_braked: bool
-) -> Iterator[str]:
+def _hard_misses(hard: Threshold, hard_bytes: int, found: Recommendation) -> Iterator[str]:
     terms = found.terms
     if hard_bytes < terms.reserve_bytes:
         yield (
@@ -92,7 +79,7 @@ def _hard_misses(
             "allocators' own time before it is crossed"
         )
     for one in found.cases:
-        wanted = _wanted(one, is_braked=is_braked)
+        wanted = one.needed_bytes
         if wanted > hard_bytes:
             yield (
                 f"{one.name}: takes {amount(wanted - terms.reserve_bytes)} at {rate(one.rate_bytes)} before "

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from reactor.testbed.allocator import MIB
-from reactor.tune.cases import Assume, Case, Terms, brake_for, cases_of, chosen
+from reactor.tune.cases import Assume, Case, Terms, cases_of, chosen
 from reactor.tune.history import History
-from reactor.tune.latency import Freeing, Latency, brake_bound, freeing_of, latencies_of, reaction_bound
+from reactor.tune.latency import Freeing, Latency, freeing_of, latencies_of, reaction_bound
 from reactor.tune.measured import Measured, NodeFacts
 
 STEP_BYTES: Final = 10 * MIB
@@ -123,8 +123,8 @@ def _rounded_up(seconds: float) -> int:
 class Recommendation:
     """Thresholds, and what they follow from. The whys say where a number comes from.
 
-    `covered_rate_bytes` a second is the fastest allocator that the hard threshold answers in time, without
-    the brake; `is_enough` says whether the threshold is all that `chosen` asks for.
+    `covered_rate_bytes` a second is the fastest allocator that the hard threshold answers in time;
+    `is_enough` says whether the threshold is all that `chosen` asks for.
     """
 
     node: NodeFacts
@@ -137,8 +137,6 @@ class Recommendation:
     victim_bytes: int
     victim_why: str
     hard_bytes: int
-    brake: bool
-    brake_why: str
     covered_rate_bytes: float
     is_enough: bool
     soft: Soft
@@ -188,16 +186,12 @@ def recommend(measured: Measured, history: History, assumptions: Assumptions) ->
         reaction_seconds=reaction_seconds,
         freeing_seconds=freeing.bound_seconds(victim_bytes),
         reserve_bytes=node.reserve.total_bytes if reserve_bytes is None else reserve_bytes,
-        brake_seconds=brake_bound(latencies),
-        braked_rate_bytes=measured.braked_rate_bytes,
     )
     cases = cases_of(measured, history, terms)
     taken = chosen(cases, assumptions.assume, node.huge_pages)
     seconds = terms.reaction_seconds + terms.freeing_seconds
-    brake, brake_why = brake_for(taken, node.capacity_bytes, seconds, can_brake=node.can_brake)
-    wanted = taken.braked_bytes if brake and taken.braked_bytes is not None else taken.needed_bytes
     hard_bytes = threshold_bytes(
-        wanted, reserve_bytes=terms.reserve_bytes, capacity_bytes=node.capacity_bytes
+        taken.needed_bytes, reserve_bytes=terms.reserve_bytes, capacity_bytes=node.capacity_bytes
     )
     return Recommendation(
         node=node,
@@ -210,10 +204,8 @@ def recommend(measured: Measured, history: History, assumptions: Assumptions) ->
         victim_bytes=victim_bytes,
         victim_why=victim_why,
         hard_bytes=hard_bytes,
-        brake=brake,
-        brake_why=brake_why,
         covered_rate_bytes=covered_rate_bytes(hard_bytes, seconds, terms.reserve_bytes),
-        is_enough=hard_bytes >= wanted,
+        is_enough=hard_bytes >= taken.needed_bytes,
         soft=soft_for(hard_bytes, node.capacity_bytes, history),
     )
 

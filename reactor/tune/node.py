@@ -10,7 +10,6 @@ from typing import Final
 
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
 from reactor.kernel.procfs import parse_swap, read_kernel_memory
 from reactor.model.settings import MemoryAvailable, Settings
@@ -52,8 +51,6 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
             kernel_bytes=read_kernel_memory(root / "proc") if holds_back else 0,
         ),
         largest_pod_bytes=_largest_pod_bytes(tree, settings),
-        # The root of v2 has no memory.high: what can be braked is a virtual node, or the pods' cgroups.
-        can_brake=tree.version is CgroupVersion.V2 and bool(settings.node_cgroup or settings.pod_parents),
     )
 
 

@@ -52,7 +52,6 @@ def _summary(found: Recommendation) -> Iterator[str]:
     yield f"evictionHard memory.available: {headline(found)}"
     where = f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}"
     yield f"{where} for {soft.grace_seconds} s, evictionMaxPodGracePeriod: {soft.pod_grace_seconds}."
-    yield f"brake: {'hard' if found.brake else 'off'}."
 
 
 def _sections(

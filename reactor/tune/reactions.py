@@ -12,7 +12,7 @@ from reactor.errors import ConfigError, Problem
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import Settings
 from reactor.sources.catalogue import EBPF, MEMORY_HIGH, Watched, steps_of
 from reactor.testbed.crossing import LEVEL_BYTES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus
 from reactor.testbed.daemon_process import DaemonProcess
@@ -20,10 +20,9 @@ from reactor.tune.measured import AS_CONFIGURED, Reaction
 
 IDLE: Final = "idle"
 BUSY: Final = "busy CPUs"
-BRAKED: Final = "with the brake"
 MEMORY_HIGH_ALONE: Final = "memory.high alone"
 _FULL_SPEED: Final = 0
-_TAKEN_OVER: Final = ("sources", "ebpf", "realtime", "housekeepingInterval", "brake")
+_TAKEN_OVER: Final = ("sources", "ebpf", "realtime", "housekeepingInterval")
 _ARMED_SECONDS: Final = 120.0
 _SEEN_SECONDS: Final = 30.0  # the hog takes its first 460 MiB in it, too
 
@@ -50,14 +49,10 @@ def ways(version: CgroupVersion, settings: Settings, section: Mapping[str, Any])
     expected = _expected(version, settings)
     interval_seconds = settings.housekeeping_interval_seconds if expected is None else 0.0
     found = [Way(name=AS_CONFIGURED, section=kept, expected=expected, interval_seconds=interval_seconds)]
-    if version is CgroupVersion.V2:
-        if settings.brake is BrakeMode.OFF and expected is not None:
-            braked = {**kept, "brake": BrakeMode.HARD.value}
-            found.append(Way(name=BRAKED, section=braked, expected=expected))
-        if expected == EBPF:
-            sources = {"ebpf": False, "psi": False, "memoryHigh": True}
-            alone = {**kept, "sources": sources, "brake": BrakeMode.OFF.value}
-            found.append(Way(name=MEMORY_HIGH_ALONE, section=alone, expected=MEMORY_HIGH))
+    if version is CgroupVersion.V2 and expected == EBPF:
+        sources = {"ebpf": False, "psi": False, "memoryHigh": True}
+        alone = {**kept, "sources": sources}
+        found.append(Way(name=MEMORY_HIGH_ALONE, section=alone, expected=MEMORY_HIGH))
     return tuple(found)
 
 
@@ -110,7 +105,7 @@ class Reactions:
 
 def reaction_of(run: Run, way: str, load: str) -> Reaction:
     """Return what one run comes down to."""
-    crossed_ns, times = run.times.crossed_ns or 0, run.times
+    times = run.times
     return Reaction(
         way=way,
         load=load,
@@ -120,7 +115,6 @@ def reaction_of(run: Run, way: str, load: str) -> Reaction:
         freed_seconds=max(0.0, (run.to_freed_ms - run.to_kill_ms) / 1e3),
         victim_bytes=max(0, times.peak_bytes - times.before_bytes),
         overshoot_bytes=max(0, times.peak_bytes - LEVEL_BYTES),
-        braked_seconds=None if run.braked_ns is None else max(0.0, (run.braked_ns - crossed_ns) / 1e9),
     )
 
 

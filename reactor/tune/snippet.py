@@ -30,28 +30,16 @@ def headline(found: Recommendation) -> str:
     if found.is_enough:
         hard = f"{quantity(found.hard_bytes)} for {found.chosen.name}"
         return f"{hard}; {reasoning(found)}, rounded up to 10Mi."
-    asked = f"{quantity(_asked_bytes(found))} for {found.chosen.name} ({reasoning(found)})"
+    asked = f"{quantity(found.chosen.needed_bytes)} for {found.chosen.name} ({reasoning(found)})"
     is_half = 2 * found.hard_bytes <= found.node.capacity_bytes
     share = "half of this node" if is_half else "the reserve alone"
     most = f"{quantity(found.hard_bytes)}, {share}, serves up to {rate(found.covered_rate_bytes)}"
     return f"{most}. It would take {asked}: limit what pods may use, or how fast."
 
 
-def _asked_bytes(found: Recommendation) -> int:
-    braked_bytes = found.chosen.braked_bytes
-    return braked_bytes if found.brake and braked_bytes is not None else found.chosen.needed_bytes
-
-
 def reasoning(found: Recommendation) -> str:
     """Return the hard threshold's sum in one line."""
     terms = found.terms
-    if found.brake and terms.brake_seconds is not None and found.chosen.braked_bytes is not None:
-        return (
-            f"{amount(found.chosen.braked_bytes - terms.reserve_bytes)} taken until the brake "
-            f"({duration(terms.brake_seconds)}) and at {rate(terms.braked_rate_bytes or 0)} from there on "
-            f"({duration(found.seconds)}) + {amount(terms.reserve_bytes)} reserve = "
-            f"{amount(found.chosen.braked_bytes)}"
-        )
     return (
         f"{rate(found.chosen.rate_bytes)} x ({duration(terms.reaction_seconds)} reaction + "
         f"{duration(terms.freeing_seconds)} freeing) + {amount(terms.reserve_bytes)} reserve = "
@@ -75,9 +63,6 @@ def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any
     graces = {**_of(existing.get("evictionSoftGracePeriod")), _SIGNAL: f"{soft.grace_seconds}s"}
     yield from _mapping("evictionSoftGracePeriod", graces)
     yield f"evictionMaxPodGracePeriod: {soft.pod_grace_seconds}"
-    if found.brake:
-        yield "reactor:"
-        yield "  brake: hard"
 
 
 def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -76,13 +76,12 @@ def case_table(found: Recommendation) -> Table:
             f"{one.name}{' *' if one is found.chosen else ''}",
             rate(one.rate_bytes),
             quantity(one.needed_bytes),
-            "-" if one.braked_bytes is None else quantity(one.braked_bytes),
             quantity(one.alone_bytes),
         ]
         for one in found.cases
     ]
     return Table(
-        columns=("allocator", "rate", "threshold", "with the brake", "if it is the victim"),
+        columns=("allocator", "rate", "threshold", "if it is the victim"),
         rows=rows,
         caption="The hard threshold by allocator (* chosen)",
     )
@@ -105,7 +104,6 @@ def threshold_lines(found: Recommendation) -> Iterator[str]:
         f"({soft.grace_why}); evictionMaxPodGracePeriod: {soft.pod_grace_seconds} ({soft.pod_grace_why}); "
         f"serves allocators of up to {rate(soft.rate_bytes)} ({soft.rate_why})."
     )
-    yield f"brake: {'hard' if found.brake else 'off'}; {found.brake_why}."
 
 
 def at_once_lines(found: Recommendation) -> Iterator[str]:

@@ -31,7 +31,7 @@ _OVER = {
     "first list of pods",
     "restoring the state",
     "giving back the OOM killer's order",
-    "abandoned brakes",
+    "abandoned memory.high",
     "abandoned kills",
     "watchdog",
 }

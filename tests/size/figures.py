@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 ROOT: Final = Path(reactor.__file__).parent
 CORE: Final = (
-    *("guard", "policy", "model", "act", "sources", "observe", "workloads", "brake", "link", "reclaim"),
+    *("guard", "policy", "model", "act", "sources", "observe", "workloads", "link", "reclaim"),
     *("managed_oom", "podman", "shutdown", "warrants", "oom_scores", "rules"),
 )
 FEATURES_OF_GUARD: Final = ("guard", "warrants", "oom_scores", "rules")

@@ -85,8 +85,6 @@ def _pressure(document: Mapping[str, Any]) -> Line:
             amount(traffic[key], Resource.SWAP) for key in ("in_bytes_per_second", "out_bytes_per_second")
         )
         spans.append(Span(f"swap in {in_text}/s, out {out_text}/s  ", Style.WARNING))
-    braked = (f"brake on {one['cgroup']}  " for one in document["brake"]["on"])
-    spans += [Span(clean(told), Style.WARNING) for told in braked]
     return tuple(spans)
 
 

@@ -116,7 +116,7 @@ def _state(
     below = threshold["below_for_seconds"]
     if below is not None:
         return f"{duration_text(below)} of {duration_text(threshold['grace_period_seconds'])}", Style.WARNING
-    if threshold["margin"] < 0:  # crossed since the last pass, or braked and about to be acted on
+    if threshold["margin"] < 0:  # crossed since the last pass, and about to be acted on
         return "below", Style.BAD
     return "ok", Style.WARNING if left_seconds is not None and left_seconds < _SOON_SECONDS else Style.GOOD
 

@@ -124,7 +124,7 @@ def test_what_has_an_effect_or_is_upstreams_own_is_not_named(text: str) -> None:
         ("reactor: {pods: {parnets: [/a]}}", f"reactor.pods.parnets: {GOT} parents?)"),
         ("reactor: {parents: [/a]}", f"reactor.parents: {GOT} reactor.pods.parents?)"),
         ("reactor: {filesystems: {nodfs: /}}", "got 'nodfs' (did you mean nodefs?)"),
-        ("reactor: {brake: hrad}", "reactor.brake: got 'hrad' (did you mean hard?)"),
+        ("reactor: {kernelKill: hrad}", "reactor.kernelKill: got 'hrad' (did you mean hard?)"),
         (
             "reactor: {evictionHard: {memory.available: 1Gi}}",
             "reactor.evictionHard: got an unknown key (it belongs beside reactor, not below it)",
@@ -143,7 +143,7 @@ def test_each_error_names_its_file_and_its_path_once(
 ) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(
-        "evictionHard: {memory.available: 100Xi}\nreactor: {brake: hrad, pods: {parents: [a]}}\n"
+        "evictionHard: {memory.available: 100Xi}\nreactor: {brake: hard, pods: {parents: [a]}}\n"
     )
     assert main(["config", "check", str(wrong)]) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -10,7 +10,6 @@ from reactor.errors import ConfigError
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, ProcessVictimRule
 from reactor.model.settings import (
-    BrakeMode,
     EbpfLoader,
     KernelKill,
     KubernetesSettings,
@@ -452,34 +451,14 @@ def test_the_oom_killer_keeps_its_own_order_unless_the_policys_is_asked_for() ->
     assert ["reactor.oomOrder"] == _paths("reactor: {oomOrder: off}")
 
 
-@pytest.mark.parametrize("off", ["off", "'off'", "false"])
-def test_the_brake_is_off_unless_it_is_asked_for(off: str) -> None:
-    assert BrakeMode.OFF is _read("{}").brake
-    assert BrakeMode.OFF is _read(f"reactor: {{brake: {off}}}").brake
-    assert BrakeMode.HARD is _read("reactor: {nodeCgroup: /node, brake: hard}").brake
-
-
-@pytest.mark.parametrize("wrong", ["soft", "on", "true", "1", "[hard]", "HARD"])
-def test_a_brake_that_is_neither_is_refused(wrong: str) -> None:
-    assert ["reactor.brake"] == _paths(f"reactor: {{brake: {wrong}}}")
-
-
-@pytest.mark.parametrize(
-    ("document", "works"),
-    [
-        ("{reactor: {brake: hard, nodeCgroup: /node}}", True),
-        ("{reactor: {brake: hard, pods: {parents: [/pods]}}, enforceNodeAllocatable: [pods]}", True),
-        ("{reactor: {brake: hard, pods: {parents: [/pods]}}}", False),
-        ("{reactor: {brake: hard, kubernetes: {}}}", True),
-        ("{reactor: {brake: hard}}", False),
-        ("{reactor: {brake: hard, pods: {parents: [/]}}, enforceNodeAllocatable: [pods]}", False),
-        ("{reactor: {brake: hard, pods: {parents: [/kubepods]}}, enforceNodeAllocatable: [none]}", False),
-        ("{reactor: {brake: hard, nodeCgroup: /node}, evictionHard: {pid.available: 5%}}", False),
-        ("{reactor: {brake: off}}", True),
-    ],
-)
-def test_a_brake_that_can_never_be_engaged_is_warned_of(document: str, works: bool) -> None:  # noqa: FBT001
-    assert works is not any("reactor.brake" in warning for warning in _read(document).warnings)
+@pytest.mark.parametrize("value", ["hard", "off", "{}"])
+def test_the_brake_is_refused_in_any_form_and_what_is_accepted_in_its_place_is_named(value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _read(f"reactor: {{brake: {value}}}")
+    (problem,) = caught.value.problems
+    assert "reactor.brake" == problem.path
+    assert "removed" in problem.got
+    assert "kernelKill: hard" in problem.accepted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from reactor.config.settings import settings_from_text
 from reactor.doctor.doctor import (
     _of_use,
-    brake_plan,
     examine,
     exit_status,
     kernel_kill_plan,
@@ -17,7 +16,6 @@ from reactor.doctor.doctor import (
 from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
 from reactor.model.settings import (
-    BrakeMode,
     EbpfLoader,
     KernelKill,
     KubernetesSettings,
@@ -135,14 +133,6 @@ def test_doctor_says_whether_the_kernel_can_kill():
     off = "not used: switched off in the configuration; this node"
     assert kernel_kill_plan(Settings(), can) == f"{off} can"
     assert kernel_kill_plan(Settings(), cannot) == f"{off} can't: missing"
-
-
-def test_doctor_says_whether_the_brake_would_be_used():
-    hard = Settings(brake=BrakeMode.HARD)
-
-    assert brake_plan(hard, features(*EVERYTHING)).startswith("used while")
-    assert brake_plan(hard, features()) == "not used: memory.high: missing"
-    assert "switched off" in brake_plan(Settings(), features(*EVERYTHING))
 
 
 def test_a_runtime_that_is_missing_is_named_with_where_it_was_looked_for(tmp_path):

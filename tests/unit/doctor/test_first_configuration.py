@@ -121,12 +121,12 @@ def test_thresholds_are_taken_from_a_result_of_tune(machine, tmp_path):
         'evictionHard:\n  "memory.available": "410Mi"\nmergeDefaultEvictionSettings: true\n'
         'evictionSoft:\n  "memory.available": "900Mi"\n'
         'evictionSoftGracePeriod:\n  "memory.available": "20s"\n'
-        "evictionMaxPodGracePeriod: 5\nreactor:\n  brake: hard\n"
+        "evictionMaxPodGracePeriod: 5\n"
     )
     text = first_configuration(machine, tuned)
     settings = settings_from_text(text, "f")
     assert {"memory.available<410Mi", "memory.available<900Mi"} <= set(map(str, settings.eviction.thresholds))
-    assert (settings.brake, settings.eviction.max_pod_grace_period_seconds) == ("hard", 5)
+    assert 5 == settings.eviction.max_pod_grace_period_seconds
     assert ("/machine.slice",) == settings.pod_parents
     assert f"# From {tuned}." in text
 

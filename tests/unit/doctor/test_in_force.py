@@ -83,7 +83,8 @@ def test_every_key_has_its_value_and_the_file_or_the_default_that_it_is_from(doc
     assert ("16Mi", None) == by_key["reactor.journal.maxSize"]
     assert ("300s", None) == by_key["evictionPressureTransitionPeriod"]
     assert (10, None) == by_key["reactor.evictionsPerMinute"]
-    assert ("off", None) == by_key["reactor.brake"]
+    assert ("off", None) == by_key["reactor.kernelKill"]
+    assert "reactor.brake" not in by_key
     assert (["/node/jobs"], str(config)) == by_key["reactor.pods.parents"]
 
 

@@ -10,7 +10,6 @@ import trio
 
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
-from reactor.brake.braking import BrakeReading, Braking
 from reactor.guard.evictor import Evictor
 from reactor.guard.oom import OomKills
 from reactor.guard.parts import Parts, ProcessKills
@@ -210,8 +209,6 @@ class FakeLoop:
         self.reclaims: dict[Reclaim, FakeReclaim] = {}
         self.armed: list[Mapping[Signal, Observation]] = []
         self.gone: list[str] = []
-        self.braking: tuple[Braking, ...] = ()
-        self.killed_before_braking: list[str] | None = None
         self.populated: set[str] = set()
         self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
         self.oom_struck: tuple[str, ...] = ()
@@ -224,7 +221,6 @@ class FakeLoop:
             pods=self.pods,
             reclaims=Reclaims(self.reclaims),
             populated=lambda pod: pod.uid in self.populated,
-            brake=self._brake,
             arm_memory=self.armed.append,
             oom_kills=self._take_oom_kills,
             oom_struck=lambda _: self.oom_struck,
@@ -276,10 +272,6 @@ class FakeLoop:
 
     def _take_oom_kills(self) -> Sequence[OomKill]:
         return self.oom_kills()
-
-    def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
-        self.killed_before_braking = list(self.kills.killed)
-        return self.braking if Signal.MEMORY_AVAILABLE in memory else ()
 
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)
@@ -381,7 +373,6 @@ def make_view(make_loop, make_threshold, nursery):
                 usages=loop.usages,
                 sources=sources,
                 oom=OomKills(loop.known, lambda _: None, lambda _: None, loop.passes.glance),
-                brake=BrakeReading(times=2, seconds=1.5),
                 started_unix_seconds=0.0,
                 problems={"journal": "full"},
                 filesystems=FakeFilesystems(),

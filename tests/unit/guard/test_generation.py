@@ -15,7 +15,6 @@ import trio
 import trio.testing
 
 from reactor.act.kill import KillPath
-from reactor.brake.brake import Brake
 from reactor.guard import last_stretch
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
@@ -25,6 +24,7 @@ from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.link.documents import what_was_done
 from reactor.model.pods import Pod
 from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction
@@ -69,7 +69,7 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
             fake.tree,
             known=NodeView(observed=Observed(stale_seconds=35.0)),
             evictor=evictor,
-            brake=Brake(fake.tree),
+            highs=BorrowedHighs(),
             supervisor=supervisor,
             steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
             arming_seconds=arming_seconds,
@@ -162,7 +162,7 @@ async def running(
             tree,
             known=NodeView(observed=Observed(stale_seconds=35.0)),
             evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
-            brake=Brake(tree),
+            highs=BorrowedHighs(),
             supervisor=Supervisor(),
             steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
             pods=pods,

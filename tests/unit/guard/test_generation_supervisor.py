@@ -18,7 +18,6 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.brake.brake import Brake
 from reactor.guard.evictor import _resumed
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.passes import NodeView
@@ -26,6 +25,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
@@ -86,12 +86,11 @@ class Guarded:
         self.begun = 0
         self.known = NodeView(observed=Observed(stale_seconds=0.0))
         self.kills = Unexercised(node.tree, settings.pod_parents)
-        self.brake = Brake(node.tree)
         self.supervisor = GenerationSupervisor(
             settings,
             tree=node.tree,
             known=self.known,
-            brake=self.brake,
+            highs=BorrowedHighs(),
             kills=self.kills,
             cluster=None,
             steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
@@ -126,7 +125,6 @@ class Guarded:
 
     def close(self) -> None:
         self.kills.close()
-        self.brake.close()
         self.known.oom_victims.close()
 
     def _begin(self) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
+from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import EvictionSettings, Settings
@@ -148,44 +148,6 @@ def test_margin_of_processes_is_to_the_nearest_threshold(make_threshold, observa
     assert process_levels(observation(available, 100), [], "/").margin is None
 
 
-def test_cgroups_past_a_hard_threshold_are_named_with_the_lowest_level_crossed(
-    tree, make_threshold, observation
-):
-    hard = levels(
-        tree,
-        make_threshold(100 * MIB),
-        make_threshold(150 * MIB, Signal.ALLOCATABLE_MEMORY_AVAILABLE),
-    )
-    memory = {
-        Signal.MEMORY_AVAILABLE: observation(99 * MIB),
-        Signal.ALLOCATABLE_MEMORY_AVAILABLE: observation(149 * MIB),
-    }
-
-    assert hard.crossed(memory) == {"/node": (512 - 150 + 1) * MIB}
-    assert hard.crossed({**memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: observation(151 * MIB)}) == {
-        "/node": (512 - 100 + 1) * MIB
-    }
-    assert hard.crossed({Signal.MEMORY_AVAILABLE: observation(101 * MIB)}) == {}
-    hard.close()
-
-
-def test_nothing_is_crossed_by_a_soft_threshold_an_absurd_number_or_one_that_is_not_there(
-    tree, make_threshold, observation
-):
-    soft = levels(tree, make_threshold(200 * MIB, grace_period_seconds=9))
-    hard = levels(tree, make_threshold(100 * MIB))
-
-    assert soft.crossed({Signal.MEMORY_AVAILABLE: observation(99 * MIB)}) == {}
-    assert hard.crossed({Signal.MEMORY_AVAILABLE: observation(-1)}) == {}
-    assert hard.crossed({}) == {}
-
-
-def test_the_machine_itself_is_never_among_what_is_crossed(tree, make_threshold, observation):
-    settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)))
-
-    assert MemoryLevels(tree.tree, settings).crossed({Signal.MEMORY_AVAILABLE: observation(99 * MIB)}) == {}
-
-
 def test_a_hard_threshold_has_early_levels_ahead_of_it_and_a_soft_one_has_none(
     tree, make_threshold, observation
 ):
@@ -204,12 +166,6 @@ def test_a_small_node_is_warned_in_proportion(tree, make_threshold, observation)
     found = levels(tree, make_threshold(10 * MIB)).of(memory)
 
     assert [level.level_bytes / MIB for level in found] == [55, 55 - 4, 55 - 0.5]
-
-
-def test_early_levels_are_none_to_brake_at(tree, make_threshold, observation):
-    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
-
-    assert lowest_hard(found) == {"/node": (512 - 100 + 1) * MIB}
 
 
 @pytest.mark.parametrize(

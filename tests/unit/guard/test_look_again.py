@@ -47,10 +47,6 @@ def test_slowed_down_evictions_of_a_threshold_that_is_not_met_need_no_look() -> 
     assert math.inf == look_again_seconds(_slowed(15.0, Signal.ALLOCATABLE_MEMORY_AVAILABLE), 5.0)
 
 
-def test_while_the_brake_is_on_the_loop_looks_for_the_memory_that_would_release_it() -> None:
-    assert look_again_seconds(_state(None, None), 5.0, is_braking=True) < 0.1
-
-
 @pytest.mark.parametrize(
     ("resource", "signal"),
     [

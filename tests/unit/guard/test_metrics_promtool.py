@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.brake.braking import BrakeReading
 from reactor.guard.reading import Reading
 from reactor.guard.tally import Tally
 from reactor.kernel.swap_traffic import SwapTraffic
@@ -79,7 +78,6 @@ def reading(make_threshold, tally: Tally) -> Reading:
         started_unix_seconds=1.5e9,
         pid=os.getpid(),
         cluster={"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
-        brake=BrakeReading(times=3, seconds=1.5),
         oom_order={"first": 2, "others": 1},
         warrants={WarrantEnd.SERVED: 2},
         journal_written=4,
@@ -158,15 +156,12 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_source_wakes_total{source="memcg-eventfd"} 3.0',
         'reactor_source_lost_events_total{source="processes"} 7.0',
         "reactor_evictions_in_flight 1.0",
-        "reactor_brake_engaged 0.0",
         'reactor_oom_order_processes{pod="first"} 2.0',
         'reactor_swap_traffic_bytes_total{direction="in"} 4096.0',
         'reactor_swap_traffic_bytes_total{direction="out"} 8192.0',
         'reactor_oom_order_processes{pod="others"} 1.0',
         'reactor_warrants_total{outcome="served"} 2.0',
         'reactor_warrants_total{outcome="expired"} 0.0',
-        "reactor_brake_engagements_total 3.0",
-        "reactor_brake_seconds_total 1.5",
         "reactor_journal_lost_lines_total 1.0",
         'reactor_config_reloads_total{result="refused"} 1.0',
         'reactor_stage_duration_seconds_count{stage="free"} 1.0',

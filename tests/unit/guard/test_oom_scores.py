@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.brake.brake import Brake
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
@@ -23,6 +22,7 @@ from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
@@ -210,7 +210,7 @@ def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Gene
         fake.tree,
         known=NodeView(observed=Observed(stale_seconds=35.0)),
         evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0),
-        brake=Brake(fake.tree),
+        highs=BorrowedHighs(),
         supervisor=Supervisor(),
         steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
         arming_seconds=0.1,

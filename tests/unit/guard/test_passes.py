@@ -40,17 +40,6 @@ async def test_hard_crossing_kills_the_right_pod_before_the_pass_returns(make_lo
     assert record.decision.conditions == (NodeCondition.MEMORY_PRESSURE,)
 
 
-async def test_brake_is_told_before_anybody_is_killed(make_loop, make_pod, observation):
-    loop = make_loop()
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
-
-    loop.passes.make([wake()])
-
-    assert loop.kills.killed == ["hog"]
-    assert loop.killed_before_braking == []
-
-
 async def test_no_pod_is_killed_or_even_read_while_there_is_memory(make_loop, make_pod):
     loop = make_loop()
     loop.have(make_pod("hog"))

@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 import trio
 
-from reactor.brake.braking import BrakeReading, Braking
 from reactor.guard.no_victims import NoVictims
 from reactor.guard.oom import OomKills
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
-from reactor.guard.record import Reclaimed, outcome_document, released_document
+from reactor.guard.record import Reclaimed, outcome_document
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.source_losses import SourceLosses
 from reactor.guard.status import explain, status, top
 from reactor.guard.tally import Tally
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh
 from reactor.kernel.swap_traffic import SwapTraffic
 from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim
 from reactor.model.oom import OomKill, OomScope
@@ -69,7 +67,6 @@ def full(view: Any, tmp_path: Path) -> Any:
         shutdown=ShuttingDown(tmp_path, ()).shutdown.document(),
         oom_order={"first": {"pod": "a/b", "uid": "u", "processes": 1}, "others": 2},
         health={"alive": True, "not_ready_because": None},
-        brake=BrakeReading(times=2, seconds=1.5),
     )
 
 
@@ -189,8 +186,6 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     (attempt,) = record.attempts
     attempt.process = ProcessMemory(pid=7, name="x", anonymous_bytes=1, shared_bytes=1, swap_bytes=1)
     attempt.whole_because, attempt.no_warrant_because = "it is small", "none was armed"
-    high = BorrowedHigh(Path("/nonexistent"))
-    braking = Braking(name="brake 1", cgroup="/node", high_bytes=390 * MIB, high=high, engaged_ns=5)
     unhelpful = deferrals._eviction_did_not_help()
     in_files = deferrals._eviction_for_inodes_did_not_help()
     asked = replace(
@@ -214,16 +209,13 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     )
     async with trio.open_nursery() as nursery:
         recorder.resume(record, nursery)
-        recorder.record(
-            replace(record, decision=asked, braking=(braking,), reclaimed=(reclaimed(),)), nursery
-        )
+        recorder.record(replace(record, decision=asked, reclaimed=(reclaimed(),)), nursery)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     for action in RuleAction:
         by_rule = Decision(at_seconds=1000.0, rule=firing(action))
         recorder.record(replace(record, decision=by_rule, attempts=()), nursery)
     journal.write(lambda: outcome_document(1, 1.0, attempt))
-    journal.write(lambda: released_document(1, 1.0, braking))
     SourceLosses(journal.write).changed(SOURCES[1])
     kills = OomKills(loop.known, journal.write, lambda _: None, loop.passes.glance)
     for cgroup in (None, "/node/hog/x"):

@@ -7,11 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.brake.braking import Braking
 from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.amounts import bytes_text
 from reactor.model.decisions import InFlight
 from reactor.model.signals import Resource, Signal
@@ -51,12 +49,6 @@ def journal():
 @pytest.fixture
 def make_recorder(journal):
     return lambda hooks=None: Recorder(journal, None, patience_seconds=10.0, hooks=hooks or Hooks())
-
-
-@pytest.fixture
-def braking(tmp_path):
-    high = BorrowedHigh(tmp_path)
-    return Braking(name="brake 1", cgroup="/node", high_bytes=390 * MIB, high=high, engaged_ns=5)
 
 
 async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_loop, journal, make_recorder):
@@ -168,7 +160,7 @@ class LateJournal(FakeJournal):
 
 
 async def test_lines_that_are_taken_late_say_what_was_known_when_they_were_written(
-    nursery, make_loop, make_pod, make_threshold, observation, braking, autojump_clock
+    nursery, make_loop, make_pod, make_threshold, observation, autojump_clock
 ):
     journal = LateJournal()
     loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
@@ -177,21 +169,16 @@ async def test_lines_that_are_taken_late_say_what_was_known_when_they_were_writt
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     loop.passes.make([WAKE])
     loop.now_seconds += 2
-    loop.braking = (braking,)
     recorder.record(loop.passes.make([WAKE]), nursery)
     await trio.sleep(11)
     loop.kills.reaped.set()
-    braking.released_ns = 9
-    braking.released.set()
     await trio.sleep(30)
     journal.take()
 
-    ordered, decision, outcome, released = journal.lines
+    ordered, decision, outcome = journal.lines
     assert ["ordered"] == [one["outcome"] for one in ordered["ordered"]]
     assert [("ordered", None)] == [(one["outcome"], one["freed_ns"]) for one in decision["evictions"]]
-    assert [None] == [one["released_ns"] for one in decision["brake"]]
     assert ("outcome", "killed") == (outcome["kind"], outcome["outcome"])
-    assert ("brake", 9) == (released["kind"], released["released_ns"])
 
 
 async def test_what_is_known_is_written_at_a_shutdown(
@@ -206,54 +193,6 @@ async def test_what_is_known_is_written_at_a_shutdown(
         inner.cancel_scope.cancel()
 
     assert [line["evictions"][0]["outcome"] for line in journal.of("decision")] == ["killed"]
-
-
-async def test_a_decision_waits_for_its_brake_and_says_when_it_was_on(
-    nursery, make_loop, observation, journal, make_recorder, braking
-):
-    loop, recorder = make_loop(), make_recorder()
-    loop.braking = (braking,)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
-    recorder.record(loop.passes.make([WAKE]), nursery)
-    await trio.testing.wait_all_tasks_blocked()
-    assert journal.lines == []
-
-    braking.released_ns, braking.released_because = 9, "in a test"
-    braking.released.set()
-    await trio.testing.wait_all_tasks_blocked()
-
-    (line,) = journal.lines
-    assert line["brake"] == [
-        {
-            "cgroup": "/node",
-            "high_bytes": 390 * MIB,
-            "engaged_ns": 5,
-            "released_ns": 9,
-            "released_because": "in a test",
-            "problem": None,
-        }
-    ]
-
-
-async def test_a_brake_that_is_on_for_longer_than_the_patience_has_a_line_of_its_own(
-    nursery, make_loop, observation, journal, make_recorder, braking, autojump_clock
-):
-    loop, recorder = make_loop(), make_recorder()
-    loop.braking = (braking,)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
-    recorder.record(loop.passes.make([WAKE]), nursery)
-    await trio.sleep(11)
-    assert [line["brake"][0]["released_ns"] for line in journal.lines] == [None]
-
-    braking.released_ns = 9
-    braking.released.set()
-    await trio.testing.wait_all_tasks_blocked()
-
-    assert [(line["kind"], line.get("released_ns")) for line in journal.lines] == [
-        ("decision", None),
-        ("brake", 9),
-    ]
-    assert journal.lines[1]["decision"] == journal.lines[0]["id"]
 
 
 async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, observation, make_recorder):

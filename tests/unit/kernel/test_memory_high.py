@@ -51,31 +51,16 @@ def cgroup(tmp_path: Path) -> FakeCgroup:
 def test_what_the_operator_had_is_back_to_the_letter(cgroup: FakeCgroup, operators: str) -> None:
     cgroup.high = operators
     high = BorrowedHigh(cgroup.directory)
-    assert high.set(100 * MIB, "brake")
+    assert high.set(100 * MIB)
     assert (text(100), True) == (cgroup.high, cgroup.is_marked)
-    high.put_back("brake")
+    high.restore()
     assert (operators, False) == (cgroup.high, cgroup.is_marked)
 
 
 def test_a_lower_value_of_the_operators_stays_and_that_is_said(cgroup: FakeCgroup) -> None:
     cgroup.high = text(80)
-    assert not BorrowedHigh(cgroup.directory).set(100 * MIB, "brake")
+    assert not BorrowedHigh(cgroup.directory).set(100 * MIB)
     assert (text(80), False) == (cgroup.high, cgroup.is_marked)
-
-
-def test_the_lowest_that_is_wanted_stands_until_the_last_has_put_back(cgroup: FakeCgroup) -> None:
-    high = BorrowedHigh(cgroup.directory)
-    high.set(100 * MIB, "level")
-    high.set(90 * MIB, "brake")
-    assert text(90) == cgroup.high
-    high.set(110 * MIB, "level")
-    assert text(90) == cgroup.high
-    assert high.stands()
-    high.put_back("brake")
-    assert text(110) == cgroup.high
-    assert high.stands()
-    high.put_back("level")
-    assert ("max", False) == (cgroup.high, cgroup.is_marked)
 
 
 @pytest.mark.parametrize("theirs", ["max", text(700), text(40)])
@@ -84,40 +69,31 @@ def test_a_value_that_the_operator_sets_meanwhile_is_the_one_that_stays(
 ) -> None:
     cgroup.high = text(900)
     high = BorrowedHigh(cgroup.directory)
-    high.set(100 * MIB, "brake")
+    high.set(100 * MIB)
     cgroup.high = theirs
     assert not high.stands()
-    high.put_back("brake")
+    high.restore()
     assert (theirs, False) == (cgroup.high, cgroup.is_marked)
 
 
 def test_a_value_that_the_operator_set_meanwhile_is_back_after_it_was_overwritten(cgroup: FakeCgroup) -> None:
     high = BorrowedHigh(cgroup.directory)
-    high.set(100 * MIB, "level")
+    high.set(100 * MIB)
     cgroup.high = text(700)
-    high.set(90 * MIB, "brake")
+    high.set(90 * MIB)
     assert text(90) == cgroup.high
-    high.put_back("brake")
-    high.put_back("level")
+    high.restore()
     assert (text(700), False) == (cgroup.high, cgroup.is_marked)
 
 
-def test_what_is_wanted_no_more_before_it_is_written_is_never_written(cgroup: FakeCgroup) -> None:
-    high = BorrowedHigh(cgroup.directory)
-    high.want(100 * MIB, "brake")
-    high.want(None, "brake")
-    assert not high.make_true()
-    assert ("max", False) == (cgroup.high, cgroup.is_marked)
-
-
-def test_a_cgroup_that_is_gone_fails_at_set_and_not_at_put_back(tmp_path: Path) -> None:
+def test_a_cgroup_that_is_gone_fails_at_set_and_not_at_restore(tmp_path: Path) -> None:
     high = BorrowedHigh(tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match="gone"):
-        high.set(100 * MIB, "brake")
-    high.put_back("brake")
+        high.set(100 * MIB)
+    high.restore()
 
 
-def test_threads_that_set_and_put_back_at_once_leave_what_was_there(cgroup: FakeCgroup) -> None:
+def test_threads_that_set_and_restore_at_once_leave_what_was_there(cgroup: FakeCgroup) -> None:
     cgroup.high = text(900)
     high = BorrowedHigh(cgroup.directory)
     seen: set[str] = set()
@@ -125,9 +101,9 @@ def test_threads_that_set_and_put_back_at_once_leave_what_was_there(cgroup: Fake
     def borrow(number: int) -> None:
         choose = random.Random(number)
         for _ in range(60):
-            high.set(choose.randrange(100, 110) * MIB, f"borrower {number}")
+            high.set(choose.randrange(100, 110) * MIB)
             seen.add(cgroup.high)
-            high.put_back(f"borrower {number}")
+            high.restore()
 
     threads = [threading.Thread(target=borrow, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -140,27 +116,27 @@ def test_threads_that_set_and_put_back_at_once_leave_what_was_there(cgroup: Fake
 
 def leave_behind(cgroup: FakeCgroup, owner: str) -> None:
     """Do what a daemon does that is killed while it has borrowed."""
-    BorrowedHigh(cgroup.directory, owner=owner).set(100 * MIB, "brake")
+    BorrowedHigh(cgroup.directory, owner=owner).set(100 * MIB)
 
 
-def test_what_a_killed_daemon_left_anywhere_is_put_back_and_told(tmp_path: Path) -> None:
+def test_what_a_killed_daemon_left_anywhere_is_restored_and_reported(tmp_path: Path) -> None:
     left = [FakeCgroup(tmp_path / name) for name in ("a", "a/b/c", "d")]
     for one in left:
         one.high = text(900)
         leave_behind(one, f"{os.getpid()}:1")  # our number, but another process: it began at another time
     untouched = FakeCgroup(tmp_path / "e")
     untouched.high = text(100)
-    told = BorrowedHighs().put_back_abandoned(tmp_path)
+    told = BorrowedHighs().restore_abandoned(tmp_path)
     assert [(text(900), False)] * 3 == [(one.high, one.is_marked) for one in left]
     assert text(100) == untouched.high
     assert 3 == len(told)
     assert str(left[0].directory) in told[0]
-    assert [] == BorrowedHighs().put_back_abandoned(tmp_path)
+    assert [] == BorrowedHighs().restore_abandoned(tmp_path)
 
 
 def test_what_a_living_daemon_has_borrowed_is_left_to_it(cgroup: FakeCgroup) -> None:
-    BorrowedHighs().of(cgroup.directory).set(100 * MIB, "brake")
-    assert [] == BorrowedHighs().put_back_abandoned(cgroup.directory)
+    BorrowedHighs().of(cgroup.directory).set(100 * MIB)
+    assert [] == BorrowedHighs().restore_abandoned(cgroup.directory)
     assert text(100) == cgroup.high
 
 
@@ -168,7 +144,7 @@ def test_what_a_living_daemon_has_borrowed_is_left_to_it(cgroup: FakeCgroup) -> 
 def test_an_attribute_on_a_foreign_cgroup_lifts_nothing(cgroup: FakeCgroup) -> None:
     leave_behind(cgroup, "")
     os.chown(cgroup.directory, 12345, 12345)
-    assert [] == BorrowedHighs().put_back_abandoned(cgroup.directory)
+    assert [] == BorrowedHighs().restore_abandoned(cgroup.directory)
     assert text(100) == cgroup.high
 
 
@@ -180,6 +156,6 @@ def test_nonsense_in_the_attribute_changes_nothing_and_stops_nothing(
     leave_behind(other, "")
     cgroup.high = text(100)
     os.setxattr(cgroup.directory, ATTRIBUTE, nonsense.encode("latin-1"))
-    BorrowedHighs().put_back_abandoned(tmp_path)
+    BorrowedHighs().restore_abandoned(tmp_path)
     assert text(100) == cgroup.high
     assert "max" == other.high

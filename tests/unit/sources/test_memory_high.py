@@ -135,10 +135,10 @@ async def test_a_level_that_is_overwritten_by_a_lower_one_is_given_up(
     assert str(60 * MIB) == node.high
 
 
-async def test_a_hard_crossing_wakes_the_loop_and_brakes_briefly(node: FakeNode, level, mock_clock) -> None:
+async def test_a_hard_crossing_wakes_and_throttles_briefly(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)):
         await eventually(lambda: node.high == str(100 * MIB))
-        mock_clock.rate = 1  # or the brake might be over before it is looked at
+        mock_clock.rate = 1  # or it might be over before it is looked at
         node.uses(100)
         node.happens(1)
         await node.woken()
@@ -168,8 +168,8 @@ async def test_usage_that_meets_a_level_while_it_is_being_set_wakes_the_loop_wit
     node: FakeNode, level, mock_clock
 ) -> None:
     class Slow(BorrowedHigh):
-        def make_true(self) -> bool:
-            stands = super().make_true()
+        def set(self, high_bytes: int) -> bool:
+            stands = super().set(high_bytes)
             if stands:
                 node.uses(100)
             return stands
@@ -182,7 +182,7 @@ async def test_usage_that_meets_a_level_while_it_is_being_set_wakes_the_loop_wit
         await node.woken()
 
 
-async def test_a_soft_crossing_wakes_the_loop_and_does_not_brake(node: FakeNode, level, mock_clock) -> None:
+async def test_a_soft_crossing_wakes_and_does_not_throttle(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100, grace_seconds=60)):
         await eventually(lambda: node.high == str(100 * MIB))
         node.uses(100)
@@ -191,7 +191,7 @@ async def test_a_soft_crossing_wakes_the_loop_and_does_not_brake(node: FakeNode,
         await eventually(lambda: node.high == "max")
 
 
-async def test_page_cache_is_not_braked_and_does_not_wake_the_loop(node: FakeNode, level, mock_clock) -> None:
+async def test_page_cache_neither_throttles_nor_wakes(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)) as step:
         await eventually(lambda: node.high == str(100 * MIB))
         node.uses(100, inactive_file_mib=50)
@@ -227,19 +227,19 @@ async def test_once_usage_is_down_the_level_is_set_again(node: FakeNode, level, 
 
 async def test_what_a_killed_daemon_left_is_put_back(node: FakeNode) -> None:
     node.high = str(900 * MIB)
-    BorrowedHigh(node.directory).set(100 * MIB, "test")
-    BorrowedHigh(node.directory).set(120 * MIB, "test")
+    BorrowedHigh(node.directory).set(100 * MIB)
+    BorrowedHigh(node.directory).set(120 * MIB)
     assert str(120 * MIB) == node.high
-    BorrowedHigh(node.directory).put_back("test")
+    BorrowedHigh(node.directory).restore()
     assert str(900 * MIB) == node.high
 
 
 async def test_a_daemon_killed_between_the_attribute_and_the_file_loses_nothing(node: FakeNode) -> None:
     node.high = str(900 * MIB)
-    BorrowedHigh(node.directory).set(100 * MIB, "test")
+    BorrowedHigh(node.directory).set(100 * MIB)
     remembered = f"{900 * MIB} {120 * MIB} {100 * MIB}".encode()
     os.setxattr(node.directory, "user.reactor.memory_high", remembered)
-    BorrowedHigh(node.directory).put_back("test")
+    BorrowedHigh(node.directory).restore()
     assert str(900 * MIB) == node.high
 
 

@@ -95,7 +95,7 @@ def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others():
 
 
 def test_status_has_the_last_ten_and_the_problems_of_both_processes():
-    guard = {"oom_kills": {"counted": {"node": 3}}, "problems": {"brake": "stuck"}, "passes": 7}
+    guard = {"oom_kills": {"counted": {"node": 3}}, "problems": {"state": "stuck"}, "passes": 7}
     recent = taken(*(decision(n, f"{n:02}", evictions=[EVICTION]) for n in range(12)), *[kill()] * 12)
 
     document = status(guard, recent, {"journal": "full\x1b[31m"})
@@ -103,7 +103,7 @@ def test_status_has_the_last_ten_and_the_problems_of_both_processes():
     assert [one["id"] for one in document["decisions"]] == list(range(2, 12))
     assert document["decisions"][0]["evictions"][0]["pod"] == "cgroup/hog"
     assert (document["oom_kills"]["counted"], len(document["oom_kills"]["recent"])) == ({"node": 3}, 10)
-    assert document["problems"] == {"brake": "stuck", "journal": "full\\x1b[31m"}
+    assert document["problems"] == {"state": "stuck", "journal": "full\\x1b[31m"}
     assert document["passes"] == 7
 
 

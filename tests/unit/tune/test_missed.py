@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from reactor.config.settings import settings_from_text
@@ -53,7 +51,6 @@ def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
         ("evictionHard: {nodefs.available: 5%}", "no hard threshold for memory.available"),
         ("evictionHard: {memory.available: 1500Mi}", "no soft threshold for memory.available"),
         (f"{ENOUGH}reactor: {{dryRun: true}}", "dryRun is on"),
-        (f"{ENOUGH}reactor: {{brake: hard, nodeCgroup: /a}}", "the brake has no effect: nothing to brake"),
         (ENOUGH.replace("2Gi", "1Gi"), "memory.available<1Gi is not above the hard threshold"),
         (ENOUGH.replace("1500Mi", "2040Mi"), "leaves 8 MiB above the hard threshold"),
         (ENOUGH.replace("PodGracePeriod: 30", "PodGracePeriod: 0"), "are killed at once"),
@@ -79,19 +76,3 @@ def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
         "has killed 2 processes",
     ):
         assert part in misses
-
-
-def test_a_brake_that_is_off_is_missed_where_it_pays(measured: Measured) -> None:
-    v2 = dataclasses.replace(
-        measured,
-        node=dataclasses.replace(measured.node, can_brake=True, capacity_bytes=2048 * MIB),
-        reactions=tuple(dataclasses.replace(one, braked_seconds=0.001) for one in measured.reactions),
-        braked_rate_bytes=2.0 * MIB,
-    )
-    history = History(largest_pod_bytes=1024 * MIB)
-    found = recommend(v2, history, Assumptions())
-    assert found.brake
-    assert found.hard_bytes < found.chosen.needed_bytes
-    assert any("the brake is off" in line for line in on(v2, ENOUGH, history).misses)
-    braked = f"{ENOUGH}reactor: {{brake: hard, nodeCgroup: /a}}\n"
-    assert not any("the brake is off" in line for line in on(v2, braked, history).misses)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import RefusedError
-from reactor.tune.cases import Assume, Pace, Terms, brake_for, case, needed_bytes, pace_of
+from reactor.tune.cases import Assume, Pace, Terms, case, pace_of
 from reactor.tune.history import Crossing, History
 from reactor.tune.latency import freeing_of
 from reactor.tune.measured import Growth, Measured
@@ -32,6 +32,11 @@ def a_crossing(**known: object) -> Crossing:
 
 def with_rates(*rates_bytes: float) -> History:
     return History(crossings=tuple(a_crossing(rate_bytes=rate_bytes) for rate_bytes in rates_bytes))
+
+
+def needed_bytes(rate_bytes: float, seconds: float, reserve_bytes: int) -> int:
+    terms = Terms(reaction_seconds=seconds, freeing_seconds=0, reserve_bytes=reserve_bytes)
+    return case(Assume.ONE, "one", Pace(sustained_bytes=rate_bytes), terms).needed_bytes
 
 
 @given(RATES, RATES, SECONDS, BYTES)
@@ -108,21 +113,13 @@ def test_what_a_threshold_covers_needs_no_more_than_the_threshold(
     assert covered == 0 or needed_bytes(covered, seconds, reserve) <= threshold + 1
 
 
-@given(RATES, SECONDS, SECONDS, BYTES, SECONDS, RATES)
-def test_the_brake_never_asks_for_more(
-    rate: float, reaction: float, freeing: float, reserve: int, brake: float, braked_rate: float
+@given(RATES, SECONDS, SECONDS, BYTES)
+def test_an_allocator_that_is_the_victim_needs_no_more(
+    rate: float, reaction: float, freeing: float, reserve: int
 ) -> None:
-    terms = Terms(
-        reaction_seconds=reaction,
-        freeing_seconds=freeing,
-        reserve_bytes=reserve,
-        brake_seconds=brake,
-        braked_rate_bytes=braked_rate,
-    )
+    terms = Terms(reaction_seconds=reaction, freeing_seconds=freeing, reserve_bytes=reserve)
     found = case(Assume.ONE, "one", Pace(sustained_bytes=rate), terms)
-    assert found.braked_bytes is not None
     assert found.alone_bytes <= found.needed_bytes
-    assert found.braked_bytes <= found.needed_bytes
 
 
 @given(CAPACITIES, st.floats(min_value=0, max_value=1), st.lists(RATES, max_size=8))
@@ -202,27 +199,3 @@ def test_too_little_is_told_and_nothing_recommended(measured: Measured) -> None:
     for lacking in ({"reactions": measured.reactions[:3]}, {"growths": ()}):
         with pytest.raises(RefusedError):
             recommend(dataclasses.replace(measured, **lacking), History(), Assumptions())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("can_brake", "braked", "capacity", "seconds", "expected"),
-    [
-        (True, 200, 8000, 0.5, True),
-        (False, 200, 8000, 0.5, False),  # nothing to brake
-        (True, 200, 80_000, 0.5, False),  # the threshold is small as it is
-        (True, 900, 8000, 0.5, False),  # gains too little
-        (True, 200, 8000, 5.0, False),  # would be released before the memory is back
-    ],
-)
-def test_the_brake_is_recommended_where_it_pays(
-    can_brake: bool,  # noqa: FBT001 - a column
-    braked: int,
-    capacity: int,
-    seconds: float,
-    expected: bool,  # noqa: FBT001 - a column
-) -> None:
-    terms = Terms(reaction_seconds=1, freeing_seconds=0, reserve_bytes=0)
-    one = dataclasses.replace(case(Assume.ONE, "one", Pace(sustained_bytes=1000), terms), braked_bytes=braked)
-    found, why = brake_for(one, capacity, seconds, can_brake=can_brake)
-    assert expected is found
-    assert why

@@ -8,7 +8,7 @@ from reactor.testbed.allocator import MIB, HogTimes
 from reactor.testbed.crossing import LEVEL_BYTES, Run
 from reactor.tune import reactions
 from reactor.tune.measured import AS_CONFIGURED
-from reactor.tune.reactions import BRAKED, BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
+from reactor.tune.reactions import BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
 
 
 @pytest.fixture
@@ -24,12 +24,10 @@ def test_on_v1_the_configured_way_is_measured_and_nothing_else() -> None:
 
 
 @pytest.mark.usefixtures("with_ebpf")
-def test_on_v2_the_brake_and_the_next_source_are_measured_as_well() -> None:
+def test_on_v2_the_next_source_is_measured_as_well() -> None:
     found = {way.name: way for way in ways(CgroupVersion.V2, Settings(), {})}
-    assert {AS_CONFIGURED, BRAKED, MEMORY_HIGH_ALONE} == found.keys()
-    assert ("ebpf", "memory-high") == (found[BRAKED].expected, found[MEMORY_HIGH_ALONE].expected)
-    braked = settings_from_text("reactor: {brake: hard, nodeCgroup: /x}", "x")
-    assert BRAKED not in {way.name for way in ways(CgroupVersion.V2, braked, {})}
+    assert {AS_CONFIGURED, MEMORY_HIGH_ALONE} == found.keys()
+    assert ("ebpf", "memory-high") == (found[AS_CONFIGURED].expected, found[MEMORY_HIGH_ALONE].expected)
 
 
 def test_without_any_event_the_ticker_is_waited_for() -> None:
@@ -56,8 +54,8 @@ def test_a_run_comes_down_to_times_from_the_crossing() -> None:
         before_bytes=MIB,
         back_bytes=0,
     )
-    run = Run(times=times, timing={"woke_ns": 900_000}, woken_by=frozenset({"b", "a"}), braked_ns=2_500_000)
+    run = Run(times=times, timing={"woke_ns": 900_000}, woken_by=frozenset({"b", "a"}))
     found = reaction_of(run, "way", "idle")
     assert (0.0, 0.002, 0.04) == (found.wake_seconds, found.kill_seconds, found.freed_seconds)
     assert (LEVEL_BYTES + MIB, 2 * MIB) == (found.victim_bytes, found.overshoot_bytes)
-    assert ("a, b", 0.0015) == (found.source, found.braked_seconds)
+    assert "a, b" == found.source

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from reactor.config.settings import settings_from_text
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import Settings
 from reactor.tune.history import History
 from reactor.tune.measured import Measured
 from reactor.tune.model import Assumptions, Recommendation, recommend
@@ -32,7 +32,6 @@ def test_the_snippet_means_what_is_recommended(measured: Measured, found: Recomm
     assert found.soft.threshold_bytes == thresholds["memory.available soft"].value.of(capacity)
     assert 30.0 == thresholds["memory.available soft"].grace_period_seconds
     assert 30 == settings.eviction.max_pod_grace_period_seconds
-    assert BrakeMode.OFF is settings.brake
 
 
 def test_other_signals_keep_their_defaults_or_what_the_operator_has(
@@ -50,12 +49,6 @@ def test_other_signals_keep_their_defaults_or_what_the_operator_has(
     assert 120 == thresholds["nodefs.available soft"].grace_period_seconds
     assert "nodefs.available hard" not in thresholds
     assert found.hard_bytes == thresholds["memory.available hard"].value.of(1 << 40)
-
-
-def test_a_brake_that_is_recommended_is_in_it(measured: Measured, found: Recommendation) -> None:
-    braked = dataclasses.replace(found, brake=True)
-    settings, _ = read(snippet(measured, braked, {}))
-    assert BrakeMode.HARD is settings.brake
 
 
 def test_a_threshold_that_is_not_enough_says_so(measured: Measured, found: Recommendation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from guarded import BIN, MIB, V2, run
+from guarded import BIN, V2, run
 
 
 def test_a_short_run_recommends_thresholds_for_this_kernel(tmp_path: Path) -> None:
@@ -18,9 +18,6 @@ def test_a_short_run_recommends_thresholds_for_this_kernel(tmp_path: Path) -> No
     assert any(expected in woken_by for woken_by in sources)
     # Near a threshold the loop looks every 10 ms, too, and may be the first to see it.
     assert all(expected in woken_by or "glance" in woken_by for woken_by in sources)
-    if V2:
-        # Some tens of KiB for each sleep of 0.1 s: far less than the GB/s of one that is not braked.
-        assert 0 < measured["braked_rate_bytes"] < 32 * MIB
     capacity, reserve = measured["node"]["capacity_bytes"], recommended["terms"]["reserve_bytes"]
     assert reserve <= recommended["hard_bytes"] < recommended["soft"]["threshold_bytes"] <= capacity
     run(BIN, "config", "check", directory / "reactor.yaml")

@@ -200,7 +200,7 @@ def test_where_not_all_signals_have_room_the_nearest_to_their_thresholds_are_sho
     ]
 
 
-def test_pressure_evictions_and_the_brake_stand_at_the_head():
+def test_pressure_and_evictions_stand_at_the_head():
     found = top.document(
         conditions=[{"condition": "MemoryPressure", "in_force": True, "since": "", "for_seconds": 12.0}],
         in_flight=[
@@ -212,14 +212,13 @@ def test_pressure_evictions_and_the_brake_stand_at_the_head():
                 "given_up_in_seconds": 9.0,
             }
         ],
-        brake={"mode": "hard", "on": [{"cgroup": "/machines", "high_bytes": 1}], "times": 1, "seconds": 0.1},
         dry_run=True,
     )
 
     head = top.read(found, 100)[:2]
 
     assert "DRY RUN" in head[0]
-    assert head[1] == "MemoryPressure for 12s  evicting shop/web for memory, killed in 3s  brake on /machines"
+    assert head[1] == "MemoryPressure for 12s  evicting shop/web for memory, killed in 3s"
 
 
 def test_events_are_told_newest_first_the_kernels_own_kills_among_them():
