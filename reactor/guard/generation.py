@@ -19,11 +19,12 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, process_levels
+from reactor.guard.node import Node
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
 from reactor.guard.pace import Pace
 from reactor.guard.parts import Order, Parts, PodList, unordered
-from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
+from reactor.guard.passes import Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
@@ -101,7 +102,7 @@ class Generation:
         settings: Settings,
         tree: CgroupTree,
         *,
-        known: NodeView,
+        known: Node,
         evictor: Evictor,
         highs: BorrowedHighs,
         supervisor: Supervisor,
@@ -263,7 +264,7 @@ class Generation:
         self,
         tree: CgroupTree,
         workloads: Workloads | None,
-        known: NodeView,
+        known: Node,
         oom_order: OomOrder | None,
     ) -> OomScores | None:
         """Return what sets the scores of pods in manifests; None where there are none, or a kubelet does."""

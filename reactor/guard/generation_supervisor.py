@@ -14,8 +14,8 @@ from reactor.act.kill import KillPath
 from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
+from reactor.guard.node import Node
 from reactor.guard.oom_order import OomOrder
-from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
@@ -50,7 +50,7 @@ class GenerationSupervisor:
         settings: Settings,
         *,
         tree: CgroupTree,
-        known: NodeView,
+        known: Node,
         highs: BorrowedHighs,
         kills: KillPath,
         cluster: KubernetesNode | None,

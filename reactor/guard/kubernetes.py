@@ -16,7 +16,6 @@ from typing import Any, Final
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.guard.candidates import Candidates
 from reactor.guard.cluster_reports import (
     NO_VICTIM,
     SLOWED_DOWN,
@@ -25,6 +24,7 @@ from reactor.guard.cluster_reports import (
     ClusterReports,
 )
 from reactor.guard.held_down import HeldDown
+from reactor.guard.node import Node
 from reactor.guard.node_shutdown import Ending
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -38,6 +38,7 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RuleSignal
+from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
@@ -101,11 +102,11 @@ class KubernetesNode:
             "lost_reports": self.reports.lost,
         }
 
-    def spare_kept_down(self, candidates: Candidates) -> None:
+    def spare_kept_down(self, node: Node) -> None:
         """Have no pod chosen that is kept down already."""
-        candidates.is_kept_down = self._held_down.__contains__
+        node.is_kept_down = self._held_down.__contains__
         for uid in self._held_down.uids:
-            candidates.ended(uid)
+            node.tell(PodEmptied(uid=uid))
 
     def pod_list(self, settings: Settings) -> PodList:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each.

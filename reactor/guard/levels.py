@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from reactor.errors import ReactorError
-from reactor.guard.readiness import ahead_bytes
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import memory_level
+from reactor.policy.forecast import ahead_bytes
 from reactor.sources.levels import BRIM, DRIFT_BYTES, FLOOR, MemoryLevel
 from reactor.sources.process_levels import ProcessLevels
 

@@ -37,6 +37,7 @@ from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import listen, remove
 from reactor.guard.no_victims import NoVictims
+from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.oom import OomKills
@@ -44,7 +45,7 @@ from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.own_scores import NAME as OOM_ORDER_FILE
-from reactor.guard.passes import RULES, NodeView
+from reactor.guard.passes import RULES
 from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
@@ -69,6 +70,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import SourceState, WakeKind
 from reactor.observe.latest import Observed
+from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.threads import NameLookups, in_thread
 
@@ -128,7 +130,7 @@ class Daemon:
         self._tree = tree
         self._started_unix_seconds = time.time()
         self._liveness = Liveness()
-        self._known = NodeView(observed=Observed(stale_seconds=0.0))
+        self._known = Node(observed=Observed(stale_seconds=0.0))
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._losses = SourceLosses(self._lines.write)
@@ -166,7 +168,7 @@ class Daemon:
             settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
         )
         if self._cluster is not None:
-            self._cluster.spare_kept_down(self._known.candidates)
+            self._cluster.spare_kept_down(self._known)
         self._oom_order = OomOrder(
             tree, Path(settings.state_path).with_name(OOM_ORDER_FILE), write=self._lines.write
         )
@@ -523,15 +525,7 @@ class Daemon:
     def _show_state(self, record: PassRecord) -> None:
         state = self._known.state
         if self._settings.dry_run:
-            # What was only thought of must not be taken up by a run that means it.
-            state = dataclasses.replace(
-                state,
-                in_flight=(),
-                evicted_at=(),
-                hard_memory_kills=(),
-                disk_evictions=(),
-                slowdowns=(),
-            )
+            state = without_evictions(state)
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
         if record.decision.conditions != self._conditions_told or (

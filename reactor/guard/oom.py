@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from reactor.guard.node import Node
 from reactor.guard.oom_victims import pod_in
-from reactor.guard.passes import NodeView
 from reactor.guard.wording import instant
 from reactor.link.documents import OOM_KILL
 from reactor.model.amounts import amount_text
@@ -41,7 +41,7 @@ class OomKills:
 
     def __init__(
         self,
-        known: NodeView,
+        known: Node,
         write: Callable[[Callable[[], Document]], object],
         count: Callable[[OomKill], None],
         glance: Callable[[], None],

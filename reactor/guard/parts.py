@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reactor.guard.warrants import Warrants
 
 
-class Node(Protocol):
+class NodeReader(Protocol):
     """Observes the node; what can't be read is absent from the answer and named in `problems`."""
 
     @property
@@ -165,7 +165,7 @@ class Parts:
     reported is enough.
     """
 
-    node: Node
+    node: NodeReader
     usages: PodUsages
     pods: PodList
     reclaims: Reclaims

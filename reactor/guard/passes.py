@@ -10,19 +10,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from reactor.guard.candidates import Candidates
 from reactor.guard.evictor import Evictor
-from reactor.guard.lingering import Lingering
-from reactor.guard.oom_victims import OomVictims, pod_in
+from reactor.guard.node import Node
+from reactor.guard.oom_victims import pod_in
 from reactor.guard.parts import Parts
-from reactor.guard.readiness import at_crossing, foreseen, near
 from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
-from reactor.guard.told_storage import ToldStorage
-from reactor.guard.under_way import UnderWay
 from reactor.guard.warrant import Given, Outlook
 from reactor.guard.warrants import Warrants
 from reactor.model.amounts import amount_text
@@ -30,39 +25,51 @@ from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, 
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.processes import ProcessMemory
-from reactor.model.rules import EVICTING, Acts, Firing, RankedBy, RuleAction
+from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, Observed, resources_wanting
+from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
 from reactor.observe.storage import with_storage
-from reactor.policy import (
-    absurd_thresholds,
-    after_reclaim,
-    decide,
-    record_eviction,
-    record_oom_kill,
-    thresholds_met,
-)
+from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
 from reactor.policy.certainty import without_reclaim
+from reactor.policy.eligibility import is_newly_empty
+from reactor.policy.events import (
+    EvictionFailed,
+    EvictionOrdered,
+    FilesInMemoryObserved,
+    KernelKilled,
+    MemoryReclaimEnded,
+    ObservationsUsed,
+    PodEmptied,
+    PodEnded,
+    PodFoundEmpty,
+    PodsStruck,
+    ProcessesExited,
+    ProcessEvictionOrdered,
+    ProcessKilled,
+    ProcessOver,
+    RuleReclaimBegan,
+    RuleReclaimEnded,
+    SoftReclaimEnded,
+    StruckPodsObserved,
+)
+from reactor.policy.forecast import at_crossing, foreseen, near
 from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
 from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.oom_order import first_of
-from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
+from reactor.policy.oom_victims import are_unknown
 from reactor.policy.process_victims import (
     counts_shared_memory,
     dying_bytes,
     evicts_one_process,
     given_up_because,
-    killed_process,
-    landed_process,
-    record_process_eviction,
 )
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
-from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns, with_left
+from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.runner import Reclaimed
 
@@ -72,48 +79,9 @@ _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _SUNK_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
 _LATE_NS: Final = 2_000_000
-_LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
-_GROWN_BYTES: Final = 8 << 20
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
-
-
-@dataclass(slots=True, kw_only=True)
-class NodeView:
-    """What is known from one pass to the next; it outlives a reload.
-
-    `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
-    filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
-    evictions were ordered and came to their end, `candidates` which pods they have emptied, `oom_victims`
-    whether the kernel's own victims have exited; `rules_acted` how each rule acted last, by its name.
-    """
-
-    observed: Observed
-    state: PolicyState = dataclasses.field(default_factory=PolicyState)
-    pods: tuple[Pod, ...] = ()
-    passes: int = 0
-    reclaimed: tuple[Reclaimed, ...] = ()
-    storage: ToldStorage = dataclasses.field(default_factory=ToldStorage)
-    lingering: Lingering = dataclasses.field(default_factory=Lingering)
-    under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
-    candidates: Candidates = dataclasses.field(default_factory=Candidates)
-    oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
-    rules_acted: dict[str, Acts] = dataclasses.field(default_factory=dict)
-
-    def called_off(self, uid: str) -> None:
-        """Take note that an eviction was called off: nothing is expected of its pod."""
-        self.lingering.forget(uid)
-        self.under_way.ended(uid, time.monotonic_ns())
-        in_flight = tuple(flight for flight in self.state.in_flight if flight.uid != uid)
-        self.state = dataclasses.replace(self.state, in_flight=in_flight)
-
-    def no_longer_awaited(self, before: PolicyState) -> None:
-        """Record that nothing more is expected of evictions that were in flight and are not any more."""
-        if before.in_flight:
-            now_ns = time.monotonic_ns()
-            for uid in {one.uid for one in before.in_flight} - {one.uid for one in self.state.in_flight}:
-                self.under_way.ended(uid, now_ns)
 
 
 class Passes:
@@ -130,7 +98,7 @@ class Passes:
         settings: EvictionSettings,
         parts: Parts,
         evictor: Evictor,
-        known: NodeView,
+        known: Node,
         *,
         dry_run: bool = False,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -141,6 +109,7 @@ class Passes:
         self._evictor = evictor
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
+        known.settings, known.clock_seconds = self._settings, clock_seconds
         self._node_reclaimer = NodeReclaimer(
             self._settings, parts.reclaims, lambda: known.observed.at(clock_seconds())
         )
@@ -184,28 +153,28 @@ class Passes:
         observed_ns = time.monotonic_ns()
         before = self.known.state
         settings = self._settings if served is None else without_reclaim(self._settings)
-        self.known.state, decision = decide(settings, before, snapshot, pods, now_seconds)
+        state, decision = decide(settings, self.known.state, snapshot, pods, now_seconds)
         if (
             warrants is not None
             and served is None
-            and not warrants.may_stand(self._settings, self.known.state, pods, decision)
+            and not warrants.may_stand(self._settings, state, pods, decision)
             and (served := warrants.withdraw()) is not None
         ):  # served since the pass began: what it has observed is of the victim's end
             snapshot = served.at_crossing(snapshot)
             settings = without_reclaim(self._settings)
-            self.known.state, decision = decide(settings, before, snapshot, pods, now_seconds)
+            state, decision = decide(settings, self.known.state, snapshot, pods, now_seconds)
         if served is not None:
             decision = served.in_place_of(decision)
-        elif is_newly_slowed(before, self.known.state):
+        elif is_newly_slowed(before, state):
             # In two observations, or not at all: what a process had that ended after the node was read and
             # before its pod was looks as if it were outside the pods.
             memory = self._observe(wakes, now_seconds)
             snapshot = self._snapshot(wakes, now_seconds)
             pods = self._to_decide_over(now_seconds)
             observed_ns = time.monotonic_ns()
-            self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+            state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
-        self.known.no_longer_awaited(before)
+        self.known.decided(state)
         attempts = self._act(decision, snapshot, pods, now_seconds, served)
         self._parts.arm_memory(memory)
         woke_ns = min((wake.at_ns for wake in wakes), default=started_ns)
@@ -260,8 +229,7 @@ class Passes:
         decision = decide_firing(self._settings, self.known.state, firing, snapshot, pods, amounts)
         decided_ns = time.monotonic_ns()
         if self.is_to_reclaim(decision):
-            until_seconds = now_seconds + firing.rule.reclaim_seconds
-            self.known.state = dataclasses.replace(self.known.state, rule_reclaim_until_seconds=until_seconds)
+            self.known.tell(RuleReclaimBegan(most_seconds=firing.rule.reclaim_seconds))
         attempts = self._act(decision, snapshot, pods, now_seconds)
         times = StageTimes(
             woke_ns=started_ns,
@@ -288,7 +256,7 @@ class Passes:
         """Take note that a reclaim by a rule is over, and what it came to."""
         if reclaimed is not None:
             self.known.reclaimed = (reclaimed,)
-        self.known.state = dataclasses.replace(self.known.state, rule_reclaim_until_seconds=None)
+        self.known.tell(RuleReclaimEnded())
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
         return frozenset(
@@ -302,7 +270,7 @@ class Passes:
         self._prepare(self._parts.node.memory(), self._clock_seconds())
 
     def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Prepare for the crossing where it is near; see readiness.py."""
+        """Prepare for the crossing where it is near; see policy/forecast.py."""
         nearby = near(self._settings.thresholds, memory)
         warrants = self._parts.warrants
         if nearby and self._is_claimed():
@@ -320,7 +288,7 @@ class Passes:
             prepared = first or at_crossing(
                 self._settings, self.known.state, crossed, pods, used, now_seconds
             )
-            if self._put_aside_empty(prepared, used, now_seconds):
+            if self._put_aside_empty(prepared, used):
                 pods = self._to_decide_over(now_seconds)
                 first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
                 prepared = first or at_crossing(
@@ -350,21 +318,19 @@ class Passes:
         is_awaited = is_dying(state) or bool(state.oom_victims)
         return is_awaited and any(map(is_hard_memory, state.thresholds_met))
 
-    def _put_aside_empty(
-        self, prepared: Sequence[Pod], used: Mapping[str, PodUsage], now_seconds: float
-    ) -> bool:
+    def _put_aside_empty(self, prepared: Sequence[Pod], used: Mapping[str, PodUsage]) -> bool:
         """Leave out those that hold nothing and have no process, until one lives in them: none would die.
 
         Return whether there was one. Asked while the crossing is only near, and of a few: each that is left
         out is checked again by each pass.
         """
-        room = _MOST_PUT_ASIDE - len(self.known.candidates.ended_among(self.known.pods))
+        room = _MOST_PUT_ASIDE - len(self.known.emptied_among(self.known.pods))
         holding_nothing = (
             pod for pod in prepared if pod.uid in used and used[pod.uid].memory_working_set_bytes == 0
         )
         empty = [pod.uid for pod in holding_nothing if not self._parts.populated(pod)][: max(0, room)]
         for uid in empty:
-            self.known.candidates.empty(uid, now_seconds)
+            self.known.tell(PodFoundEmpty(uid=uid))
         return bool(empty)
 
     def is_choice_due(self, now_seconds: float) -> bool:
@@ -422,9 +388,10 @@ class Passes:
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
         observed_ns = time.monotonic_ns()
-        self.known.state, decision = after_reclaim(
+        state, decision = after_reclaim(
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
+        self.known.decided(state)
         self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
         attempts = self._act(decision, dataclasses.replace(after, pods=usages), pods, now_seconds)
@@ -458,8 +425,7 @@ class Passes:
     def found(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
         if pods != self.known.pods or self._parts.usages.vanished:
-            self.known.pods = pods
-            self.known.candidates.forget_absent(pods)
+            self.known.set_pods(pods)
             self._parts.usages.track(pods)
             if self._parts.warrants is not None:
                 self._parts.warrants.track(pods)
@@ -478,53 +444,44 @@ class Passes:
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
                 if used.process_count > spared:
                     return False
-        self.known.candidates.ended(uid)
-        if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
+        self.known.tell(PodEmptied(uid=uid))
+        if resources & ON_DISK and not self.known.is_freed(uid):
             return False
-        self.known.lingering.forget(uid)
-        self.known.under_way.ended(uid, time.monotonic_ns())
-        self._landed(uid)
+        self._pod_ended(uid)
         if resources & ON_DISK:
             self.disks_changed()
         return True
 
-    def _landed(self, uid: str) -> None:
+    def _pod_ended(self, uid: str) -> None:
         """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        left_bytes = self._parts.usages.shared_memory_bytes(uid) or 0
-        flights = []
-        for flight in self.known.state.in_flight:
-            if flight.uid != uid:
-                flights.append(flight)
-            elif flight.resource is Resource.MEMORY and left_bytes >= _LEFT_BYTES:
-                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
-        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
         used = self._parts.usages.of([uid]).get(uid)
-        if used is not None and used.memory_working_set_bytes is not None:
-            self.known.state = with_left(self.known.state, uid, used.memory_working_set_bytes)
+        self.known.tell(
+            PodEnded(
+                uid=uid,
+                files_bytes=self._parts.usages.shared_memory_bytes(uid) or 0,
+                held_bytes=None if used is None else used.memory_working_set_bytes,
+            )
+        )
 
     def _observe_left(self) -> None:
-        """Take note of which files in memory, left by evicted pods, are still there.
+        """Observe which files in memory, left by evicted pods, are still there.
 
-        Of a pod that lives again and has grown nothing is expected any more: it may have to go again. Until
-        then a kill would free no more of it than the little that is its own. Page cache that it has left is
-        no growth.
+        Page cache that a pod has left is no growth of it.
         """
-        if all(flight.left_bytes is None for flight in self.known.state.in_flight):
+        left = [flight.uid for flight in self.known.state.in_flight if flight.left_bytes is not None]
+        if not left:
             return
-        flights = []
-        for flight in self.known.state.in_flight:
-            if flight.left_bytes is not None:
-                left_bytes = self._parts.usages.shared_memory_bytes(flight.uid) or 0
-                used = self._parts.usages.of([flight.uid]).get(flight.uid)
-                held_bytes = 0 if used is None else used.memory_working_set_bytes or 0
-                cached_bytes = self._parts.usages.active_file_bytes(flight.uid) or 0
-                if left_bytes < _LEFT_BYTES or held_bytes - cached_bytes > flight.left_bytes + _GROWN_BYTES:
-                    continue
-                left_bytes = min(left_bytes, flight.left_bytes)
-                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
-            else:
-                flights.append(flight)
-        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
+        usages = self._parts.usages
+        used = usages.of(left)
+        self.known.tell(
+            FilesInMemoryObserved(
+                files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},
+                own_bytes={
+                    uid: (one.memory_working_set_bytes or 0) - (usages.active_file_bytes(uid) or 0)
+                    for uid, one in used.items()
+                },
+            )
+        )
 
     def absurd_thresholds(self) -> dict[str, str]:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
@@ -542,27 +499,17 @@ class Passes:
             pod = pod_in(kill.victim_cgroup, self.known.pods)
         if kill.pid is not None:
             self.known.oom_victims.hold(kill.pid)
-        self.known.state = record_oom_kill(
-            self._settings,
-            self.known.state,
-            kill,
-            None if pod is None else pod.uid,
-            self._clock_seconds(),
-        )
+        self.known.tell(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
 
     def ended_cgroups(self) -> tuple[str, ...]:
         """Return the cgroups that evictions have emptied and that are still there."""
-        ended = self.known.candidates.ended_among(self._present())
+        ended = self.known.emptied_among(self._present())
         return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
 
     def memory_reclaimed(self, reclaimed: Reclaimed) -> None:
         """Take note that the reclaim which evictions wait for is over."""
         self.known.reclaimed = (reclaimed,)
-        reclaim = self.known.state.memory_reclaim
-        if reclaim is not None:
-            self.known.state = dataclasses.replace(
-                self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
-            )
+        self.known.tell(MemoryReclaimEnded())
 
     def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
         """Return the cgroups of the pods that may be evicted, those that use most first."""
@@ -588,11 +535,7 @@ class Passes:
         """Take note that a reclaim which soft evictions wait for is over, and what it came to."""
         if reclaimed is not None:
             self.known.reclaimed = (reclaimed,)
-        ours = self.known.state.soft_reclaim
-        if ours is not None and ours.began_seconds == reclaim.began_seconds:
-            self.known.state = dataclasses.replace(
-                self.known.state, soft_reclaim=dataclasses.replace(ours, is_over=True)
-            )
+        self.known.tell(SoftReclaimEnded(began_seconds=reclaim.began_seconds))
 
     def confirm(self, eviction: Eviction) -> bool:
         """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
@@ -656,7 +599,7 @@ class Passes:
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
-            present = self.known.lingering.beside(self._present())
+            present = self.known.with_lingering(self._present())
             pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
             usages = with_storage(usages, self.known.storage.usages(pods), pods)
         return Snapshot(signals=signals, pods=usages)
@@ -677,10 +620,8 @@ class Passes:
         self._observe_pods_struck(victims, is_nameless=is_nameless)
         victims = self.known.state.oom_victims
         exited = self.known.oom_victims.exited(victims)
-        self.known.state = dataclasses.replace(
-            self.known.state,
-            oom_victims=tuple(victim for victim in victims if victim.pid not in exited),
-        )
+        if exited:
+            self.known.tell(ProcessesExited(pids=exited))
         return True
 
     def _observe_pods_struck(self, victims: Sequence[OomVictim], *, is_nameless: bool) -> None:
@@ -688,27 +629,22 @@ class Passes:
 
         It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
         """
-        now_seconds = self._clock_seconds()
         if is_nameless or are_unknown(victims):
             struck = self._parts.oom_struck(self.known.pods)
             held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
             known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
             if known and known.keys() == held.keys():
-                flights = self.known.state.in_flight
-                evicted = [flight.uid for flight in flights if flight.resource is Resource.MEMORY]
                 largest = {
                     pod.uid: self._parts.most_of_one_process(pod, known[pod.uid])
                     for pod in self.known.pods
                     if pod.uid in known
                 }
-                self.known.state = found_in_pods(
-                    self._settings, self.known.state, known, evicted, now_seconds, largest
-                )
+                self.known.tell(PodsStruck(held_bytes=known, largest_bytes=largest))
                 return
         pods = [victim.uid for victim in victims if victim.left_bytes and victim.uid is not None]
         if pods:
             left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
-            self.known.state = with_held_by_pods(self.known.state, left, now_seconds)
+            self.known.tell(StruckPodsObserved(held_bytes=left))
 
     def _held_by_processes_bytes(self, uid: str) -> int | None:
         """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
@@ -729,16 +665,11 @@ class Passes:
             for signal, observation in seen.items()
             if RESOURCE[signal] in resources
         }
-        state = self.known.state
-        self.known.state = dataclasses.replace(state, observed_at={**state.observed_at, **at})
+        self.known.tell(ObservationsUsed(taken_at_seconds=at))
 
     def _to_decide_over(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
-        flights = self.known.state.in_flight
-        self.known.lingering.keep(flight.uid for flight in flights if now_seconds < flight.deadline_seconds)
-        return self.known.lingering.beside(
-            self.known.candidates.of(self._present(), now_seconds, self._parts.populated)
-        )
+        return self.known.eligible(self._present(), now_seconds, self._parts.populated)
 
     def _present(self) -> Sequence[Pod]:
         """Return the known pods but those that were gone when they were read: nothing is left to kill."""
@@ -852,28 +783,24 @@ class Passes:
         eviction = attempt.eviction
         # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on. One that
         # found no process is recorded, too: memory that stays charged to its cgroup shows it was in vain.
-        ended_seconds = self._clock_seconds()
+        uid = attempt.eviction.pod.uid
         if attempt.process is not None:
             self._acted_on_process(attempt, attempt.process, snapshot, pods)
         elif attempt.outcome == "failed":
-            self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), ended_seconds)
+            self.known.tell(EvictionFailed(uid=uid, why="; ".join(attempt.problems)))
         else:
-            self.known.state = record_eviction(
-                self._settings,
-                self.known.state,
-                eviction,
-                ended_seconds,
-                snapshot=snapshot,
-                pods=pods,
-                held_bytes=attempt.credited_bytes,
+            self.known.tell(
+                EvictionOrdered(
+                    eviction=eviction, snapshot=snapshot, pods=pods, held_bytes=attempt.credited_bytes
+                )
             )
-            self.known.under_way.began(eviction.pod.uid, ordered_ns)
-            if eviction.resource in ON_DISK:
-                self.known.lingering.add(eviction.pod)
-            elif attempt.is_empty:
+            self.known.under_way.began(uid, ordered_ns)
+            if attempt.is_empty and eviction.resource not in ON_DISK:
                 # No process died, and a pod that comes there later is to be seen as any other.
-                self.is_unfinished |= self.known.candidates.empty(eviction.pod.uid, ended_seconds)
-                self._landed(eviction.pod.uid)
+                now_seconds = self._clock_seconds()
+                self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
+                self.known.tell(PodFoundEmpty(uid=uid))
+                self._pod_ended(uid)
 
     def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
         """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
@@ -910,31 +837,19 @@ class Passes:
             attempt.credited_bytes = process.resident_bytes
         if attempt.outcome == PROCESS_KILLED:
             self.known.oom_victims.hold(process.pid)
-        self.known.state = record_process_eviction(
-            self._settings,
-            self.known.state,
-            attempt.eviction,
-            process,
-            self._clock_seconds(),
-            snapshot=snapshot,
-            pods=pods,
+        self.known.tell(
+            ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
 
     def process_killed(self, attempt: EvictionAttempt) -> None:
         """Take note that a process was killed at the end of its grace period."""
         if attempt.process is not None:
             self.known.oom_victims.hold(attempt.process.pid)
-            self.known.state = killed_process(
-                self._settings,
-                self.known.state,
-                attempt.eviction.pod,
-                attempt.process,
-                self._clock_seconds(),
-            )
+            self.known.tell(ProcessKilled(pod=attempt.eviction.pod, process=attempt.process))
 
     def process_over(self, uid: str) -> None:
         """Take note that nothing more is done to a process of the pod, which lives on."""
-        self.known.state = landed_process(self.known.state, uid)
+        self.known.tell(ProcessOver(uid=uid))
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""

@@ -1,24 +1,23 @@
 """The state that survives a restart: a small JSON file, replaced atomically, valid for one boot.
 
-Instants are on the pass's clock, which may count from anywhere; the file therefore also says what
-CLOCK_BOOTTIME showed when it was written, and they are moved by as much as the clocks have drifted apart.
-After a reboot nothing in the file is true any more: no process that it speaks of lives.
+Instants are on CLOCK_MONOTONIC: one clock for all processes of a boot, which stands still in a suspend, for a
+guard that runs as for one that does not. After a reboot nothing in the file is true any more: no process that
+it speaks of lives.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from reactor.errors import ReactorError
-from reactor.guard.passes import NodeView
+from reactor.guard.node import Node
 from reactor.kernel.small_file import KeptFile, document_of, read
 from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
@@ -34,14 +33,10 @@ class StateError(ReactorError):
     """The state file can't be used: one line for an operator. The daemon then starts with no state."""
 
 
-def _boottime_seconds() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class StateFile(KeptFile[PolicyState]):
     """Keeps the policy's state at `path`, where something changed that a restart needs.
 
-    `on_failure` is called for each write that failed. The clocks are arguments, so that a test can be its own
+    `on_failure` is called for each write that failed. `boot_id` is an argument, so that a test can be its own
     boot.
     """
 
@@ -50,8 +45,6 @@ class StateFile(KeptFile[PolicyState]):
         path: Path,
         on_failure: Callable[[], None] = lambda: None,
         *,
-        clock_seconds: Callable[[], float] = time.monotonic,
-        boottime_seconds: Callable[[], float] = _boottime_seconds,
         boot_id: Path = BOOT_ID,
     ) -> None:
         failure = "state: not saved, a restart would forget it"
@@ -59,8 +52,6 @@ class StateFile(KeptFile[PolicyState]):
         self.path = path
         self._latest = PolicyState()
         self._saved = _essence(self._latest)
-        self._clock_seconds = clock_seconds
-        self._boottime_seconds = boottime_seconds
         self._boot_id = boot_id
 
     def document(self, state: PolicyState) -> object:
@@ -68,13 +59,11 @@ class StateFile(KeptFile[PolicyState]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id.read_text().strip(),
-            "clock_seconds": self._clock_seconds(),
-            "boottime_seconds": self._boottime_seconds(),
             "state": _CONVERTER.unstructure(state, PolicyState),
         }
 
     def load(self) -> PolicyState | None:
-        """Return what was saved during this boot, on today's clock; None where nothing was.
+        """Return what was saved during this boot, None where nothing was.
 
         Raises StateError for a file that can't be read or understood.
         """
@@ -89,8 +78,7 @@ class StateFile(KeptFile[PolicyState]):
             document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
-            drift = self._drift_seconds(float(document["clock_seconds"]), float(document["boottime_seconds"]))
-            return _moved(_CONVERTER.structure(document["state"], PolicyState), drift)
+            return _CONVERTER.structure(document["state"], PolicyState)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
             got = f"{type(error).__name__}: {error}"
             raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
@@ -118,10 +106,6 @@ class StateFile(KeptFile[PolicyState]):
             self._saved = _essence(state)
         return is_saved
 
-    def _drift_seconds(self, saved_clock_seconds: float, saved_boottime_seconds: float) -> float:
-        elapsed = self._boottime_seconds() - saved_boottime_seconds
-        return self._clock_seconds() - (saved_clock_seconds + elapsed)
-
 
 def is_worth_saving(before: PolicyState, state: PolicyState) -> bool:
     """Return whether something has changed that a restart must not lose."""
@@ -146,61 +130,6 @@ def _essence(state: PolicyState) -> tuple[object, ...]:
     )
 
 
-def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
-    return dataclasses.replace(
-        state,
-        condition_last_observed={key: at + by_seconds for key, at in state.condition_last_observed.items()},
-        condition_since={key: at + by_seconds for key, at in state.condition_since.items()},
-        first_observed={key: at + by_seconds for key, at in state.first_observed.items()},
-        observed_at={key: None if at is None else at + by_seconds for key, at in state.observed_at.items()},
-        in_flight=tuple(
-            dataclasses.replace(
-                eviction,
-                kill_at_seconds=eviction.kill_at_seconds + by_seconds,
-                deadline_seconds=eviction.deadline_seconds + by_seconds,
-            )
-            for eviction in state.in_flight
-        ),
-        evicted_at=tuple(at + by_seconds for at in state.evicted_at),
-        memory_reclaim=None
-        if state.memory_reclaim is None
-        else dataclasses.replace(
-            state.memory_reclaim,
-            began_seconds=state.memory_reclaim.began_seconds + by_seconds,
-            until_seconds=state.memory_reclaim.until_seconds + by_seconds,
-        ),
-        soft_reclaim=None
-        if state.soft_reclaim is None
-        else dataclasses.replace(
-            state.soft_reclaim,
-            began_seconds=state.soft_reclaim.began_seconds + by_seconds,
-            until_seconds=state.soft_reclaim.until_seconds + by_seconds,
-        ),
-        rule_reclaim_until_seconds=None,  # it ended with the daemon
-        hard_memory_kills=tuple(
-            dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds)
-            for kill in state.hard_memory_kills
-        ),
-        process_kills=tuple(
-            dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds) for kill in state.process_kills
-        ),
-        disk_evictions=tuple(
-            dataclasses.replace(one, at_seconds=one.at_seconds + by_seconds) for one in state.disk_evictions
-        ),
-        slowdowns=tuple(
-            dataclasses.replace(
-                slowdown,
-                since_seconds=slowdown.since_seconds + by_seconds,
-                until_seconds=slowdown.until_seconds + by_seconds,
-            )
-            for slowdown in state.slowdowns
-        ),
-        oom_struck_at_seconds=None
-        if state.oom_struck_at_seconds is None
-        else state.oom_struck_at_seconds + by_seconds,
-    )
-
-
 def _converter() -> cattrs.Converter:
     """Return what turns a PolicyState into plain JSON and back; fields added to it later come along."""
     converter = cattrs.Converter(detailed_validation=False)
@@ -216,29 +145,27 @@ def _converter() -> cattrs.Converter:
         lambda kind: kind == by_threshold,
         lambda pairs, _: {converter.structure(key, Threshold): float(at) for key, at in pairs},
     )
+    anew = override(omit=True)  # see policy.events.Restarted
+    converter.register_unstructure_hook(
+        PolicyState, make_dict_unstructure_fn(PolicyState, converter, ineligible=anew)
+    )
+    converter.register_structure_hook(
+        PolicyState, make_dict_structure_fn(PolicyState, converter, ineligible=anew)
+    )
     return converter
 
 
 _CONVERTER: Final = _converter()
 
 
-def restore(file: StateFile, known: NodeView) -> str | None:
+def restore(file: StateFile, known: Node) -> str | None:
     """Put the saved state into what is known; return why there is none to be had though there was a file."""
     try:
         restored = file.load()
     except StateError as error:
         return f"started without it: {error}"
     if restored is not None:
-        # Process ids may be others' by now: of the kernel's victims, and of those that are to end alone.
-        whole = tuple(flight for flight in restored.in_flight if flight.process_bytes is None)
-        restored = dataclasses.replace(restored, oom_victims=(), in_flight=whole)
-        known.state = restored
-        known.lingering.resume(restored.in_flight)
-        for flight in restored.in_flight:
-            if flight.left_bytes is None:
-                known.under_way.began(flight.uid, 0)
-            else:
-                known.candidates.ended(flight.uid)
+        known.restore(restored)
         _LOG.info(
             "state restored: conditions=%s in_flight=%d",
             ",".join(restored.conditions) or "none",

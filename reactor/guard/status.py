@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 import trio
 
 import reactor
+from reactor.guard.node import Node
 from reactor.guard.oom import OomKills
 from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, rank_now, ranked_signal, usages_in_turns
-from reactor.guard.parts import Node, PodUsages
-from reactor.guard.passes import NodeView
+from reactor.guard.parts import NodeReader, PodUsages
 from reactor.guard.record import counted_as, reclaimed_document
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
@@ -56,8 +56,8 @@ class View:
     """
 
     settings: Settings
-    known: NodeView
-    node: Node
+    known: Node
+    node: NodeReader
     usages: PodUsages
     sources: tuple[SourceState, ...]
     oom: OomKills
@@ -147,7 +147,7 @@ async def explain(view: View) -> dict[str, Any]:
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
-    gone = {pod.uid for pod in view.known.candidates.ended_among(view.known.pods)}
+    gone = {pod.uid for pod in view.known.emptied_among(view.known.pods)}
     gone |= {flight.uid for flight in view.known.state.in_flight}
     pods = tuple(pod for pod in view.known.pods if pod.uid not in gone)
     usages = await usages_in_turns(view, pods, signal)

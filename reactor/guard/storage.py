@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.guard.passes import NodeView
+from reactor.guard.node import Node
 from reactor.guard.steward_link import StewardError
 from reactor.model.pods import Pod
 
@@ -32,7 +32,7 @@ class Counting(Protocol):
 class StorageWatch:
     """Says which places the known pods have, and when they are to be counted."""
 
-    def __init__(self, known: NodeView, steward: Counting) -> None:
+    def __init__(self, known: Node, steward: Counting) -> None:
         self._known = known
         self._steward = steward
         self._due = trio.Event()
@@ -70,4 +70,4 @@ class StorageWatch:
             await trio.sleep(_AGAIN_SECONDS)  # the next one is being started
 
     def _pods(self) -> Sequence[Pod]:
-        return self._known.lingering.beside(self._known.pods)
+        return self._known.with_lingering(self._known.pods)

@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +32,6 @@ import trio
 
 from reactor.errors import BpfError, ReactorError
 from reactor.guard.parts import PodUsages
-from reactor.guard.readiness import ahead_bytes
 from reactor.guard.warrant import Given, KernelsWord, Outlook
 from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
@@ -55,6 +54,7 @@ from reactor.policy.certainty import (
     certain_victim,
     settled_until_seconds,
 )
+from reactor.policy.forecast import ahead_bytes, is_unchanged
 from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
 from reactor.policy.outside import memory_outside_pods
 from reactor.sources.attempts import keep_trying
@@ -390,7 +390,7 @@ class Warrants:
             and not (decision.evictions or decision.reclaim or decision.memory_reclaim)
             and decision.acted_on is None
             and given.settings is settings
-            and _without_times(given.state) == _without_times(state)
+            and is_unchanged(given.state, state)
             and given.pods == pods
         )
 
@@ -686,11 +686,6 @@ def _outside_bytes(
 def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:
     value = int(level.threshold.value.of(memory[level.signal].capacity))
     return min(_REACH_BYTES, value // _REACH_SHARE)
-
-
-def _without_times(state: PolicyState) -> PolicyState:
-    """Return a state without when it was last observed, which changes with every pass."""
-    return replace(state, observed_at={}, condition_last_observed={})
 
 
 def _report(state: SourceState) -> None:

@@ -232,6 +232,19 @@ class NoVictim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ineligible:
+    """Pods that are not to be chosen at present, by uid; a restart begins anew with them.
+
+    `emptied` have had no process since an eviction, or since `found_empty`, which says when. `failed` are
+    those that could not be killed: until when each is spared, and why it could not.
+    """
+
+    emptied: frozenset[str] = frozenset()
+    found_empty: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
@@ -256,6 +269,7 @@ class PolicyState:
     process_kills: tuple[ProcessKill, ...] = ()
     oom_struck_at_seconds: float | None = None
     disk_evictions: tuple[DiskEviction, ...] = ()
+    ineligible: Ineligible = field(default_factory=Ineligible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

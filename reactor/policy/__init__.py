@@ -8,15 +8,17 @@ One pass, as the daemon and the simulator make it:
         state, decision = after_reclaim(policy, state, decision, snapshot, observed_again, pods)
     for eviction in decision.evictions:
         ... kill the pod ...
-        state = record_eviction(policy, state, eviction, now_seconds)
+        ordered = EvictionOrdered(eviction=eviction, snapshot=snapshot, pods=pods)
+        state = apply(policy, state, ordered, now_seconds)
+
+Whatever else happens between two passes is an event, too (events.py); nothing else changes the state.
 """
 
 from reactor.policy.admission import Admission, admit
 from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.events import apply
 from reactor.policy.images import images_to_collect, unused_images
-from reactor.policy.in_flight import record_eviction
 from reactor.policy.oom_score import oom_score_adj
-from reactor.policy.oom_victims import record_oom_kill
 from reactor.policy.rank import rank
 from reactor.policy.thresholds import absurd_thresholds, memory_level, thresholds_met
 
@@ -25,13 +27,12 @@ __all__ = [
     "absurd_thresholds",
     "admit",
     "after_reclaim",
+    "apply",
     "decide",
     "images_to_collect",
     "memory_level",
     "oom_score_adj",
     "rank",
-    "record_eviction",
-    "record_oom_kill",
     "thresholds_met",
     "unused_images",
 ]

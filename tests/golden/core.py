@@ -1,12 +1,11 @@
 """The policy as the records use it: passes and events, and nothing of how its state is kept.
 
-What an event does to the state is what the guard does with it (reactor/guard/passes.py).
+What an event does to the state is the policy's (reactor/policy/events.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
@@ -14,13 +13,29 @@ from reactor.model.pods import Pod
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource
-from reactor.policy import after_reclaim, decide, record_eviction, record_oom_kill
+from reactor.policy import after_reclaim, apply, decide
+from reactor.policy.events import (
+    Event,
+    EvictionCalledOff,
+    EvictionOrdered,
+    FilesInMemoryObserved,
+    KernelKilled,
+    MemoryReclaimEnded,
+    ObservationsUsed,
+    PodEnded,
+    PodsStruck,
+    ProcessesExited,
+    ProcessEvictionOrdered,
+    ProcessKilled,
+    ProcessOver,
+    RuleReclaimBegan,
+    RuleReclaimEnded,
+    SoftReclaimEnded,
+    StruckPodsObserved,
+)
 from reactor.policy.in_flight import is_dying
-from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
-from reactor.policy.process_victims import killed_process, landed_process, record_process_eviction
+from reactor.policy.oom_victims import are_unknown
 from reactor.policy.rules import decide_firing
-from reactor.policy.storm import with_left
 
 
 class Core:
@@ -52,7 +67,7 @@ class Core:
         )
         if after is not None:
             seen = {signal: one.taken_at_seconds for signal, one in after.signals.items()}
-            self._state = replace(self._state, observed_at={**self._state.observed_at, **seen})
+            self._apply(ObservationsUsed(taken_at_seconds=seen), now_seconds)
         return again
 
     def fire(
@@ -63,6 +78,9 @@ class Core:
 
     # Events.
 
+    def _apply(self, event: Event, now_seconds: float) -> None:
+        self._state = apply(self.settings, self._state, event, now_seconds)
+
     def eviction_ordered(
         self,
         eviction: Eviction,
@@ -72,20 +90,12 @@ class Core:
         held_bytes: int | None = None,
     ) -> None:
         """Record that an eviction was ordered; `held_bytes` is what its pod held then."""
-        self._state = record_eviction(
-            self.settings,
-            self._state,
-            eviction,
-            now_seconds,
-            snapshot=snapshot,
-            pods=pods,
-            held_bytes=held_bytes,
-        )
+        ordered = EvictionOrdered(eviction=eviction, snapshot=snapshot, pods=pods, held_bytes=held_bytes)
+        self._apply(ordered, now_seconds)
 
     def eviction_called_off(self, uid: str) -> None:
         """Record that an eviction was called off."""
-        flights = tuple(one for one in self._state.in_flight if one.uid != uid)
-        self._state = replace(self._state, in_flight=flights)
+        self._apply(EvictionCalledOff(uid=uid), 0.0)
 
     def process_eviction_ordered(
         self,
@@ -96,82 +106,60 @@ class Core:
         pods: Sequence[Pod],
     ) -> None:
         """Record that the eviction of one process was ordered, which is killed at once or after its grace."""
-        self._state = record_process_eviction(
-            self.settings, self._state, eviction, process, now_seconds, snapshot=snapshot, pods=pods
-        )
+        ordered = ProcessEvictionOrdered(eviction=eviction, process=process, snapshot=snapshot, pods=pods)
+        self._apply(ordered, now_seconds)
 
     def process_killed(self, pod: Pod, process: ProcessMemory, now_seconds: float) -> None:
         """Record that a process was killed at the end of its grace period."""
-        self._state = killed_process(self.settings, self._state, pod, process, now_seconds)
+        self._apply(ProcessKilled(pod=pod, process=process), now_seconds)
 
     def process_over(self, uid: str) -> None:
         """Record that nothing more is done to a process of a pod."""
-        self._state = landed_process(self._state, uid)
+        self._apply(ProcessOver(uid=uid), 0.0)
 
     def pod_ended(self, uid: str, files_bytes: int = 0, charged_bytes: int | None = None) -> None:
         """Record that an evicted pod has ended, with its files in memory and what stays charged to it."""
-        flights = []
-        for flight in self._state.in_flight:
-            if flight.uid != uid:
-                flights.append(flight)
-            elif flight.resource is Resource.MEMORY and files_bytes:
-                flights.append(replace(flight, left_bytes=files_bytes))
-        self._state = replace(self._state, in_flight=tuple(flights))
-        if charged_bytes is not None:
-            self._state = with_left(self._state, uid, charged_bytes)
+        self._apply(PodEnded(uid=uid, files_bytes=files_bytes, held_bytes=charged_bytes), 0.0)
 
     def files_observed(self, left_bytes: Mapping[str, int]) -> None:
         """Record what is left of the files in memory of pods that have ended, by uid; none where absent."""
-        flights = []
-        for flight in self._state.in_flight:
-            if flight.left_bytes is None:
-                flights.append(flight)
-            elif left_bytes.get(flight.uid):
-                now_left = min(flight.left_bytes, left_bytes[flight.uid])
-                flights.append(replace(flight, left_bytes=now_left))
-        self._state = replace(self._state, in_flight=tuple(flights))
+        self._apply(FilesInMemoryObserved(files_bytes=left_bytes, own_bytes={}), 0.0)
 
     def kernel_killed(self, kill: OomKill, uid: str | None, now_seconds: float) -> None:
         """Record a kill by the kernel's OOM killer."""
-        self._state = record_oom_kill(self.settings, self._state, kill, uid, now_seconds)
+        self._apply(KernelKilled(kill=kill, uid=uid), now_seconds)
 
     def pods_struck(
         self, held_bytes: Mapping[str, int], now_seconds: float, largest_bytes: Mapping[str, int]
     ) -> None:
         """Record in which pods the kernel has killed without naming a victim."""
-        evicted = [one.uid for one in self._state.in_flight if one.resource is Resource.MEMORY]
-        self._state = found_in_pods(
-            self.settings, self._state, held_bytes, evicted, now_seconds, largest_bytes
-        )
+        self._apply(PodsStruck(held_bytes=held_bytes, largest_bytes=largest_bytes), now_seconds)
 
     def struck_pods_observed(self, held_bytes: Mapping[str, int | None], now_seconds: float) -> None:
         """Record what pods hold in which the kernel has killed."""
-        self._state = with_held_by_pods(self._state, held_bytes, now_seconds)
+        self._apply(StruckPodsObserved(held_bytes=held_bytes), now_seconds)
 
     def processes_exited(self, pids: Collection[int]) -> None:
         """Record that killed processes have exited."""
-        victims = tuple(one for one in self._state.oom_victims if one.pid not in pids)
-        self._state = replace(self._state, oom_victims=victims)
+        self._apply(ProcessesExited(pids=frozenset(pids)), 0.0)
 
     def memory_reclaim_over(self) -> None:
         """Record that a reclaim of memory which no pod holds is over."""
-        reclaim = self._state.memory_reclaim
-        if reclaim is not None:
-            self._state = replace(self._state, memory_reclaim=replace(reclaim, is_over=True))
+        self._apply(MemoryReclaimEnded(), 0.0)
 
     def soft_reclaim_over(self) -> None:
         """Record that a reclaim before a soft eviction is over."""
         reclaim = self._state.soft_reclaim
         if reclaim is not None:
-            self._state = replace(self._state, soft_reclaim=replace(reclaim, is_over=True))
+            self._apply(SoftReclaimEnded(began_seconds=reclaim.began_seconds), 0.0)
 
     def rule_reclaim_began(self, until_seconds: float) -> None:
         """Record that a rule reclaims memory, until then at the most."""
-        self._state = replace(self._state, rule_reclaim_until_seconds=until_seconds)
+        self._apply(RuleReclaimBegan(most_seconds=until_seconds), 0.0)
 
     def rule_reclaim_over(self) -> None:
         """Record that the reclaim by a rule is over."""
-        self._state = replace(self._state, rule_reclaim_until_seconds=None)
+        self._apply(RuleReclaimEnded(), 0.0)
 
     # What the guard asks before it observes.
 

@@ -11,9 +11,10 @@ import trio
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
 from reactor.guard.evictor import Evictor
+from reactor.guard.node import Node
 from reactor.guard.oom import OomKills
 from reactor.guard.parts import Parts, ProcessKills
-from reactor.guard.passes import NodeView, Passes
+from reactor.guard.passes import Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.status import View
@@ -214,7 +215,7 @@ class FakeLoop:
         self.oom_struck: tuple[str, ...] = ()
         self.recounts = 0
         self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
-        self.known = NodeView(observed=Observed(stale_seconds=35.0))
+        self.known = Node(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
             node=self.node,
             usages=self.usages,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from reactor.guard.passes import NodeView, Passes
+from reactor.guard.node import Node
+from reactor.guard.passes import Passes
 from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
 from reactor.model.pods import PodUsage
@@ -113,10 +114,10 @@ async def test_evicted_pod_that_left_files_in_memory_is_known_to_have_ended_afte
     file = StateFile(tmp_path / "state.json")
     replace(file.path, file.document(loop.known.state))
     assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["left_bytes"]
-    known = NodeView(observed=Observed(stale_seconds=0.0))
+    known = Node(observed=Observed(stale_seconds=0.0))
 
     assert restore(file, known) is None
 
     assert loop.known.state.in_flight[0].left_bytes == known.state.in_flight[0].left_bytes
     hog = loop.known.pods[0]
-    assert () == known.candidates.of([hog], 0.0, lambda _: False)
+    assert () == known.eligible([hog], 0.0, lambda _: False)

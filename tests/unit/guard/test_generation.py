@@ -18,8 +18,8 @@ from reactor.act.kill import KillPath
 from reactor.guard import last_stretch
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
+from reactor.guard.node import Node
 from reactor.guard.parts import PodList
-from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
@@ -67,7 +67,7 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
         generation = Generation(
             SETTINGS,
             fake.tree,
-            known=NodeView(observed=Observed(stale_seconds=35.0)),
+            known=Node(observed=Observed(stale_seconds=35.0)),
             evictor=evictor,
             highs=BorrowedHighs(),
             supervisor=supervisor,
@@ -160,7 +160,7 @@ async def running(
         generation = Generation(
             settings,
             tree,
-            known=NodeView(observed=Observed(stale_seconds=35.0)),
+            known=Node(observed=Observed(stale_seconds=35.0)),
             evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
             highs=BorrowedHighs(),
             supervisor=Supervisor(),

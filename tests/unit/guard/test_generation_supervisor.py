@@ -20,7 +20,7 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.guard.evictor import _resumed
 from reactor.guard.generation_supervisor import GenerationSupervisor
-from reactor.guard.passes import NodeView
+from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
@@ -31,6 +31,7 @@ from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.observe.latest import Observed
+from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Supervisor
 from tests.support.builders import make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
@@ -84,7 +85,7 @@ class Guarded:
         self.resumed: list[EvictionAttempt] = []
         self.refused: list[Exception] = []
         self.begun = 0
-        self.known = NodeView(observed=Observed(stale_seconds=0.0))
+        self.known = Node(observed=Observed(stale_seconds=0.0))
         self.kills = Unexercised(node.tree, settings.pod_parents)
         self.supervisor = GenerationSupervisor(
             settings,
@@ -241,7 +242,7 @@ async def test_whichever_call_of_a_pass_is_refused_it_raises_nothing_and_the_nex
 
         def make_pass() -> list[str]:
             guarded.known.state = PolicyState()
-            guarded.known.candidates.ended(evicted.uid)
+            guarded.known.tell(PodEmptied(uid=evicted.uid))
             with faults.injected():
                 record = passes.make(())
             return [one.pod.name for one in record.decision.evictions]

@@ -7,13 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from reactor.model.decisions import Eviction, Snapshot
 from reactor.model.pods import StorageKind, StoragePlace, Volume
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.events import EvictionOrdered
 from tests.support.counted import Counted
 
 WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
 KIB = 1 << 10
+
+
+def eviction_of(pod):
+    return Eviction(
+        pod=pod,
+        signal=Signal.NODEFS_AVAILABLE,
+        resource=Resource.EPHEMERAL_STORAGE,
+        grace_period_seconds=0,
+        message="",
+    )
 
 
 @pytest.fixture
@@ -31,7 +43,7 @@ def disk(make_loop, make_threshold, make_pod, observation, writer):
 
     def short(available_kib: int) -> None:
         loop.now_seconds += 1
-        loop.storage.look(loop.known.lingering.beside(loop.known.pods))
+        loop.storage.look(loop.known.with_lingering(loop.known.pods))
         seen = {Signal.NODEFS_AVAILABLE: observation(available_kib * KIB, 1000 * KIB)}
         loop.known.observed.take([Signal.NODEFS_AVAILABLE], seen, loop.now_seconds)
 
@@ -68,7 +80,7 @@ async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, 
     assert not disk.passes.gone("uid-writer")
     disk.have(make_pod("innocent"))
     (tmp_path / "file").unlink()
-    disk.storage.look(list(disk.known.lingering))
+    disk.storage.look(list(disk.known.lingering.values()))
     assert disk.passes.gone("uid-writer")
     assert "uid-writer" not in disk.known.lingering
     assert await disk.evict(50) == ["writer", "innocent"]
@@ -83,7 +95,7 @@ async def test_what_was_seen_before_its_files_were_gone_kills_no_other_pod(
     disk.known.observed.take([Signal.NODEFS_AVAILABLE], seen, disk.now_seconds + 1)
     disk.now_seconds += 2
     (tmp_path / "file").unlink()
-    disk.storage.look(list(disk.known.lingering))
+    disk.storage.look(list(disk.known.lingering.values()))
     assert disk.passes.gone("uid-writer")
     assert not disk.passes.make([WAKE]).decision.reclaim
     assert disk.kills.killed == ["writer"]
@@ -97,7 +109,7 @@ async def test_what_was_seen_before_its_files_were_gone_and_is_reported_after_ki
     disk.have(make_pod("innocent"))
     disk.now_seconds += 2
     (tmp_path / "file").unlink()
-    disk.storage.look(list(disk.known.lingering))
+    disk.storage.look(list(disk.known.lingering.values()))
     assert disk.passes.gone("uid-writer")
     late = {Signal.NODEFS_AVAILABLE: observation(50 * KIB, 1000 * KIB)}
     disk.known.observed.take([Signal.NODEFS_AVAILABLE], late, disk.now_seconds - 0.5)
@@ -115,11 +127,11 @@ async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_na
     disk.have(make_pod("innocent"))
     disk.known.storage.hold("uid-writer")
     (tmp_path / "file").unlink()
-    disk.storage.look(list(disk.known.lingering))
+    disk.storage.look(list(disk.known.lingering.values()))
     assert not disk.passes.gone("uid-writer")
     assert disk.passes.make([WAKE]).decision.acted_on is None
     disk.known.storage.release("uid-writer")
-    disk.storage.look(list(disk.known.lingering))
+    disk.storage.look(list(disk.known.lingering.values()))
     assert disk.passes.gone("uid-writer")
 
 
@@ -154,6 +166,6 @@ async def test_pod_that_takes_nothing_known_spares_the_others_for_as_long(
 ):
     loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
     loop.have(make_pod("one"))
-    loop.known.lingering.add(make_pod("one"))
-    assert not loop.known.lingering.is_freed("uid-one", loop.known.storage)
-    assert loop.known.lingering.is_freed("uid-other", loop.known.storage)
+    loop.known.tell(EvictionOrdered(eviction=eviction_of(make_pod("one")), snapshot=Snapshot(), pods=()))
+    assert not loop.known.is_freed("uid-one")
+    assert loop.known.is_freed("uid-other")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from reactor.guard.node import Node
 from reactor.guard.oom import OomKills
-from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import encode
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
@@ -25,7 +25,7 @@ class Kept:
     """An OomKills and what it has written and counted."""
 
     def __init__(self) -> None:
-        self.known = NodeView(observed=Observed(stale_seconds=10.0), passes=7)
+        self.known = Node(observed=Observed(stale_seconds=10.0), passes=7)
         self.known.pods = (
             Pod(
                 name="web",

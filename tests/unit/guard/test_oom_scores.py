@@ -17,8 +17,8 @@ from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
+from reactor.guard.node import Node
 from reactor.guard.oom_scores import OomScores, is_to_be_set, wanted_score
-from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -37,7 +37,7 @@ GIB = 1 << 30
 CGROUP = "/pods/web"
 
 
-class Node:
+class Scored:
     """A pod's cgroup, what /proc says of its processes, and who sets scores."""
 
     def __init__(self, fake, directory: Path) -> None:
@@ -64,8 +64,8 @@ class Node:
 
 
 @pytest.fixture
-def node(fake, tmp_path: Path) -> Node:
-    return Node(fake, tmp_path)
+def node(fake, tmp_path: Path) -> Scored:
+    return Scored(fake, tmp_path)
 
 
 def _burstable(request: int) -> dict[str, object]:
@@ -84,7 +84,7 @@ def _burstable(request: int) -> dict[str, object]:
         (_burstable(17 * GIB), 3),
     ],
 )
-def test_the_score_is_that_of_the_class(node: Node, changes: dict[str, object], score: int) -> None:
+def test_the_score_is_that_of_the_class(node: Scored, changes: dict[str, object], score: int) -> None:
     assert score == wanted_score(node.pod(**changes), 16 * GIB)
 
 
@@ -107,7 +107,7 @@ def test_what_was_said_on_purpose_stays(present: int, score: int, before: int | 
     assert expected == is_to_be_set(present, score, before)
 
 
-async def test_every_process_of_the_pod_has_its_score_and_no_other(node: Node) -> None:
+async def test_every_process_of_the_pod_has_its_score_and_no_other(node: Scored) -> None:
     node.fake.add(f"{CGROUP}/inner")
     node.has(11, 12)
     node.has(13, cgroup=f"{CGROUP}/inner")
@@ -119,7 +119,7 @@ async def test_every_process_of_the_pod_has_its_score_and_no_other(node: Node) -
     assert node.scores.problem is None
 
 
-async def test_a_process_that_has_left_meanwhile_is_left_alone(node: Node, monkeypatch) -> None:
+async def test_a_process_that_has_left_meanwhile_is_left_alone(node: Scored, monkeypatch) -> None:
     """Its id may be another's by now: the cgroup is asked again once the process is held."""
     stays, leaves = node.process(11), node.process(12)
     node.has(11, 12)
@@ -135,7 +135,7 @@ async def test_a_process_that_has_left_meanwhile_is_left_alone(node: Node, monke
     assert ("1000", "0\n") == (stays.read_text(), leaves.read_text())
 
 
-async def test_another_cgroup_of_the_same_path_is_another_pod(node: Node) -> None:
+async def test_another_cgroup_of_the_same_path_is_another_pod(node: Scored) -> None:
     path = node.process(11)
     node.has(11)
     node.pods = [replace(node.pods[0], cgroup_inode=1)]
@@ -144,7 +144,7 @@ async def test_another_cgroup_of_the_same_path_is_another_pod(node: Node) -> Non
 
 
 async def test_pods_that_are_known_are_gone_through_again_only_when_all_are_or_they_ask_for_another_score(
-    node: Node,
+    node: Scored,
 ) -> None:
     path = node.process(11)
     node.has(11)
@@ -160,7 +160,9 @@ async def test_pods_that_are_known_are_gone_through_again_only_when_all_are_or_t
     assert "750" == path.read_text()
 
 
-async def test_what_is_gone_is_no_problem_and_what_is_refused_is_one_until_it_is_granted(node: Node) -> None:
+async def test_what_is_gone_is_no_problem_and_what_is_refused_is_one_until_it_is_granted(
+    node: Scored,
+) -> None:
     node.has(11, 12)
     path = node.process(12)
     path.unlink()
@@ -175,7 +177,9 @@ async def test_what_is_gone_is_no_problem_and_what_is_refused_is_one_until_it_is
     assert node.scores.problem is None
 
 
-async def test_the_part_goes_on_and_sees_new_pods(node: Node, autojump_clock, nursery: trio.Nursery) -> None:
+async def test_the_part_goes_on_and_sees_new_pods(
+    node: Scored, autojump_clock, nursery: trio.Nursery
+) -> None:
     node.pods = []
     await nursery.start(node.scores.run)
     path = node.process(11)
@@ -208,7 +212,7 @@ def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Gene
     return Generation(
         settings,
         fake.tree,
-        known=NodeView(observed=Observed(stale_seconds=35.0)),
+        known=Node(observed=Observed(stale_seconds=35.0)),
         evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0),
         highs=BorrowedHighs(),
         supervisor=Supervisor(),

@@ -13,7 +13,6 @@ import pytest
 
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.status import status
-from reactor.guard.under_way import UnderWay
 from reactor.model.decisions import OomVictim
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import PodUsage
@@ -244,17 +243,6 @@ def test_pod_of_a_cgroup_is_the_one_that_holds_it(make_pod) -> None:
     pods = (make_pod("a"), make_pod("ab"))
     assert pod_in("/node/ab/app", pods) is pods[1]
     assert pod_in("/node/b", pods) is None
-
-
-def test_evictions_long_past_are_forgotten() -> None:
-    under_way = UnderWay()
-    for number in range(1000):
-        under_way.began(f"uid-{number}", number)
-    assert not under_way.at("uid-0", 5)
-    assert under_way.at("uid-999", 1000)
-    under_way.ended("uid-never", 5)
-    under_way.began("uid-999", 2000)
-    assert under_way.at("uid-999", 1000)
 
 
 async def test_status_tells_what_is_waited_for(make_view, victim) -> None:

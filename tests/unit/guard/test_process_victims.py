@@ -297,7 +297,7 @@ async def test_a_restart_resumes_no_eviction_of_a_process_but_knows_of_them(
     loop.passes.make([wake()])
     loop.now_seconds += 1
     loop.passes.make([wake()])
-    file = StateFile(tmp_path / "state.json", clock_seconds=lambda: loop.now_seconds)
+    file = StateFile(tmp_path / "state.json")
     assert file.save(loop.known.state)
     assert [40 * MIB] == [flight.process_bytes for flight in file.load().in_flight]
     kills = loop.known.state.process_kills

@@ -16,6 +16,7 @@ from reactor.kernel.small_file import replace
 from reactor.model.decisions import (
     DiskEviction,
     HardMemoryKill,
+    Ineligible,
     InFlight,
     MemoryReclaim,
     PolicyState,
@@ -132,13 +133,11 @@ states = st.builds(
 
 
 class Boot:
-    """A boot of its own: clocks and id as the test sets them."""
+    """A boot of its own: its id is as the test sets it."""
 
     def __init__(self, directory: Path) -> None:
         self.id = directory / "boot_id"
         self.id.write_text("one\n")
-        self.clock_seconds = 500.0
-        self.boottime_seconds = 700.0
         self.path = directory / "run" / "state.json"
 
     def save(self, state: PolicyState) -> None:
@@ -148,8 +147,6 @@ class Boot:
     def file(self) -> StateFile:
         return StateFile(
             self.path,
-            clock_seconds=lambda: self.clock_seconds,
-            boottime_seconds=lambda: self.boottime_seconds,
             boot_id=self.id,
         )
 
@@ -165,37 +162,6 @@ def test_state_survives_the_round_trip(boot, state):
     boot.save(state)
 
     assert boot.file().load() == state
-
-
-def test_instants_are_moved_to_the_clock_of_today(boot):
-    boot.save(
-        PolicyState(
-            condition_since={NodeCondition.MEMORY_PRESSURE: 490.0},
-            in_flight=(
-                InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=500.0, deadline_seconds=510.0),
-            ),
-            soft_reclaim=SoftReclaim(
-                threshold=make_threshold(1), began_seconds=499.0, until_seconds=504.0, wanted_bytes=1
-            ),
-        )
-    )
-    boot.clock_seconds, boot.boottime_seconds = 20.0, 707.0  # a new clock, seven seconds later
-
-    state = boot.file().load()
-
-    assert state.condition_since == {NodeCondition.MEMORY_PRESSURE: 3.0}
-    assert state.in_flight[0].deadline_seconds == 23.0
-    assert (state.soft_reclaim.began_seconds, state.soft_reclaim.until_seconds) == (12.0, 17.0)
-
-
-def instants_in(value: object) -> set[float]:
-    """Return the numbers in a value that lie where `FULL` has its instants."""
-    if isinstance(value, float):
-        return {value} if value > 1e6 else set()
-    if isinstance(value, dict | list):
-        inner = value.values() if isinstance(value, dict) else value
-        return set().union(*map(instants_in, inner))
-    return set()
 
 
 AT: Final = 2e6
@@ -242,21 +208,26 @@ FULL = PolicyState(
     ),
     oom_struck_at_seconds=AT,
 )
-# What a restart begins anew: process ids may be others' by then, and a rule's reclaim ended with the daemon.
-ANEW: Final = {"oom_victims", "rule_reclaim_until_seconds"}
+# What a restart begins anew: process ids may be others' by then, a rule's reclaim ended with the daemon, and
+# who can't be killed or has no process is found out again.
+ANEW: Final = {"oom_victims", "rule_reclaim_until_seconds", "ineligible"}
 
 
-def test_every_instant_of_the_state_is_moved(boot):
+def test_everything_else_survives_with_its_instants(boot):
     defaults = PolicyState()
     assert ANEW == {
         name for name in PolicyState.__dataclass_fields__ if getattr(FULL, name) == getattr(defaults, name)
     }
     boot.save(FULL)
-    boot.clock_seconds += 100.0
 
-    moved = boot.file().load()
+    assert boot.file().load() == FULL
 
-    assert {AT + 100.0} == instants_in(json.loads(json.dumps(boot.file().document(moved)["state"])))
+
+def test_what_begins_anew_is_not_saved(boot):
+    sparing = Ineligible(emptied=frozenset({"a"}), failed={"b": (AT, "Operation not permitted")})
+    boot.save(dataclasses.replace(FULL, ineligible=sparing))
+
+    assert boot.file().load() == FULL
 
 
 @pytest.mark.parametrize(
@@ -322,8 +293,8 @@ def test_failed_write_keeps_the_old_state(boot):
         b"null",
         b'{"version": 2}',
         b'{"version": 1}',
-        b'{"version": 1, "boot_id": "one", "clock_seconds": NaN, "boottime_seconds": 1, "state": {}}',
-        b'{"version": 1, "boot_id": "one", "clock_seconds": 1, "boottime_seconds": 1, "state": 7}',
+        b'{"version": 1, "boot_id": "one", "state": {"evicted_at": [NaN]}}',
+        b'{"version": 1, "boot_id": "one", "state": 7}',
         b"[" * 100_000,
         b"\xff\xfe",
     ],
@@ -358,7 +329,7 @@ fields = st.sampled_from(list(PolicyState.__dataclass_fields__))
 @given(state=st.dictionaries(fields, json_values))
 def test_state_of_the_wrong_shape_never_raises_anything_else(boot, state):
     boot.path.parent.mkdir(exist_ok=True)
-    document = {"version": 1, "boot_id": "one", "clock_seconds": 1, "boottime_seconds": 1, "state": state}
+    document = {"version": 1, "boot_id": "one", "state": state}
     boot.path.write_text(json.dumps(document))
 
     try:

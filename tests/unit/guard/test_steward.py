@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from reactor.errors import ReactorError
 from reactor.guard.cluster_reports import ClusterReports
 from reactor.guard.listening import AnotherDaemonError, listen
-from reactor.guard.passes import NodeView
+from reactor.guard.node import Node
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.storage import StorageWatch
@@ -641,7 +641,7 @@ async def test_pods_files_are_counted_by_the_steward_and_by_the_next_where_it_en
 async def test_ranking_waits_for_a_count_no_longer_than_it_may_and_not_at_all_for_pods_without_files(
     tmp_path, autojump_clock
 ):
-    known = NodeView(observed=Observed(stale_seconds=35.0))
+    known = Node(observed=Observed(stale_seconds=35.0))
     watch = StorageWatch(known, Guard(tmp_path).link)  # without a steward
     began = trio.current_time()
     await watch.look(2.0)

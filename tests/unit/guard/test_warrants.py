@@ -27,6 +27,7 @@ from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.model.warrants import WarrantEnd
+from reactor.policy.events import PodEmptied
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.wakes import Wakes
 from tests.support.builders import make_pod, make_threshold
@@ -1016,7 +1017,7 @@ async def test_warrant_is_given_where_another_pod_is_empty_since_its_eviction(
     loop.usages.seen = dict(started.usages.seen)
     loop.usages.cached = dict(started.usages.cached)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
-    loop.known.candidates.ended(started.pods[2].uid)
+    loop.known.tell(PodEmptied(uid=started.pods[2].uid))
     loop.passes.make([WAKE])
     assert started.probe.armed_for == started.hog.cgroup_inode
 

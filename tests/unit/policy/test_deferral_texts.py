@@ -20,6 +20,7 @@ _POLICY: Final = Path(reactor.policy.__file__).parent
 _OTHER_TEXTS: Final = {
     "admission.py": None,
     "certainty.py": None,
+    "eligibility.py": None,
     "lists.py": None,
     "managed_oom.py": None,
     "messages.py": None,

@@ -14,12 +14,13 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import decide, record_oom_kill
+from reactor.policy import decide
 from reactor.policy.oom_victims import (
     STILL_SECONDS,
     are_unknown,
     credit_bytes,
     found_in_pods,
+    record_oom_kill,
     still_dying,
     with_held_by_pods,
 )

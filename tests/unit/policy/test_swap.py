@@ -10,7 +10,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
-from reactor.policy import decide, rank, record_eviction
+from reactor.policy import decide, rank
+from reactor.policy.in_flight import record_eviction
 from tests.support.builders import make_pod, make_threshold
 
 MIB = 1 << 20

@@ -100,3 +100,10 @@ def _first_at(
     first = replace(state, hard_memory_kills=(), evicted_at=())
     _, decision = decide(settings, first, Snapshot(signals=signals, pods=used), pods, now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
+
+
+def is_unchanged(before: PolicyState, state: PolicyState) -> bool:
+    """Return whether two states differ by no more than when things were last observed, as after each pass."""
+    return before == replace(
+        state, observed_at=before.observed_at, condition_last_observed=before.condition_last_observed
+    )

@@ -1,0 +1,378 @@
+"""What changes the state between two passes. Each event says what it does to it; nothing else writes it.
+
+The daemon, the simulator and the tests apply the same events. An event carries what was observed, and no
+conclusion: what follows from it is the policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from reactor.model.decisions import Eviction, Ineligible, InFlight, PolicyState, Snapshot
+from reactor.model.oom import OomKill
+from reactor.model.pods import Pod
+from reactor.model.processes import ProcessMemory
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, Signal
+from reactor.policy.in_flight import record_eviction
+from reactor.policy.oom_victims import found_in_pods, record_oom_kill, with_held_by_pods
+from reactor.policy.process_victims import killed_process, landed_process, record_process_eviction
+from reactor.policy.storm import with_left
+
+FAILED_SECONDS: Final = 30.0
+_LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
+_GROWN_BYTES: Final = 8 << 20
+
+
+class Event(Protocol):
+    """Something that happened, or was observed, between two decisions."""
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state after it."""
+
+
+def apply(settings: EvictionSettings, state: PolicyState, event: Event, now_seconds: float) -> PolicyState:
+    """Return the state after an event: beside `decide` the only way in which it changes."""
+    return event.after(settings, state, now_seconds)
+
+
+# Evictions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionOrdered:
+    """A pod was killed, or asked to end. `snapshot` and `pods` are what was decided on.
+
+    `held_bytes` is what the pod held when it was killed (None: not observed).
+    """
+
+    eviction: Eviction
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+    held_bytes: int | None = None
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with the eviction in flight, counted against the rates, and to be judged."""
+        return record_eviction(
+            settings,
+            state,
+            self.eviction,
+            now_seconds,
+            snapshot=self.snapshot,
+            pods=self.pods,
+            held_bytes=self.held_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEvictionOrdered:
+    """One process of a pod was killed, or asked to end; the pod lives on."""
+
+    eviction: Eviction
+    process: ProcessMemory
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with what the process holds awaited."""
+        return record_process_eviction(
+            settings, state, self.eviction, self.process, now_seconds, snapshot=self.snapshot, pods=self.pods
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKilled:
+    """A process of a pod was killed at the end of its grace period."""
+
+    pod: Pod
+    process: ProcessMemory
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with what the process held awaited."""
+        return killed_process(settings, state, self.pod, self.process, now_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOver:
+    """Nothing more is done to a process of the pod, which lives on."""
+
+    uid: str
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state with no process of the pod in its grace period."""
+        return landed_process(state, self.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionFailed:
+    """A pod could not be killed."""
+
+    uid: str
+    why: str
+
+    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state in which the pod is spared for a while."""
+        failed = {**state.ineligible.failed, self.uid: (now_seconds + FAILED_SECONDS, self.why)}
+        return replace(state, ineligible=replace(state.ineligible, failed=failed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionCalledOff:
+    """A pod is not killed after its grace period."""
+
+    uid: str
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state with nothing expected of the pod."""
+        return replace(state, in_flight=tuple(one for one in state.in_flight if one.uid != self.uid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEmptied:
+    """No process is left in an evicted pod; what it took may still be counted."""
+
+    uid: str
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which the pod is not chosen until a process lives in it again."""
+        emptied = state.ineligible.emptied | {self.uid}
+        return replace(state, ineligible=replace(state.ineligible, emptied=emptied))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEnded:
+    """An evicted pod has ended, and nothing of it is counted but its files in memory.
+
+    `files_bytes` are these files, `held_bytes` is what stays charged to its cgroup (None: that is gone).
+    """
+
+    uid: str
+    files_bytes: int = 0
+    held_bytes: int | None = None
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state with nothing expected of the pod but its files in memory."""
+        flights: list[InFlight] = []
+        for flight in state.in_flight:
+            if flight.uid != self.uid:
+                flights.append(flight)
+            elif flight.resource is Resource.MEMORY and self.files_bytes >= _LEFT_BYTES:
+                flights.append(replace(flight, left_bytes=self.files_bytes))
+        state = replace(state, in_flight=tuple(flights))
+        return state if self.held_bytes is None else with_left(state, self.uid, self.held_bytes)
+
+
+# What is seen of claims and of pods.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesInMemoryObserved:
+    """What pods that have ended hold, by uid: files in memory, and `own_bytes` besides page cache.
+
+    A pod that is absent holds nothing.
+    """
+
+    files_bytes: Mapping[str, int]
+    own_bytes: Mapping[str, int]
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state with what is left of the files.
+
+        Nothing is expected of a pod that lives again and has grown: it may have to go again. Until then a
+        kill would free no more of it than the little that is its own.
+        """
+        flights = (
+            flight if flight.left_bytes is None else self._left(flight, flight.left_bytes)
+            for flight in state.in_flight
+        )
+        return replace(state, in_flight=tuple(flight for flight in flights if flight is not None))
+
+    def _left(self, flight: InFlight, before_bytes: int) -> InFlight | None:
+        files_bytes = self.files_bytes.get(flight.uid, 0)
+        has_grown = self.own_bytes.get(flight.uid, 0) > before_bytes + _GROWN_BYTES
+        if files_bytes < _LEFT_BYTES or has_grown:
+            return None
+        return replace(flight, left_bytes=min(files_bytes, before_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelKilled:
+    """The kernel's OOM killer has killed; `uid` is the victim's pod (None: it has none, or is not known)."""
+
+    kill: OomKill
+    uid: str | None
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with the victim's memory awaited."""
+        return record_oom_kill(settings, state, self.kill, self.uid, now_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsStruck:
+    """The kernel has killed in these pods, and named no victim. By uid: what they hold without page cache.
+
+    `largest_bytes` is the most that one process of each may hold.
+    """
+
+    held_bytes: Mapping[str, int]
+    largest_bytes: Mapping[str, int]
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with these pods' memory awaited in place of the unknown victims'."""
+        evicted = [one.uid for one in state.in_flight if one.resource is Resource.MEMORY]
+        return found_in_pods(settings, state, self.held_bytes, evicted, now_seconds, self.largest_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StruckPodsObserved:
+    """What pods hold now in which the kernel has killed, by uid (None: it could not be read)."""
+
+    held_bytes: Mapping[str, int | None]
+
+    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state with what they have given back."""
+        return with_held_by_pods(state, self.held_bytes, now_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesExited:
+    """Killed processes have exited: their memory is back."""
+
+    pids: frozenset[int]
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state with nothing expected of them."""
+        victims = tuple(victim for victim in state.oom_victims if victim.pid not in self.pids)
+        return replace(state, oom_victims=victims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFoundEmpty:
+    """No process was in a pod when it was to be killed, or prepared for that."""
+
+    uid: str
+
+    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state in which the pod is not chosen until a process lives in it."""
+        ineligible = replace(
+            state.ineligible,
+            emptied=state.ineligible.emptied | {self.uid},
+            found_empty={**state.ineligible.found_empty, self.uid: now_seconds},
+        )
+        return replace(state, ineligible=ineligible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsInhabited:
+    """A process lives in these pods again."""
+
+    uids: frozenset[str]
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which they may be chosen."""
+        emptied = state.ineligible.emptied - self.uids
+        return replace(state, ineligible=replace(state.ineligible, emptied=emptied))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsListed:
+    """The pods were listed anew."""
+
+    uids: frozenset[str]
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state without what is known of pods that are gone."""
+        before = state.ineligible
+        if before == Ineligible():
+            return state
+        ineligible = Ineligible(
+            emptied=before.emptied & self.uids,
+            found_empty={uid: at for uid, at in before.found_empty.items() if uid in self.uids},
+            failed={uid: failure for uid, failure in before.failed.items() if uid in self.uids},
+        )
+        return replace(state, ineligible=ineligible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationsUsed:
+    """These observations have been decided over, by when each was made: no pod is evicted for them again."""
+
+    taken_at_seconds: Mapping[Signal, float | None]
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which they are not fresh."""
+        return replace(state, observed_at={**state.observed_at, **self.taken_at_seconds})
+
+
+# Reclaims of memory.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReclaimEnded:
+    """The reclaim of memory that no pod holds is over."""
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which no eviction waits for it."""
+        reclaim = state.memory_reclaim
+        return state if reclaim is None else replace(state, memory_reclaim=replace(reclaim, is_over=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftReclaimEnded:
+    """The reclaim from the pods that began then is over."""
+
+    began_seconds: float
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which no soft eviction waits for it."""
+        reclaim = state.soft_reclaim
+        if reclaim is None or reclaim.began_seconds != self.began_seconds:
+            return state
+        return replace(state, soft_reclaim=replace(reclaim, is_over=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleReclaimBegan:
+    """A rule reclaims memory, for so long at the most."""
+
+    most_seconds: float
+
+    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state in which no other rule reclaims."""
+        return replace(state, rule_reclaim_until_seconds=now_seconds + self.most_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleReclaimEnded:
+    """The reclaim by a rule is over."""
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which a rule may reclaim."""
+        return replace(state, rule_reclaim_until_seconds=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """The daemon was started again during the same boot.
+
+    A process id may be another's by now, and a rule's reclaim ended with the daemon.
+    """
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return what holds of the saved state."""
+        return replace(
+            state,
+            oom_victims=(),
+            in_flight=tuple(one for one in state.in_flight if one.process_bytes is None),
+            rule_reclaim_until_seconds=None,
+            ineligible=Ineligible(
+                emptied=frozenset(one.uid for one in state.in_flight if one.left_bytes is not None)
+            ),
+        )
+
+
+def without_evictions(state: PolicyState) -> PolicyState:
+    """Return the state of a dry run as a restart may have it: what was only thought of is not taken up."""
+    return replace(state, in_flight=(), evicted_at=(), hard_memory_kills=(), disk_evictions=(), slowdowns=())

@@ -1,0 +1,392 @@
+"""The state changes by events and by passes, in any order of the two, and keeps what the policy promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.decisions import (
+    Eviction,
+    Ineligible,
+    InFlight,
+    MemoryReclaim,
+    OomVictim,
+    PolicyState,
+    Snapshot,
+    SoftReclaim,
+)
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod
+from reactor.model.processes import ProcessMemory
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.policy import after_reclaim, apply, decide
+from reactor.policy.eligibility import eligible, is_newly_empty, lingering, with_lingering
+from reactor.policy.events import (
+    Event,
+    EvictionCalledOff,
+    EvictionFailed,
+    EvictionOrdered,
+    FilesInMemoryObserved,
+    KernelKilled,
+    MemoryReclaimEnded,
+    ObservationsUsed,
+    PodEmptied,
+    PodEnded,
+    PodFoundEmpty,
+    PodsInhabited,
+    PodsListed,
+    PodsStruck,
+    ProcessesExited,
+    ProcessEvictionOrdered,
+    ProcessKilled,
+    ProcessOver,
+    Restarted,
+    RuleReclaimBegan,
+    RuleReclaimEnded,
+    SoftReclaimEnded,
+    StruckPodsObserved,
+    without_evictions,
+)
+from tests.support.builders import make_pod, make_threshold
+from tests.unit.policy import strategies as drawn
+
+MIB: Final = 1 << 20
+SETTINGS: Final = EvictionSettings(thresholds=(make_threshold(100),))
+UIDS: Final = st.sampled_from([f"uid-{number}" for number in range(5)])
+NODE_PODS: Final = tuple(dataclasses.replace(make_pod(str(number))) for number in range(5))
+AMOUNTS: Final = st.integers(0, 100 * MIB)
+
+
+def flight(uid: str, resource: Resource = Resource.MEMORY, **changes: object) -> InFlight:
+    at = InFlight(uid=uid, resource=resource, kill_at_seconds=0.0, deadline_seconds=10.0)
+    return dataclasses.replace(at, **changes)
+
+
+def eviction(pod: Pod, resource: Resource = Resource.MEMORY, grace_period_seconds: int = 0) -> Eviction:
+    signal = Signal.MEMORY_AVAILABLE if resource is Resource.MEMORY else Signal.NODEFS_AVAILABLE
+    return Eviction(
+        pod=pod,
+        signal=signal,
+        resource=resource,
+        grace_period_seconds=grace_period_seconds,
+        message="",
+        threshold=make_threshold(100, signal),
+    )
+
+
+def after(event: Event, state: PolicyState, now_seconds: float = 1.0) -> PolicyState:
+    return apply(SETTINGS, state, event, now_seconds)
+
+
+# What single events do, where no other test of the policy has it.
+
+
+def test_an_eviction_that_is_called_off_is_not_awaited_and_another_is():
+    state = PolicyState(in_flight=(flight("uid-a"), flight("uid-b")))
+
+    assert (flight("uid-b"),) == after(EvictionCalledOff(uid="uid-a"), state).in_flight
+
+
+def test_a_pod_that_ended_leaves_its_files_in_memory_and_nothing_else():
+    state = PolicyState(in_flight=(flight("uid-a"), flight("uid-b"), flight("uid-c", Resource.PIDS)))
+
+    left = after(PodEnded(uid="uid-a", files_bytes=MIB), state)
+    assert (flight("uid-a", left_bytes=MIB), *state.in_flight[1:]) == left.in_flight
+    assert state.in_flight[1:] == after(PodEnded(uid="uid-a", files_bytes=1), state).in_flight
+    assert state.in_flight[:2] == after(PodEnded(uid="uid-c", files_bytes=MIB), state).in_flight
+
+
+@pytest.mark.parametrize(
+    ("files_bytes", "own_bytes", "left_bytes"),
+    [
+        (50 * MIB, 0, 50 * MIB),
+        (70 * MIB, 0, 60 * MIB),
+        (1, 0, None),
+        (50 * MIB, 68 * MIB, 50 * MIB),
+        (50 * MIB, 69 * MIB, None),
+    ],
+    ids=["fewer", "more of another's", "removed", "its own is little", "it lives again"],
+)
+def test_files_in_memory_are_awaited_while_they_are_there_and_their_pod_has_not_grown(
+    files_bytes, own_bytes, left_bytes
+):
+    state = PolicyState(in_flight=(flight("uid-a", left_bytes=60 * MIB), flight("uid-b")))
+
+    seen = FilesInMemoryObserved(files_bytes={"uid-a": files_bytes}, own_bytes={"uid-a": own_bytes})
+    flights = after(seen, state).in_flight
+
+    expected = () if left_bytes is None else (flight("uid-a", left_bytes=left_bytes),)
+    assert (*expected, flight("uid-b")) == flights
+
+
+def test_a_reclaim_is_over_once_it_is_said_to_be_and_not_by_the_end_of_an_earlier_one():
+    memory = MemoryReclaim(
+        signal=Signal.MEMORY_AVAILABLE,
+        began_seconds=1.0,
+        until_seconds=2.0,
+        available_bytes=1,
+        wanted_bytes=1,
+        outside_bytes=1,
+    )
+    soft = SoftReclaim(threshold=make_threshold(1), began_seconds=1.0, until_seconds=2.0, wanted_bytes=1)
+    state = PolicyState(memory_reclaim=memory, soft_reclaim=soft)
+
+    assert after(MemoryReclaimEnded(), state).memory_reclaim.is_over
+    assert after(SoftReclaimEnded(began_seconds=1.0), state).soft_reclaim.is_over
+    assert not after(SoftReclaimEnded(began_seconds=0.5), state).soft_reclaim.is_over
+    assert PolicyState() == after(MemoryReclaimEnded(), PolicyState())
+    assert PolicyState() == after(SoftReclaimEnded(began_seconds=1.0), PolicyState())
+
+
+def test_a_rule_reclaims_until_it_ends():
+    state = after(RuleReclaimBegan(most_seconds=5.0), PolicyState(), 10.0)
+
+    assert 15.0 == state.rule_reclaim_until_seconds
+    assert None is after(RuleReclaimEnded(), state).rule_reclaim_until_seconds
+
+
+def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
+    state = PolicyState(observed_at={Signal.NODEFS_AVAILABLE: 1.0, Signal.MEMORY_AVAILABLE: 2.0})
+
+    used = after(ObservationsUsed(taken_at_seconds={Signal.NODEFS_AVAILABLE: 5.0}), state)
+
+    assert {Signal.NODEFS_AVAILABLE: 5.0, Signal.MEMORY_AVAILABLE: 2.0} == used.observed_at
+
+
+def test_a_restart_awaits_no_process_and_takes_up_whole_pods():
+    whole, process, ended = flight("uid-a"), flight("uid-b", process_bytes=1), flight("uid-c", left_bytes=MIB)
+    state = PolicyState(
+        in_flight=(whole, process, ended),
+        oom_victims=(OomVictim(pid=7, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=9.0),),
+        rule_reclaim_until_seconds=9.0,
+        ineligible=Ineligible(failed={"uid-a": (9.0, "why")}),
+        evicted_at=(1.0,),
+    )
+
+    assert after(Restarted(), state) == PolicyState(
+        in_flight=(whole, ended), ineligible=Ineligible(emptied=frozenset({"uid-c"})), evicted_at=(1.0,)
+    )
+
+
+def test_what_a_dry_run_has_only_thought_of_is_not_taken_up():
+    state = PolicyState(in_flight=(flight("uid-a"),), evicted_at=(1.0,), thresholds_met=SETTINGS.thresholds)
+
+    assert PolicyState(thresholds_met=SETTINGS.thresholds) == without_evictions(state)
+
+
+def test_a_pod_is_left_out_from_when_it_is_found_empty_until_a_process_lives_in_it():
+    pods = (make_pod("a"), make_pod("b"))
+    state = after(PodFoundEmpty(uid="uid-a"), PolicyState())
+
+    assert pods[1:] == eligible(state, pods, 1.0)
+    assert pods == eligible(after(PodsInhabited(uids=frozenset({"uid-a"})), state), pods, 1.0)
+
+
+def test_a_pod_that_is_found_empty_again_at_once_is_no_news():
+    state = after(PodFoundEmpty(uid="uid-a"), PolicyState(), 1.0)
+
+    assert is_newly_empty(state, "uid-b", 1.01)
+    assert not is_newly_empty(state, "uid-a", 1.01)
+    assert is_newly_empty(state, "uid-a", 1.02)
+
+
+def test_what_is_known_of_pods_ends_with_them():
+    state = after(PodFoundEmpty(uid="uid-a"), PolicyState())
+    state = after(EvictionFailed(uid="uid-b", why="why"), state)
+    state = after(PodEmptied(uid="uid-c"), state)
+
+    assert after(PodsListed(uids=frozenset({"uid-a", "uid-b", "uid-c"})), state) == state
+    assert after(PodsListed(uids=frozenset()), state) == PolicyState()
+    assert after(PodsListed(uids=frozenset({"uid-a"})), PolicyState()) is not None
+
+
+def test_a_pod_that_could_not_be_killed_is_spared_for_a_while_and_a_critical_one_keeps_its_reason():
+    pods = (make_pod("a"), dataclasses.replace(make_pod("b"), critical_because="static pod"), make_pod("c"))
+    state = PolicyState()
+    for uid in ("uid-a", "uid-b"):
+        state = after(EvictionFailed(uid=uid, why="Operation not permitted"), state, 100.0)
+
+    spared, critical, other = eligible(state, pods, 129.0)
+    assert "could not be ended: Operation not permitted" == spared.critical_because
+    assert (critical, other) == pods[1:]
+    assert pods == eligible(state, pods, 130.0)
+
+
+def test_a_pod_whose_files_are_awaited_counts_without_a_cgroup_until_its_deadline():
+    gone, present = make_pod("gone"), make_pod("present")
+    state = PolicyState(in_flight=(flight("uid-gone", Resource.EPHEMERAL_STORAGE, pod=gone),))
+
+    assert (present, gone) == with_lingering(state, (present,), 9.0)
+    assert (present, gone) == with_lingering(state, (present, gone), 9.0)
+    assert {} == lingering(state, 10.0)
+    assert (present,) == with_lingering(state, (present,), 10.0)
+
+
+# What holds whatever happens.
+
+kills = st.builds(
+    OomKill,
+    source=st.just("test"),
+    at_ns=st.just(1),
+    scope=st.sampled_from(OomScope),
+    pid=st.none() | st.integers(1, 4),
+    victim_bytes=AMOUNTS,
+)
+processes = st.builds(
+    ProcessMemory,
+    pid=st.integers(1, 4),
+    name=st.just("a"),
+    anonymous_bytes=AMOUNTS,
+    shared_bytes=AMOUNTS,
+    swap_bytes=AMOUNTS,
+)
+by_uid = st.dictionaries(UIDS, AMOUNTS, max_size=3)
+pods_of_node = st.sampled_from(NODE_PODS)
+
+
+# Any but of an eviction, which follows from a pass.
+events = st.one_of(
+    st.builds(ProcessKilled, pod=pods_of_node, process=processes),
+    st.builds(ProcessOver, uid=UIDS),
+    st.builds(EvictionFailed, uid=UIDS, why=st.just("why")),
+    st.builds(EvictionCalledOff, uid=UIDS),
+    st.builds(PodEmptied, uid=UIDS),
+    st.builds(PodEnded, uid=UIDS, files_bytes=AMOUNTS, held_bytes=st.none() | AMOUNTS),
+    st.builds(FilesInMemoryObserved, files_bytes=by_uid, own_bytes=by_uid),
+    st.builds(KernelKilled, kill=kills, uid=st.none() | UIDS),
+    by_uid.map(lambda held: PodsStruck(held_bytes=held, largest_bytes=held)),
+    st.builds(StruckPodsObserved, held_bytes=by_uid),
+    st.builds(ProcessesExited, pids=st.frozensets(st.integers(1, 4), max_size=2)),
+    st.builds(PodFoundEmpty, uid=UIDS),
+    st.builds(PodsInhabited, uids=st.frozensets(UIDS)),
+    st.builds(PodsListed, uids=st.frozensets(UIDS)),
+    st.builds(ObservationsUsed, taken_at_seconds=st.just({Signal.NODEFS_AVAILABLE: 1.0})),
+    st.builds(MemoryReclaimEnded),
+    st.builds(SoftReclaimEnded, began_seconds=st.just(1.0)),
+    st.builds(RuleReclaimBegan, most_seconds=st.just(5.0)),
+    st.builds(RuleReclaimEnded),
+    st.builds(Restarted),
+)
+
+
+class Run:
+    """Passes and events in the order drawn, on a node whose clock goes on between them."""
+
+    def __init__(self, settings: EvictionSettings, pods: tuple[Pod, ...]) -> None:
+        self.settings = settings
+        self.pods = pods
+        self.state = PolicyState()
+        self.now_seconds = 1000.0
+        self.ordered: list[tuple[float, Eviction]] = []
+
+    def make_pass(self, snapshot: Snapshot) -> None:
+        """Decide, and order what was decided; a reclaim of the node's brings nothing."""
+        pods = eligible(self.state, self.pods, self.now_seconds)
+        signals = {signal: seen.at(self.now_seconds) for signal, seen in snapshot.signals.items()}
+        snapshot = Snapshot(signals=signals, pods=snapshot.pods)
+        self.state, decision = decide(self.settings, self.state, snapshot, pods, self.now_seconds)
+        if decision.reclaim:
+            self.state, decision = after_reclaim(
+                self.settings, self.state, decision, snapshot, snapshot, pods, self.now_seconds
+            )
+        for one in decision.evictions:
+            self.ordered.append((self.now_seconds, one))
+            self.apply(EvictionOrdered(eviction=one, snapshot=snapshot, pods=pods))
+
+    def apply(self, event: Event) -> None:
+        self.state = apply(self.settings, self.state, event, self.now_seconds)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.0, 0.02, 1.0, 7.0, 40.0]), events | drawn.snapshots()), max_size=12
+)
+
+
+@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
+def test_no_event_makes_a_critical_pod_eligible(settings, pods, steps):
+    run = Run(settings, pods)
+    critical = {pod.uid for pod in pods if pod.critical_because is not None}
+    for seconds, step in steps:
+        run.now_seconds += seconds
+        if isinstance(step, Snapshot):
+            run.make_pass(step)
+        else:
+            run.apply(step)
+        for pod in eligible(run.state, pods, run.now_seconds):
+            assert pod.uid not in critical or pod.critical_because is not None
+    assert critical.isdisjoint(one.pod.uid for _, one in run.ordered)
+
+
+ENDS: Final = EvictionCalledOff | PodEnded | ProcessOver | ProcessKilled | FilesInMemoryObserved | Restarted
+
+
+@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
+def test_no_claim_is_lost_before_its_deadline_but_by_the_event_that_ends_it(settings, pods, steps):
+    run = Run(settings, pods)
+    present = {pod.uid for pod in pods}
+    for seconds, step in steps:
+        run.now_seconds += seconds
+        before = run.state
+        if isinstance(step, Snapshot):
+            run.make_pass(step)
+        else:
+            run.apply(step)
+        kept = {one.uid for one in run.state.in_flight}
+        for one in before.in_flight:
+            is_due = one.uid in present and run.now_seconds < one.deadline_seconds
+            emptied = before.ineligible.emptied  # of one that is gone or empty nothing is expected
+            if is_due and not isinstance(step, ENDS) and one.uid not in emptied:
+                assert one.uid in kept
+        if not isinstance(step, Snapshot | ProcessesExited | PodsStruck | Restarted):
+            assert {one.pid for one in before.oom_victims} <= {one.pid for one in run.state.oom_victims}
+
+
+@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
+def test_no_order_of_events_and_passes_evicts_more_than_is_allowed(settings, pods, steps):
+    run = Run(settings, pods)
+    for seconds, step in steps:
+        run.now_seconds += seconds
+        many = len(run.ordered)
+        taken = {one.uid for one in run.state.in_flight if run.now_seconds < one.deadline_seconds}
+        grace = {one.uid for one in run.state.in_flight if run.now_seconds < one.kill_at_seconds}
+        if not isinstance(step, Snapshot):
+            run.apply(step)
+            continue
+        run.make_pass(step)
+        ordered = [one for _, one in run.ordered[many:]]
+        assert len({one.pod.uid for one in ordered}) == len(ordered)
+        assert sum(one.threshold is not None for one in ordered) <= 1
+        for one in ordered:
+            is_hard = one.threshold is not None and one.threshold.is_hard
+            assert one.pod.uid not in taken - (grace if is_hard else set())
+        others = [at for at, one in run.ordered if run.now_seconds - at < 60.0 and not _is_exempt(one)]
+        most = settings.evictions_per_minute
+        assert most is None or not ordered or all(map(_is_exempt, ordered)) or len(others) <= most
+
+
+def _is_exempt(one: Eviction) -> bool:
+    """No rate holds for hard memory thresholds: the kernel would kill instead."""
+    return one.threshold is not None and one.threshold.is_hard and one.signal in MEMORY_SIGNALS
+
+
+def test_an_eviction_of_a_process_is_awaited_and_is_judged_by_its_pod():
+    pod, process = (
+        make_pod("a"),
+        ProcessMemory(pid=7, name="tab", anonymous_bytes=MIB, shared_bytes=0, swap_bytes=0),
+    )
+    at_once = ProcessEvictionOrdered(
+        eviction=eviction(pod), process=process, snapshot=Snapshot(), pods=(pod,)
+    )
+    with_grace = dataclasses.replace(at_once, eviction=eviction(pod, grace_period_seconds=5))
+
+    assert [7] == [one.pid for one in after(at_once, PolicyState()).oom_victims]
+    asked = after(with_grace, PolicyState())
+    assert [MIB] == [one.process_bytes for one in asked.in_flight]
+    assert () == after(ProcessOver(uid=pod.uid), asked).in_flight
+    killed = after(ProcessKilled(pod=pod, process=process), asked)
+    assert ((), [7]) == (killed.in_flight, [one.pid for one in killed.oom_victims])
