@@ -90,9 +90,8 @@ def _size(text: str) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     from reactor.tune import TuneOptions, tune
-    from reactor.tune.cases import Assume
-    from reactor.tune.model import Assumptions
-    from reactor.tune.reactions import loads_named
+    from reactor.tune.experiments import loads_named
+    from reactor.tune.model import Assume, Assumptions
 
     return tune(
         TuneOptions(

@@ -1,12 +1,12 @@
 """`reactor tune`: this node's measurements and history, to thresholds with their reasons.
 
-    measure (growth, reactions) ──► measured ─┐
-    journals ──► history ─────────────────────┼─► model ──► tables, snippet, pages
-    the operator's configuration ─────────────┴─► missed
+    measure (experiments) ──► measured ─┐
+    journals ──► history ───────────────┼─► model (latency) ──► report
+    the operator's configuration ───────┘
 
-Measuring happens in virtual nodes alone (`measure`, refused by `node` where even that would hurt). From the
-numbers on everything is pure: `tail` bounds a p99.9, `latency` and `cases` are the parts of the
-`model`, `missed` compares an existing configuration with it.
+Measuring happens in virtual nodes alone; `measure` refuses it if even that would hurt. From the numbers on
+everything is pure: `latency` bounds a p99.9 by few samples, `model` finds thresholds and compares an existing
+configuration with them, `report` prints, draws and writes the configuration.
 """
 
 from reactor.tune.command import TuneOptions, tune

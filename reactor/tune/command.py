@@ -21,16 +21,12 @@ from reactor.model.settings import Settings
 from reactor.report import write
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.virtual_node import ended_by_signals
+from reactor.tune.experiments import ways
 from reactor.tune.history import History, history_in
-from reactor.tune.measure import Measuring, Plan, Say
+from reactor.tune.measure import Measuring, Plan, Say, check_calm, facts
 from reactor.tune.measured import Measured, document_of, stored_in
-from reactor.tune.missed import verdict
-from reactor.tune.model import Assumptions, Recommendation, recommend
-from reactor.tune.node import check_calm, facts
-from reactor.tune.pages import report_of
-from reactor.tune.reactions import ways
-from reactor.tune.snippet import snippet
-from reactor.tune.tables import at_once_lines
+from reactor.tune.model import Assumptions, Recommendation, recommend, verdict
+from reactor.tune.report import at_once_lines, report_of, show, snippet
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 MEASURED, CONFIGURATION, REPORT = "measured.json", "reactor.yaml", "report.html"
@@ -132,9 +128,6 @@ def _conclude(
         for problem in measured.problems:
             print(f"reactor tune: {problem}", file=sys.stderr)
         return EXIT_FAILED
-    # Only now: rich costs time, which an error must not wait for.
-    from reactor.tune.show import show  # noqa: PLC0415
-
     said = None if options.config is None else verdict(settings, found, history)
     show(measured, history, found, said)
     yaml = None if found.evicts_at_once else snippet(measured, found, existing)

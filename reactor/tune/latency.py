@@ -6,6 +6,8 @@ has to allow for.
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,62 @@ from typing import Final
 from reactor.errors import RefusedError
 from reactor.tune.history import History
 from reactor.tune.measured import AS_CONFIGURED, Measured, Reaction
-from reactor.tune.tail import FEWEST, Tail, tail_of
+
+QUANTILE: Final = 0.999
+CONFIDENCE: Final = 0.95
+SHAPE: Final = 0.4
+FEWEST: Final = 5
+_TAIL_SHARE: Final = 0.2
+_FEWEST_EXCESSES: Final = 8
+_RESAMPLES: Final = 400
+_SEED: Final = 6  # the same samples give the same bound
 
 _SMALLEST_SHARE: Final = 0.1  # of the largest victim: smaller ones measure the scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """What samples show, and the bound of their p99.9; all in the samples' unit.
+
+    p50 and p99 are by nearest rank: each is a sample.
+    """
+
+    n: int
+    p50: float
+    p99: float
+    max: float
+    bound: float
+
+    @property
+    def max_is_below_probability(self) -> float:
+        """Return how likely it is that even the largest sample lies below the p99.9."""
+        return float(QUANTILE**self.n)
+
+
+def tail_of(values: Sequence[float]) -> Tail:
+    """Return what the values show. Raises ValueError for fewer than FEWEST of them, or a negative one."""
+    if len(values) < FEWEST:
+        raise ValueError(f"{len(values)} values; a bound needs {FEWEST}")
+    ordered = sorted(values)
+    if ordered[0] < 0:
+        raise ValueError(f"{ordered[0]!r} is negative")
+
+    def rank(percent: int) -> float:
+        return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+    return Tail(n=len(ordered), p50=rank(50), p99=rank(99), max=ordered[-1], bound=_bound(ordered))
+
+
+def _bound(ordered: Sequence[float]) -> float:
+    count = min(max(math.ceil(len(ordered) * _TAIL_SHARE), _FEWEST_EXCESSES), len(ordered) - 1)
+    level = ordered[-count - 1]
+    excesses = [value - level for value in ordered[-count:]]
+    chance = random.Random(_SEED)  # noqa: S311 - resampling, nothing secret
+    means = sorted(sum(chance.choices(excesses, k=count)) / count for _ in range(_RESAMPLES))
+    mean = means[math.ceil(CONFIDENCE * _RESAMPLES) - 1]
+    # Quantile of the generalised Pareto distribution whose mean is scale / (1 - shape).
+    times = count / len(ordered) / (1 - QUANTILE)
+    return max(ordered[-1], level + mean * (1 - SHAPE) / SHAPE * (math.pow(times, SHAPE) - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from reactor.model.settings import Settings
 from reactor.testbed.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
 from reactor.testbed.daemon_process import DaemonProcess, wait_until
 from reactor.tune.history import history_in
+from reactor.tune.measure import check_calm
 from reactor.tune.measured import stored_in
-from reactor.tune.node import check_calm
 from tests.support.this_machine import allocator, cgroup_tree
 
 COMMAND = [sys.executable, "-m", "reactor", "tune", "--loads", "idle", "--pods", "2"]

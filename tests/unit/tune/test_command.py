@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import main
-from reactor.tune.cases import Assume
 from reactor.tune.command import progress
 from reactor.tune.history import History
 from reactor.tune.measured import Measured, document_of
+from reactor.tune.model import Assume
 
 Line = Callable[..., bytes]
 MIB = 1 << 20

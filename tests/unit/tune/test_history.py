@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.tune.history import history_in, history_of
-from reactor.tune.tables import history_lines
+from reactor.tune.report import history_lines
 
 MIB = 1 << 20
 Line = Callable[..., bytes]

@@ -4,18 +4,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.config.settings import settings_from_text
 from reactor.errors import RefusedError
-from reactor.tune.cases import Assume, Pace, Terms, case, pace_of
 from reactor.tune.history import Crossing, History
 from reactor.tune.latency import freeing_of
 from reactor.tune.measured import Growth, Measured
-from reactor.tune.model import Assumptions, covered_rate_bytes, recommend, soft_for, threshold_bytes
+from reactor.tune.model import (
+    Assume,
+    Assumptions,
+    Pace,
+    Terms,
+    Verdict,
+    amount,
+    case,
+    covered_rate_bytes,
+    duration,
+    milliseconds,
+    pace_of,
+    quantity,
+    rate,
+    recommend,
+    soft_for,
+    threshold_bytes,
+    verdict,
+)
+from tests.unit.tune.crossings import make_crossing
 
 MIB = 1 << 20
 BYTES = st.integers(min_value=0, max_value=1 << 44)
 CAPACITIES = st.integers(min_value=MIB, max_value=1 << 44)
 RATES = st.floats(min_value=0, max_value=1e12)
 SECONDS = st.floats(min_value=0, max_value=1e3)
+SOFT = (
+    "evictionSoft: {memory.available: 2Gi}\n"
+    "evictionSoftGracePeriod: {memory.available: 30s}\n"
+    "evictionMaxPodGracePeriod: 30\n"
+)
+ENOUGH = f"evictionHard: {{memory.available: 1500Mi}}\n{SOFT}"
 
 
 def a_crossing(**known: object) -> Crossing:
@@ -199,3 +224,97 @@ def test_too_little_is_told_and_nothing_recommended(measured: Measured) -> None:
     for lacking in ({"reactions": measured.reactions[:3]}, {"growths": ()}):
         with pytest.raises(RefusedError):
             recommend(dataclasses.replace(measured, **lacking), History(), Assumptions())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "text"),
+    [
+        (0, "0 MiB"),
+        (0.4123, "0.41 MiB"),
+        (0.0012, "0.0012 MiB"),
+        (12.34, "12.3 MiB"),
+        (100, "100 MiB"),
+        (999, "999 MiB"),
+        (1536, "1.5 GiB"),
+    ],
+)
+def test_an_amount_has_three_digits(size_mib: float, text: str) -> None:
+    assert text == amount(size_mib * MIB)
+    assert f"{text}/s" == rate(size_mib * MIB)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.00041, "0.41 ms"), (0.25, "250 ms"), (12, "12 s"), (210, "3.5 min")]
+)
+def test_a_time_is_in_the_unit_that_suits_it(seconds: float, text: str) -> None:
+    assert text == duration(seconds)
+
+
+def test_a_column_of_times_is_in_milliseconds() -> None:
+    assert ["0.5", "1500"] == [milliseconds(0.0005), milliseconds(1.5)]
+
+
+def test_a_threshold_is_written_in_whole_mi_rounded_up() -> None:
+    assert ["0Mi", "1Mi", "2Mi"] == [quantity(0), quantity(1), quantity(MIB + 1)]
+
+
+def crossings(*rates_bytes: float) -> tuple[Crossing, ...]:
+    return tuple(make_crossing(rate_bytes) for rate_bytes in rates_bytes)
+
+
+def on(measured: Measured, text: str, history: History | None = None) -> Verdict:
+    history = history or History()
+    return verdict(settings_from_text(text, "x"), recommend(measured, history, Assumptions()), history)
+
+
+def test_a_configuration_that_is_enough_misses_nothing_and_says_what_it_covers(measured: Measured) -> None:
+    found = on(measured, ENOUGH)
+    assert () == found.misses
+    assert any("one allocator with huge pages (3.91 GiB/s)" in line for line in found.covers)
+    assert any("the ticker alone (every 10 s): 13" in line for line in found.covers)
+
+
+def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(measured: Measured) -> None:
+    misses = on(measured, f"evictionHard: {{memory.available: 300Mi}}\n{SOFT}").misses
+    assert any(line.startswith("one allocator with huge pages: takes") for line in misses)
+    assert not any(line.startswith("one allocator at full speed") for line in misses)
+
+
+def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
+    for value, is_told in (("100Mi", False), ("50Mi", True)):
+        found = on(measured, f"evictionHard: {{memory.available: {value}}}")
+        assert is_told is any("below the reserve of 100 MiB" in line for line in found.misses)
+        assert () == found.covers
+
+
+@pytest.mark.parametrize(
+    ("text", "missed"),
+    [
+        ("evictionHard: {nodefs.available: 5%}", "no hard threshold for memory.available"),
+        ("evictionHard: {memory.available: 1500Mi}", "no soft threshold for memory.available"),
+        (f"{ENOUGH}reactor: {{dryRun: true}}", "dryRun is on"),
+        (ENOUGH.replace("2Gi", "1Gi"), "memory.available<1Gi is not above the hard threshold"),
+        (ENOUGH.replace("1500Mi", "2040Mi"), "leaves 8 MiB above the hard threshold"),
+        (ENOUGH.replace("PodGracePeriod: 30", "PodGracePeriod: 0"), "are killed at once"),
+    ],
+)
+def test_each_gap_is_told(measured: Measured, text: str, missed: str) -> None:
+    assert any(missed in line for line in on(measured, text).misses), on(measured, text).misses
+
+
+def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
+    history = History(
+        decisions=9,
+        crossings=crossings(1.0 * MIB, 900_000.0 * MIB),
+        spells_seconds=(5.0, 45.0),
+        terminated_seconds=(40.0,),
+        missed=2,
+    )
+    misses = " ".join(on(measured, ENOUGH, history).misses)
+    for part in (
+        "memory grew faster than that 1 times of the 2",
+        "1 of 2 shortages that passed by themselves",
+        "pods took up to 40 s to exit, and are given 30 s",
+        "has killed 2 processes",
+    ):
+        assert part in misses

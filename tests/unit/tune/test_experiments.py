@@ -6,14 +6,14 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.testbed.allocator import MIB, HogTimes
 from reactor.testbed.crossing import LEVEL_BYTES, Run
-from reactor.tune import reactions
+from reactor.tune import experiments
+from reactor.tune.experiments import BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
 from reactor.tune.measured import AS_CONFIGURED
-from reactor.tune.reactions import BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
 
 
 @pytest.fixture
 def with_ebpf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reactions, "absent_because", lambda _: None)
+    monkeypatch.setattr(experiments, "absent_because", lambda _: None)
 
 
 def test_on_v1_the_configured_way_is_measured_and_nothing_else() -> None:

@@ -9,7 +9,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import parse_swap
 from reactor.model.settings import Settings
 from reactor.testbed.crossing import memory_pressure_percent
-from reactor.tune.node import check_calm, facts, huge_pages, watermarks_bytes
+from reactor.tune.measure import check_calm, facts, huge_pages, watermarks_bytes
 
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reactor.tune.tail import FEWEST, tail_of
+from reactor.tune.latency import FEWEST, tail_of
 
 LATENCIES = st.lists(st.floats(min_value=0, max_value=1e3), min_size=FEWEST, max_size=60)
 

@@ -8,8 +8,7 @@ from reactor.model.settings import Settings
 from reactor.tune.history import History
 from reactor.tune.measured import Measured
 from reactor.tune.model import Assumptions, Recommendation, recommend
-from reactor.tune.snippet import headline, snippet
-from reactor.tune.tables import threshold_lines, trust_lines
+from reactor.tune.report import headline, snippet, threshold_lines, trust_lines
 
 MIB = 1 << 20
 

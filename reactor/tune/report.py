@@ -1,0 +1,459 @@
+"""The recommendation and what it follows from: in the terminal, as a part of a configuration, as a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from reactor.config.settings import settings_from_text
+from reactor.report import Bars, Distribution, Lines, Report, Section, Table
+from reactor.report.page import numeric_columns
+from reactor.text import wrapped
+from reactor.tune.history import History
+from reactor.tune.latency import Tail
+from reactor.tune.measured import AS_CONFIGURED, Growth, Measured
+from reactor.tune.model import (
+    Recommendation,
+    Verdict,
+    amount,
+    covered_rate_bytes,
+    duration,
+    milliseconds,
+    quantity,
+    rate,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+_SIGNAL: Final = "memory.available"
+
+_MIB = 2**20
+
+# Of the latencies' columns; the first ones say of which row they are.
+_OF = ("way", "load")
+_LATENCY_PARTS: Final = (
+    (*_OF, "woken by", "n", "to wake, ms", "overshoot"),
+    (*_OF, "to kill, ms", "p99.9 at most", "kill to memory back, ms"),
+)
+
+
+def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> str:
+    """Return YAML that `reactor config check` accepts.
+
+    `existing` are the keys of the operator's own file: what it says of other signals is kept, since a key of
+    evictionHard drops the defaults of all others. Those are for disks, and only a Kubernetes node has them.
+    """
+    text = "".join(f"{line}\n" for line in _lines(measured, found, existing))
+    settings_from_text(text, "the recommended configuration")
+    return text
+
+
+def headline(found: Recommendation) -> str:
+    """Return the hard threshold with what it is for and its sum: what is asked for may be more."""
+    if found.is_enough:
+        hard = f"{quantity(found.hard_bytes)} for {found.chosen.name}"
+        return f"{hard}; {reasoning(found)}, rounded up to 10Mi."
+    asked = f"{quantity(found.chosen.needed_bytes)} for {found.chosen.name} ({reasoning(found)})"
+    is_half = 2 * found.hard_bytes <= found.node.capacity_bytes
+    share = "half of this node" if is_half else "the reserve alone"
+    most = f"{quantity(found.hard_bytes)}, {share}, serves up to {rate(found.covered_rate_bytes)}"
+    return f"{most}. It would take {asked}: limit what pods may use, or how fast."
+
+
+def reasoning(found: Recommendation) -> str:
+    """Return the hard threshold's sum in one line."""
+    terms = found.terms
+    return (
+        f"{rate(found.chosen.rate_bytes)} x ({duration(terms.reaction_seconds)} reaction + "
+        f"{duration(terms.freeing_seconds)} freeing) + {amount(terms.reserve_bytes)} reserve = "
+        f"{amount(found.chosen.needed_bytes)}"
+    )
+
+
+def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> Iterator[str]:
+    about, soft = measured.about, found.soft
+    where = f"{about['kernel']}, {about['cpus']} CPUs"
+    yield f"# By reactor tune, {about['date']}, measured for {measured.seconds:.0f} s on {where}."
+    yield f"# Hard: {headline(found)}"
+    kept = existing.get("evictionHard")
+    yield from _mapping("evictionHard", {**_of(kept), _SIGNAL: quantity(found.hard_bytes)})
+    if not kept or existing.get("mergeDefaultEvictionSettings"):
+        yield "mergeDefaultEvictionSettings: true  # a key given would drop the other signals' defaults"
+    yield f"# Soft: {rate(soft.rate_bytes)} for {soft.grace_seconds} + {soft.pod_grace_seconds} s above it."
+    yield from _mapping(
+        "evictionSoft", {**_of(existing.get("evictionSoft")), _SIGNAL: quantity(soft.threshold_bytes)}
+    )
+    graces = {**_of(existing.get("evictionSoftGracePeriod")), _SIGNAL: f"{soft.grace_seconds}s"}
+    yield from _mapping("evictionSoftGracePeriod", graces)
+    yield f"evictionMaxPodGracePeriod: {soft.pod_grace_seconds}"
+
+
+def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{key}:"
+    for name, value in values.items():
+        yield f"  {json.dumps(name)}: {json.dumps(value, default=str)}"
+
+
+def _of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def growth_table(growths: Sequence[Growth]) -> Table:
+    """Return how fast memory was allocated and freed: the fastest and the slowest of each kind of run."""
+    kinds: dict[tuple[bool, int, int], list[Growth]] = {}
+    for growth in growths:
+        kinds.setdefault((growth.huge_pages, growth.allocators, growth.size_bytes), []).append(growth)
+    rows = [
+        [
+            f"{allocators} x {amount(size_bytes)}{', huge pages' if huge else ''}",
+            str(len(runs)),
+            rate(max(run.rate_bytes for run in runs)),
+            rate(min(run.rate_bytes for run in runs)),
+            milliseconds(max(run.freed_seconds for run in runs)),
+            f"{max(run.freed_seconds for run in runs) * 1e3 / (allocators * size_bytes / 2**20):.3f}",
+        ]
+        for (huge, allocators, size_bytes), runs in sorted(kinds.items())
+    ]
+    return Table(
+        columns=("allocators", "n", "fastest", "slowest", "freed at most, ms", "ms/MiB"),
+        rows=rows,
+        caption="Allocated at full speed, then killed",
+    )
+
+
+def latency_table(found: Recommendation) -> Table:
+    """Return the latencies of each way of watching."""
+    rows = [
+        [
+            latency.way,
+            latency.load,
+            latency.source,
+            str(latency.kill.n),
+            _spread(latency.wake),
+            _spread(latency.kill),
+            milliseconds(latency.kill.bound),
+            _spread(latency.freed),
+            amount(latency.overshoot_bytes),
+        ]
+        for latency in found.latencies
+    ]
+    return Table(
+        columns=(
+            "way",
+            "load",
+            "woken by",
+            "n",
+            "to wake, ms",
+            "to kill, ms",
+            "p99.9 at most",
+            "kill to memory back, ms",
+            "overshoot",
+        ),
+        rows=rows,
+        caption="Crossings at full speed: p50 / p99 / max",
+    )
+
+
+def case_table(found: Recommendation) -> Table:
+    """Return the hard threshold that each assumption asks for; the one that is taken has a star."""
+    rows = [
+        [
+            f"{one.name}{' *' if one is found.chosen else ''}",
+            rate(one.rate_bytes),
+            quantity(one.needed_bytes),
+            quantity(one.alone_bytes),
+        ]
+        for one in found.cases
+    ]
+    return Table(
+        columns=("allocator", "rate", "threshold", "if it is the victim"),
+        rows=rows,
+        caption="The hard threshold by allocator (* chosen)",
+    )
+
+
+def threshold_lines(found: Recommendation) -> Iterator[str]:
+    """Yield the recommendation in sentences, each number with where it comes from."""
+    terms, soft = found.terms, found.soft
+    yield from at_once_lines(found) if found.evicts_at_once else ()
+    yield f"evictionHard memory.available: {headline(found)}"
+    yield f"Reaction {duration(terms.reaction_seconds)}, bound of the p99.9; {found.reaction_why}."
+    yield (
+        f"Freeing {duration(terms.freeing_seconds)}, for a victim of {amount(found.victim_bytes)} "
+        f"({found.victim_why}); usual are {duration(found.freeing.usual_seconds(found.victim_bytes))}, and "
+        f"1 of 1000 takes up to {found.freeing.ratio.bound:.1f} times as long."
+    )
+    yield from _reserve(found)
+    yield (
+        f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}, for {soft.grace_seconds} s "
+        f"({soft.grace_why}); evictionMaxPodGracePeriod: {soft.pod_grace_seconds} ({soft.pod_grace_why}); "
+        f"serves allocators of up to {rate(soft.rate_bytes)} ({soft.rate_why})."
+    )
+
+
+def at_once_lines(found: Recommendation) -> Iterator[str]:
+    """Yield which thresholds would be crossed as soon as they are in force, and what would be practicable."""
+    available_bytes = found.node.available_bytes
+    for key, bytes_ in (("evictionHard", found.hard_bytes), ("evictionSoft", found.soft.threshold_bytes)):
+        if available_bytes is not None and bytes_ >= available_bytes:
+            before = f"the {amount(available_bytes)} that were available before the measurement"
+            yield (
+                f"Warning: {key} is not below {before}: pods would be evicted at once. Make room on "
+                "the node first, or ask for less (--assume seen, --victim, --reserve)."
+            )
+    reserve_bytes, practicable_bytes = found.terms.reserve_bytes, found.practicable_bytes
+    if practicable_bytes is None:
+        yield f"Nothing is recommended, and no smaller value serves: the reserve is {amount(reserve_bytes)}."
+    else:
+        safe = rate(covered_rate_bytes(practicable_bytes, found.seconds, reserve_bytes))
+        which = f"{quantity(practicable_bytes)}, half of what was available"
+        yield f"Nothing is recommended. With {which}: safe up to {safe}."
+
+
+def history_lines(history: History) -> Iterator[str]:
+    """Yield what the journals tell, None known said so."""
+    if not history.decisions:
+        yield "No journal was read: rates, grace periods and victims are what was measured, or assumed."
+        return
+    dry = f", {history.dry_runs} of them in a dry run" if history.dry_runs else ""
+    yield (
+        f"{history.decisions} decisions from {history.first} to {history.last}; {len(history.crossings)} "
+        f"evictions for memory{dry}, the rate before {len(history.rates_bytes)} of them known."
+    )
+    if history.fastest_bytes is not None:
+        fastest = rate(history.fastest_bytes)
+        yield f"The fastest growth from a first threshold to an eviction: {fastest}."
+    if history.lowest_available_bytes is not None:
+        yield f"The least that was available at a decision: {amount(history.lowest_available_bytes)}."
+    yield f"The kernel's OOM killer was faster {history.missed} times."
+    if history.unread:
+        yield f"{history.unread} lines were not of a journal, and were skipped."
+
+
+def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
+    """Yield how far to believe the bounds."""
+    fewest = min(found.latencies, key=lambda latency: latency.kill.n)
+    yield (
+        f"Of {fewest.kill.n} crossings ({fewest.way}, {fewest.load}) even the slowest is below the p99.9 "
+        f"in {100 * fewest.kill.max_is_below_probability:.0f} % of all cases. So the bound is extrapolated: "
+        "a generalised Pareto tail of shape 0.4 above the p80, its scale at the 95th percentile of "
+        "resamplings. More minutes bring it down."
+    )
+    yield (
+        "All of it was measured in a virtual node below the root, with a daemon of its own. On the machine "
+        "itself cgroup v2 has no counter, and what kernel threads and the page cache do comes on top."
+    )
+    if measured.node.swap_bytes:
+        size, free = amount(measured.node.swap_bytes), amount(measured.node.swap_free_bytes)
+        yield (
+            f"The machine has {size} of swap, {free} of it free. memory.available does not count it: while "
+            "the kernel swaps, a threshold is crossed later than by these rates, and a victim's swapped "
+            "memory brings nothing back."
+        )
+    load, cpus = measured.about.get("load average before", 0), measured.node.cpus
+    if load > cpus:
+        yield (
+            f"The machine had other work: a load average of {load} on {cpus} CPUs before the run. A quiet "
+            "machine would be faster; if the node is always that busy, these are the numbers to plan with."
+        )
+    if measured.interrupted:
+        yield f"The run was interrupted after {measured.seconds:.0f} s."
+    for way, count in measured.missed.items():
+        yield f"{way}: {count} crossings were not answered."
+    for problem in measured.problems:
+        yield f"Problem: {problem.splitlines()[0]}"
+
+
+def _reserve(found: Recommendation) -> Iterator[str]:
+    reserve = found.node.reserve
+    if found.terms.reserve_bytes != reserve.total_bytes:
+        yield f"Reserve {amount(found.terms.reserve_bytes)}, as asked for."
+        return
+    kernel = f", {amount(reserve.kernel_bytes)} that the kernel itself holds" if reserve.kernel_bytes else ""
+    yield (
+        f"Reserve {amount(reserve.total_bytes)}: {amount(reserve.watermark_bytes)} below which the kernel "
+        f"reclaims (the zones' high watermarks), {amount(reserve.batch_bytes)} that CPUs may have taken "
+        f"uncounted{kernel}, {amount(reserve.daemon_bytes)} for the daemon."
+    )
+
+
+def _spread(tail: Tail) -> str:
+    return " / ".join(milliseconds(value) for value in (tail.p50, tail.p99, tail.max))
+
+
+def report_of(
+    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
+) -> Report:
+    """Return the report; `verdict` is on the operator's configuration, None where there is none.
+
+    `yaml` is None where nothing is recommended.
+    """
+    return Report(
+        title="reactor tune: thresholds for this node",
+        facts={
+            **measured.about,
+            "node": amount(found.node.capacity_bytes),
+            "huge pages": found.node.huge_pages,
+            "measured for": f"{measured.seconds:.0f} s",
+        },
+        summary=tuple(_summary(found)),
+        sections=tuple(_sections(measured, history, found, verdict, yaml)),
+    )
+
+
+def _summary(found: Recommendation) -> Iterator[str]:
+    if found.evicts_at_once:
+        yield from at_once_lines(found)
+        return
+    soft = found.soft
+    yield f"evictionHard memory.available: {headline(found)}"
+    where = f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}"
+    yield f"{where} for {soft.grace_seconds} s, evictionMaxPodGracePeriod: {soft.pod_grace_seconds}."
+
+
+def _sections(
+    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
+) -> Iterator[Section]:
+    yield Section(
+        heading="Why these numbers",
+        paragraphs=tuple(threshold_lines(found)),
+        tables=(case_table(found),),
+        figures=(_needed(found),),
+    )
+    if verdict is not None:
+        yield Section(
+            heading="The present configuration",
+            paragraphs=(
+                *(f"Covers: {line}." for line in verdict.covers or ("no allocator at all",)),
+                *(f"Misses: {line}." for line in verdict.misses or ("nothing that was measured",)),
+            ),
+        )
+    yield Section(
+        heading="How soon a crossing is answered",
+        tables=(latency_table(found),),
+        figures=tuple(_distributions(measured)),
+    )
+    yield Section(
+        heading="How fast memory is allocated and freed",
+        tables=(growth_table(measured.growths),),
+        figures=(_freeing(measured, found),),
+    )
+    yield Section(heading="The node's history", paragraphs=tuple(history_lines(history)))
+    yield Section(heading="How reliable this is", paragraphs=tuple(trust_lines(measured, found)))
+    if yaml is not None:
+        yield Section(heading="The configuration", listing=yaml)
+
+
+def _needed(found: Recommendation) -> Bars:
+    """Show what of the threshold is the reserve, and what the allocator takes until when."""
+    reserve_bytes = found.terms.reserve_bytes
+    parts = {
+        "reserve": {one.name: reserve_bytes / _MIB for one in found.cases},
+        "until the kill": {one.name: (one.alone_bytes - reserve_bytes) / _MIB for one in found.cases},
+        "until memory is back": {
+            one.name: (one.needed_bytes - one.alone_bytes) / _MIB for one in found.cases
+        },
+    }
+    return Bars(title="What the hard threshold is made of, by allocator", y_label="MiB", series=parts)
+
+
+def _distributions(measured: Measured) -> Iterator[Distribution]:
+    kills: dict[str, list[float]] = {}
+    for reaction in measured.reactions:
+        kills.setdefault(f"{reaction.way}, {reaction.load}", []).append(reaction.kill_seconds * 1e3)
+    if kills:
+        yield Distribution(title="Crossing to kill", x_label="ms", series=kills)
+
+
+def _freeing(measured: Measured, found: Recommendation) -> Lines:
+    """Show the victims that were seen, the line through them, and its bound."""
+    single = [one for one in measured.growths if one.allocators == 1 and not one.huge_pages]
+    killed = sorted({(one.size_bytes, one.freed_seconds) for one in single})
+    evicted = sorted(
+        (one.victim_bytes, one.freed_seconds) for one in measured.reactions if one.way == AS_CONFIGURED
+    )
+    largest = max([found.victim_bytes, *(size for size, _ in (*killed, *evicted))])
+    sizes = [largest * step // 20 for step in range(21)]
+    lines = {
+        "usual": [(size / _MIB, found.freeing.usual_seconds(size) * 1e3) for size in sizes],
+        "bound of the p99.9": [(size / _MIB, found.freeing.bound_seconds(size) * 1e3) for size in sizes],
+        "slowest seen": _slowest([*killed, *evicted]),
+    }
+    return Lines(
+        title="SIGKILL to memory back, by the victim's size",
+        x_label="MiB",
+        y_label="ms",
+        series=lines,
+        dots=("slowest seen",),
+    )
+
+
+def _slowest(seen: list[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Return the slowest victim of each size, in steps of 32 MiB."""
+    slowest: dict[int, float] = {}
+    for size, seconds in seen:
+        step = size // (32 * _MIB)
+        slowest[step] = max(slowest.get(step, 0.0), seconds)
+    return [(step * 32.0, seconds * 1e3) for step, seconds in sorted(slowest.items())]
+
+
+def show(
+    measured: Measured,
+    history: History,
+    found: Recommendation,
+    verdict: Verdict | None,
+    console: Console | None = None,
+) -> None:
+    """Print measurements, recommendation and verdict."""
+    from rich.console import Console  # noqa: PLC0415 - it costs time, which an error must not wait for
+
+    if console is None:
+        console = Console(highlight=False)
+    latencies = latency_table(found)
+    for table in (
+        growth_table(measured.growths),
+        *(_part(latencies, names) for names in _LATENCY_PARTS),
+        case_table(found),
+    ):
+        console.print(_rich(table))
+        console.print()
+    heading = "Nothing to recommend" if found.evicts_at_once else "Recommended"
+    _say(console, heading, threshold_lines(found))
+    if verdict is not None:
+        _say(console, "The present configuration covers", verdict.covers or ("no allocator at all",))
+        _say(console, "It misses", verdict.misses or ("nothing that was measured",))
+    _say(console, "History", history_lines(history))
+    _say(console, "How reliable this is", trust_lines(measured, found))
+
+
+def _part(table: Table, names: Collection[str]) -> Table:
+    """Return some columns of a table: all of them are wider than a screen."""
+    kept = [index for index, name in enumerate(table.columns) if name in names]
+    return dataclasses.replace(
+        table,
+        columns=tuple(table.columns[index] for index in kept),
+        rows=[[row[index] for index in kept] for row in table.rows],
+    )
+
+
+def _say(console: Console, heading: str, lines: Iterable[str]) -> None:
+    console.print(f"[bold]{heading}[/]")
+    for line in lines:
+        console.print(wrapped(f"- {line}", console.width), markup=False, overflow="ignore", crop=False)
+    console.print()
+
+
+def _rich(table: Table) -> RichTable:
+    from rich.table import Table as RichTable  # noqa: PLC0415 - as above
+
+    shown = RichTable(title=table.caption, title_justify="left", box=None, pad_edge=False)
+    for index, (name, is_numeric) in enumerate(zip(table.columns, numeric_columns(table), strict=True)):
+        justify: Literal["right", "left"] = "right" if is_numeric else "left"
+        shown.add_column(name, justify=justify, overflow="fold", no_wrap=index == 0)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
