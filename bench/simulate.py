@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from reactor.config.summary import Summary
 from reactor.simulate.replay import passes, replay
 from reactor.simulate.scenario import (
     API_VERSION,
@@ -16,8 +15,9 @@ from reactor.simulate.scenario import (
     scenario_from_text,
     without_cycle_collection,
 )
-from reactor.simulate.sweep.axes import axes_of
-from reactor.simulate.sweep.outcome import Speed, sweep
+from reactor.simulate.summary import Summary
+from reactor.simulate.sweep import Speed, sweep
+from reactor.simulate.sweep_axes import axes_of
 
 _PODS: Final = 110  # the kubelet's own default for a node
 _STEPS: Final = 200

@@ -60,7 +60,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if not options.scenarios:
         options.usage_error("the following arguments are required: SCENARIO")
     if options.sweep is not None:
-        from reactor.simulate.sweep.command import SweepOptions, sweep_files
+        from reactor.simulate.sweep import SweepOptions, sweep_files
 
         return sweep_files(
             SweepOptions(

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from reactor.config.summary import Summary
 from reactor.errors import ConfigError
 from reactor.simulate.replay import Pass, line_of, passes, replay
 from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
+from reactor.simulate.summary import Summary
 from reactor.text import printable
 
 _WHAT_COLUMNS: Final = 13

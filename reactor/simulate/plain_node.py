@@ -6,7 +6,8 @@ anything, and otherwise once in a while: `Worth` says when.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +17,23 @@ from reactor.config.pod import SOURCE_ANNOTATION
 from reactor.disks.filesystems import FilesystemObserver
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
+from reactor.kernel.psi import PRESSURE
 from reactor.model.pod_lists import Preference
+from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod, PodUsage, is_critical_by_mark
-from reactor.model.rules import RankedBy
+from reactor.model.rules import Measure, Metric, RankedBy, Rule
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
+from reactor.rules.observe import RuleObserver
+from reactor.simulate.scenario import metrics_to_record
 from reactor.threads import in_thread
+from reactor.turns import without_pause
 from reactor.workloads.pods import Workloads
+from reactor.workloads.search import find_selected
 
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
 # Where less than this many times a threshold is available, every change may matter.
@@ -35,6 +42,15 @@ _SLIGHT, _CLEAR = 0.001, 0.02  # shares of the capacity
 _SELDOM_SECONDS, _AT_LEAST_SECONDS = 60.0, 600.0
 
 Usages = Mapping[str, PodUsage]
+
+_MACHINE: Final = "/"
+_SWAP_USED: Final = Metric(Measure.SWAP_USED)
+_SWAP_TRAFFIC: Final = Metric(Measure.SWAP_TRAFFIC)
+_SCANNED: Final = Metric(Measure.PAGES_SCANNED)
+_CLEAR_PERCENT: Final = 2.0
+_CLEAR_SHARE: Final = 10  # of the growth that a condition asks for
+
+Observed = Mapping[str, Mapping[Metric, float | None]]
 
 
 class PlainNode:
@@ -213,3 +229,88 @@ def _usage(pod: Pod, usage: PodUsage) -> dict[str, Any]:
     if usage.swap_bytes is not None:
         found["swap"] = {"swapUsageBytes": usage.swap_bytes}
     return found
+
+
+class RuleRecording:
+    """Observes for a recording what rules look at, and says when that is worth a step."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        rules: Sequence[Rule],
+        *,
+        proc: Path = PROC,
+        pressure: Path = PRESSURE,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tree = tree
+        self._rules = rules
+        self._observer = RuleObserver(tree, proc=proc, pressure=pressure, clock_seconds=clock_seconds)
+        self._metrics = metrics_to_record(rules) if rules else ()
+        self._selectors = [PodParent(one) for rule in rules for one in rule.cgroups]
+        self._ranks_by_scans = any(rule.by is RankedBy.PGSCAN for rule in rules)
+        self._written: Observed | None = None
+
+    def look(self, pods: Iterable[Pod]) -> dict[str, dict[Metric, float | None]]:
+        """Return what is observed of each cgroup that a rule is for, and of the pods that it may rank."""
+        found = {
+            one.cgroup: self._observer.read(one.cgroup, one.directory, self._metrics)
+            for one in without_pause(find_selected(self._tree, self._selectors, {})).values()
+        }
+        if self._ranks_by_scans:
+            for cgroup in (pod.cgroup for pod in pods if pod.cgroup is not None):
+                directory = f"{self._tree.memory_root}{cgroup}"
+                found.setdefault(cgroup, {}).update(self._observer.read(cgroup, directory, (_SCANNED,)))
+        machine = self._observer.read(_MACHINE, "", (_SWAP_USED, _SWAP_TRAFFIC))
+        if machine[_SWAP_USED] is not None:  # the machine has swap
+            found.setdefault(_MACHINE, {}).update(machine)
+        return found
+
+    def is_step(self, observed: Observed) -> bool:
+        """Return whether this is worth a step: conditions hold, or their numbers have changed clearly."""
+        before = self._written
+        if before is None or before.keys() != observed.keys():
+            return True
+        return any(
+            _may_hold(rule, observed[cgroup], before[cgroup])
+            or _has_moved(rule, observed[cgroup], before[cgroup])
+            for cgroup in observed
+            for rule in self._rules
+        )
+
+    def written(self, observed: Observed) -> None:
+        """Take note that this was written."""
+        self._written = observed
+
+    def too_short(self, interval_seconds: float) -> Iterator[str]:
+        """Yield the conditions whose windows pass between two observations at this pace."""
+        for rule in self._rules:
+            for one in rule.conditions:
+                if one.metric.is_counter and one.within_seconds < interval_seconds:
+                    yield f"{rule.name}: {one}"
+
+
+def _may_hold(rule: Rule, seen: Mapping[Metric, float | None], before: Mapping[Metric, float | None]) -> bool:
+    """Return whether all gauges of a rule are past their limits, and all of its counters have grown."""
+    for metric, limit, _ in rule.conditions:
+        value, old = seen.get(metric), before.get(metric)
+        if value is None or (value <= (old or 0.0) if metric.is_counter else value < limit):
+            return False
+    return True
+
+
+def _has_moved(
+    rule: Rule, seen: Mapping[Metric, float | None], before: Mapping[Metric, float | None]
+) -> bool:
+    """Return whether a metric of a rule is on the other side of its limit, or clearly another one."""
+    for metric, limit, _ in rule.conditions:
+        value, old = seen.get(metric), before.get(metric)
+        if (value is None) != (old is None):
+            return True
+        if value is None or old is None:
+            continue
+        is_other_side = not metric.is_counter and (value >= limit) != (old >= limit)
+        least = limit / _CLEAR_SHARE if metric.is_counter else _CLEAR_PERCENT
+        if is_other_side or abs(value - old) >= least:
+            return True
+    return False

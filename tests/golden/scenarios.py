@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.config.documents import load_document
-from reactor.config.summary import Summary
 from reactor.errors import ConfigError
 from reactor.simulate.replay import line_of, passes
 from reactor.simulate.scenario import Scenario, scenario_from_text
+from reactor.simulate.summary import Summary
 from tests.golden.decisions import decision_document
 from tests.golden.files import line
 from tests.upstream.differential.scenarios import scenario

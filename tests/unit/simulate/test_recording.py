@@ -17,11 +17,18 @@ from reactor.kube.credentials import Access
 from reactor.kube.errors import ApiError
 from reactor.model.settings import KubernetesSettings
 from reactor.simulate import recording
-from reactor.simulate.from_journal import steps_of_journal
-from reactor.simulate.recording import RecordOptions, record, reduced_pod, reduced_summary, step_of
+from reactor.simulate.recording import (
+    RecordOptions,
+    ScenarioFile,
+    at,
+    record,
+    reduced_pod,
+    reduced_summary,
+    step_of,
+    steps_of_journal,
+)
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import scenario_from_text
-from reactor.simulate.scenario_file import ScenarioFile, at
 from tests.support.api_faults import Asked, Reply, pod_document, refusal, served
 
 _GIB = 1 << 30

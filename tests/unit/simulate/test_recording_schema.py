@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from reactor.config.decode import decode, key_of
 from reactor.config.pod import PodDocument, pod_from_document
-from reactor.config.summary import Summary
 from reactor.model.quantity import Quantity
 from reactor.simulate.recording import reduced_pod, reduced_summary, step_of
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import scenario_from_text
+from reactor.simulate.summary import Summary
 
 MI = 1 << 20
 _UNREAD = ("unread", "secretName", "password", 'image"', "labels", "podIP", "/var")

@@ -13,11 +13,10 @@ from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.rules import Measure, Metric
 from reactor.simulate import recording, run_scenario_file
+from reactor.simulate.plain_node import RuleRecording
 from reactor.simulate.recording import RecordOptions, record
 from reactor.simulate.replay import replay
-from reactor.simulate.rule_numbers import metrics_to_record, numbers_document
-from reactor.simulate.rule_recording import RuleRecording
-from reactor.simulate.scenario import scenario_from_text
+from reactor.simulate.scenario import metrics_to_record, numbers_document, scenario_from_text
 
 MIB = 1 << 20
 RULE = {

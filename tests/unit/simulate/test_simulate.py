@@ -16,11 +16,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from reactor.config.documents import load_document
-from reactor.config.summary import Summary
 from reactor.errors import ConfigError, Problem
 from reactor.simulate import run_scenario_file
 from reactor.simulate.replay import passes, replay
 from reactor.simulate.scenario import scenario_from_text
+from reactor.simulate.summary import Summary
 
 KEYS = [
     "at",

@@ -19,9 +19,8 @@ from reactor.config.documents import load_document
 from reactor.errors import ConfigError
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario, eviction_settings, scenario_from_text
-from reactor.simulate.sweep.axes import axes_of, combinations, configured
-from reactor.simulate.sweep.outcome import Outcome, Speed, sweep
-from reactor.simulate.sweep.present import totals
+from reactor.simulate.sweep import Outcome, Speed, sweep, totals
+from reactor.simulate.sweep_axes import axes_of, combinations, configured
 
 MIB = 1 << 20
 NODE_MIB = 1000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import ConfigError
-from reactor.simulate.sweep.axes import axes_of
+from reactor.simulate.sweep_axes import axes_of
 
 
 @pytest.mark.parametrize(

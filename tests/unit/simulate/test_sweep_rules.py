@@ -12,8 +12,8 @@ import pytest
 from reactor.cli import main
 from reactor.errors import ConfigError
 from reactor.simulate.scenario import Scenario, scenario_from_text
-from reactor.simulate.sweep.axes import axes_of, combinations, ruled
-from reactor.simulate.sweep.outcome import Outcome, Speed, sweep
+from reactor.simulate.sweep import Outcome, Speed, sweep
+from reactor.simulate.sweep_axes import axes_of, combinations, ruled
 from tests.unit.simulate.test_rules import RULE, full, scenario
 
 GAUGE = {**RULE, "when": [{"usage": "90%"}]}
