@@ -113,8 +113,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from reactor.doctor.first_configuration import first_configuration, this_machine, warnings
-    from reactor.doctor.presets import Preset
+    from reactor.doctor.first_configuration import Preset, first_configuration, this_machine, warnings
     from reactor.kernel.atomic_file import write
 
     machine = this_machine()

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Final
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
 
-from reactor.doctor.disks import without_holders_by_name
-from reactor.doctor.kubernetes import kubernetes_features
-from reactor.doctor.managed_oom import managed_oom_on_this_machine
-from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
-from reactor.doctor.runtime import podman_features, runtime_feature
-from reactor.doctor.swap import swap_feature
+from reactor.config.documents import load_document
+from reactor.doctor.kubernetes import kubernetes_features, podman_features, runtime_feature
+from reactor.doctor.rules import managed_oom_on_this_machine
 from reactor.doctor.thresholds import (
     absurd_on_this_machine,
     late_on_this_machine,
+    without_holders_by_name,
     without_swap_on_this_machine,
 )
+from reactor.errors import ConfigError, KernelInterfaceError, ReactorError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
+from reactor.kernel.files import parse_integer, read_file, unescape_mount
+from reactor.kernel.swap import machine_swap
+from reactor.model.amounts import bytes_text
 from reactor.model.settings import EbpfLoader, KernelKill, OomOrderMode, Settings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
@@ -35,6 +41,17 @@ from reactor.sources.catalogue import (
     steps_of,
 )
 from reactor.terminal.tables import console, table
+from reactor.text import printable
+
+SWAP_FEATURE: Final = "swap"
+_LARGEST_BYTES: Final = 4 << 20
+_COLUMNS: Final = 5
+_ZSWAP: Final = "sys/module/zswap/parameters"
+_BEHAVIOURS: Final = {
+    "": "pods get none (swapBehavior is not set, which is NoSwap)",
+    "NoSwap": "pods get none (swapBehavior NoSwap)",
+    "LimitedSwap": "Burstable pods get a share (swapBehavior LimitedSwap), others none",
+}
 
 _CONTROLLER: Final = "cgroup memory controller"
 _MEMORY_HIGH: Final = "memory.high"
@@ -42,6 +59,153 @@ _SWITCHED_OFF: Final = "switched off in the configuration"
 _ON_V1: Final = "the memory controller is on cgroup v1"
 _WARRANTS: Final = "eBPF warrants"
 _NO_CHOICE: Final = frozenset({_SWITCHED_OFF, _ON_V1})
+
+
+class Place(StrEnum):
+    """Where this runs."""
+
+    NODE = "node"
+    WITHOUT_SYSTEMD = "without systemd"
+    CONTAINER = "container"
+    POD = "pod"
+
+
+NONE_IS_NEEDED: Final = "none is needed"
+_NO_CGROUP: Final = f"{NONE_IS_NEEDED}: the steward has its rlimit, and only a unit of the node can have more"
+_CGROUPS: Final = "start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup"
+_BY_PLACE: Final = {
+    Place.NODE: {},
+    Place.WITHOUT_SYSTEMD: {
+        "capabilities": "run it as root, or grant it these capabilities",
+        "realtime": "run it as root, or grant it CAP_SYS_NICE; with CONFIG_RT_GROUP_SCHED also a runtime",
+        "steward's cgroup": _NO_CGROUP,
+        "memory lock": "run it as root, or grant it CAP_IPC_LOCK",
+    },
+    Place.CONTAINER: {
+        "capabilities": "start the container with what is missing: --cap-add, or --privileged",
+        "realtime": "start the container with --cap-add SYS_NICE --ulimit rtprio=99",
+        "steward's cgroup": _NO_CGROUP,
+        "memory lock": "start the container with --cap-add IPC_LOCK",
+        "cgroup memory controller": _CGROUPS,
+        "freezer": _CGROUPS,
+    },
+    Place.POD: {
+        "capabilities": "add what is missing to the container's securityContext.capabilities: "
+        "deploy/kustomize/base/daemonset.yaml has all of them, each with what it is for",
+        "realtime": "add SYS_NICE to the container's capabilities; with CONFIG_RT_GROUP_SCHED (cgroup v1) a "
+        "pod has no realtime runtime: run reactor as a unit of the node, boot the node with rt_group_sched=0 "
+        "(Linux 6.16), or write cpu.rt_runtime_us of the pod's cgroups; reactor.realtime.fifoPriority to 0 "
+        "does without",
+        "steward's cgroup": _NO_CGROUP,
+        "memory lock": "add IPC_LOCK to the container's capabilities",
+    },
+}
+_UNIT: Final = "give the unit the capability"
+_GRANT: Final = {
+    Place.WITHOUT_SYSTEMD: "grant it the capability",
+    Place.CONTAINER: "start the container with --cap-add and the capability",
+    Place.POD: "add the capability to the container's securityContext",
+}
+_BOOT: Final = "boot "
+
+
+def this_place(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Place:
+    """Return where this runs.
+
+    The kubelet tells every container where the API server is; docker and podman leave a file, others the
+    variable `container`. Source: systemd's detect_container.
+    """
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return Place.POD
+    files = (".dockerenv", "run/.containerenv", "run/systemd/container")
+    if environment.get("container") or any((root / file).exists() for file in files):
+        return Place.CONTAINER
+    return Place.NODE if (root / "run/systemd/system").is_dir() else Place.WITHOUT_SYSTEMD
+
+
+def fitting(feature: Feature, place: Place) -> Feature:
+    """Return a feature whose remedy can be applied where this runs."""
+    remedy = feature.remedy
+    if not remedy or place is Place.NODE:
+        return feature
+    remedy = _BY_PLACE[place].get(feature.name) or remedy.replace(_UNIT, _GRANT[place])
+    if place in {Place.CONTAINER, Place.POD} and remedy.startswith(_BOOT):
+        remedy = f"on the node: {remedy}"
+    return replace(feature, remedy=remedy)
+
+
+def each_once(features: Iterable[Feature]) -> Mapping[str, tuple[str, ...]]:
+    """Return each remedy with the names of the features that it is for."""
+    found: dict[str, tuple[str, ...]] = {}
+    for feature in features:
+        if feature.remedy and not feature.available:
+            found[feature.remedy] = (*found.get(feature.remedy, ()), feature.name)
+    return found
+
+
+def swap_feature(settings: Settings, root: Path = Path("/")) -> Feature:
+    """Return the machine's swap; available where there is some. `root` has proc and sys."""
+    try:
+        machine = machine_swap(root / "proc")
+        if not machine.total_bytes:
+            none = ["none: a threshold on swap.available is never met", *_kubelets(settings, has_swap=False)]
+            return Feature(name=SWAP_FEATURE, available=False, detail="; ".join(none))
+        found = [f"{bytes_text(machine.total_bytes)}, {bytes_text(machine.free_bytes)} free"]
+        found += _areas(root / "proc/swaps")
+    except (OSError, ReactorError) as error:
+        return Feature(name=SWAP_FEATURE, available=False, detail=f"unknown: {error}")
+    found += _zswap(root / _ZSWAP)
+    found += _kubelets(settings, has_swap=True)
+    return Feature(name=SWAP_FEATURE, available=True, detail="; ".join(found))
+
+
+def parse_swaps(raw: bytes, interface: str = "/proc/swaps") -> tuple[str, ...]:
+    """Return the names of the files and devices that are swapped to. Raises KernelInterfaceError."""
+    names = []
+    for line in raw.splitlines()[1:]:
+        words = line.split()
+        if len(words) != _COLUMNS:
+            raise KernelInterfaceError(interface, line[:64], "five words")
+        parse_integer(words[2], interface)
+        names.append(printable(unescape_mount(words[0]).decode("utf-8", "surrogateescape")))
+    return tuple(names)
+
+
+def _areas(path: Path) -> Iterator[str]:
+    names = parse_swaps(read_file(path), str(path))
+    yield f"on {', '.join(names)}"
+    if any(Path(name).name.startswith("zram") for name in names):
+        yield "what is swapped to zram stays in memory, compressed: memory.available counts it as used"
+
+
+def _zswap(directory: Path) -> Iterator[str]:
+    """Yield that zswap keeps pages in memory before they reach the disk."""
+    with suppress(OSError):
+        if read_file(directory / "enabled").strip() in {b"Y", b"1"}:
+            percent = read_file(directory / "max_pool_percent").strip().decode("ascii", "replace")
+            yield f"zswap keeps pages compressed in memory first, in {percent} % of it at most"
+
+
+def _kubelets(settings: Settings, *, has_swap: bool) -> Iterator[str]:
+    """Yield what the kubelet says of swap; nothing on a plain node, or where its file can't be read."""
+    if settings.kubernetes is None:
+        return
+    path = settings.kubernetes.kubelet_config_path
+    try:
+        with Path(path).open("rb") as file:
+            document: Any = load_document(file.read(_LARGEST_BYTES).decode(), path)
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return
+    if not isinstance(document, Mapping):
+        return
+    if document.get("failSwapOn", True) is not False:
+        if has_swap:
+            yield f"{path}: the kubelet does not start with swap (failSwapOn is true, as by default)"
+        return
+    behaviour = document.get("memorySwap")
+    behaviour = behaviour.get("swapBehavior") if isinstance(behaviour, Mapping) else None
+    told = _BEHAVIOURS.get(behaviour or "") if isinstance(behaviour, str | None) else None
+    yield f"{path}: " + (told or f"unknown swapBehavior {printable(repr(behaviour))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

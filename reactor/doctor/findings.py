@@ -6,39 +6,64 @@ The configuration may be meant for another machine, or for one that is not set u
 from __future__ import annotations
 
 import os
+import re
+import ssl
+import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import trio
+from jeepney.bus import find_system_bus
 
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
 from reactor.config.refused import join
-from reactor.config.settings import load_configuration
-from reactor.doctor.disks import without_holders
-from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
-from reactor.doctor.managed_oom import managed_oom_findings
-from reactor.doctor.notifications import notification_problems, system_bus_problem
-from reactor.doctor.rules import rule_findings
+from reactor.config.settings import KEY_OF_EVENT, load_configuration
+from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.doctor.thresholds import (
     absurd_on_this_machine,
     late_on_this_machine,
+    without_holders,
     without_swap_on_this_machine,
 )
 from reactor.errors import ConfigError, ReactorError
 from reactor.kernel import memory_reclaim
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import matcher
 from reactor.model.nearest import nearest_name
+from reactor.model.pod_lists import BUILT_IN_NEVER
 from reactor.model.pod_parents import PodParent, is_pattern
-from reactor.model.settings import KernelKill, Settings
+from reactor.model.pods import Pod
+from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.lists import Named, matches_by_any_name, rule_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
+from reactor.tell.notice import WALL
+from reactor.tell.webhook import read_secret
+from reactor.workloads.boundaries import PodBoundaries
+from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.manifests import SUFFIXES
+from reactor.workloads.pods import Workloads
 from reactor.workloads.search import matches_of
+
+UNIT: Final = "/system.slice/reactor.service"
+_SYSTEMD: Final = Path("/run/systemd/system")
+# What an operator needs to get in, and what every other unit stands on: what is never evicted unless the
+# operator says so, and beside it what some machines can well do without for a while. These are evicted where
+# they lie below a parent, and a warning is what they are worth, maybe one too many. Whole slices count, too.
+_NEVER: Final = tuple(map(matcher, BUILT_IN_NEVER))
+_BESIDE: Final = re.compile(
+    r"(dropbear|systemd-.*|polkit|NetworkManager|networking|wpa_supplicant|iwd|getty@.*|serial-getty@.*|user@0|"
+    r"auditd|rsyslog|chronyd?|ntpd?|cloud-.*|multipathd|lvm2-.*|iscsid|tailscaled|wg-quick@.*|cri-docker|"
+    r"k3s(-agent)?|rke2-(server|agent)|libvirtd|virt.*d)\.service"
+    r"|system\.slice|user\.slice|user-0\.slice|kubepods(\.slice)?"
+)
+ESSENTIAL_EXAMPLES: Final = "sshd, dbus, systemd's own services, container runtimes, the kubelet"
 
 _SHOWN: Final = 5
 _OF_ROOT: Final = (
@@ -50,6 +75,143 @@ _MOUNTED: Final = ("sys", "fs", "cgroup")
 _V1_CONTROLLERS: Final = frozenset(
     ("memory", "pids", "cpu", "cpuacct", "cpu,cpuacct", "freezer", "systemd", "unified", "blkio", "devices")
 )
+
+
+def notification_problems(settings: Settings) -> dict[str, str]:
+    """Return by key of the configuration why a notification can't be given by it on this machine."""
+    found: dict[str, str] = {}
+    for kind, commands in settings.notifications.commands.items():
+        problems = [why for why in map(unrunnable_because, commands) if why is not None]
+        if problems:
+            found[f"reactor.{KEY_OF_EVENT[kind]}"] = "; ".join(problems)
+    wall_problem = unrunnable_because((WALL,)) if settings.notifications.wall else None
+    if wall_problem is not None:
+        found["reactor.wall"] = wall_problem
+    no_bus = system_bus_problem() if settings.notifications.desktop else None
+    if no_bus is not None:
+        found["reactor.desktop"] = no_bus
+    if settings.notifications.webhook is not None:
+        found |= _of_webhook(settings.notifications.webhook)
+    return found
+
+
+def system_bus_problem() -> str | None:
+    """Return why there is no system bus on this machine, None where there is one."""
+    try:
+        bus = find_system_bus()
+    except (RuntimeError, ValueError):
+        bus = "DBUS_SYSTEM_BUS_ADDRESS"
+    return None if os.path.exists(bus) else f"no system bus at {bus}"
+
+
+def _of_webhook(webhook: WebhookSettings) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, path in (("urlFile", webhook.url_path), ("tokenFile", webhook.token_path)):
+        problem = None if path is None else _secret_problem(path)
+        if problem is not None:
+            found[f"reactor.webhook.{key}"] = problem
+    if webhook.ca_path is not None:
+        try:
+            ssl.create_default_context(cafile=webhook.ca_path)
+        except OSError as error:  # also what OpenSSL says of what it can't read
+            found["reactor.webhook.caFile"] = f"{webhook.ca_path}: {error.strerror or error}"
+    return found
+
+
+def _secret_problem(path: str) -> str | None:
+    try:
+        mode = os.stat(path).st_mode
+        read_secret(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    except ReactorError as error:
+        return str(error)
+    if mode & stat.S_IROTH:
+        return f"{path} has mode {stat.S_IMODE(mode):04o}: every user may read it"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedPod:
+    """A pod, and what it uses now, None where that can't be read.
+
+    `spared_because` is why it is never evicted, None for one that may be.
+    """
+
+    pod: Pod
+    used_bytes: int | None
+
+    @property
+    def spared_because(self) -> str | None:
+        """Return why it is never evicted."""
+        return self.pod.critical_because
+
+    @property
+    def is_essential(self) -> bool:
+        """Return whether an operator would lose the machine with it."""
+        unit = (self.pod.cgroup or "").rpartition("/")[2]
+        if unit.endswith(".socket"):
+            unit = f"{unit.removesuffix('.socket')}.service"
+        return any(matches(unit) for matches in _NEVER) or _BESIDE.fullmatch(unit) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """The pods there are; `never` are the cgroups that would be pods but for what they are or hold.
+
+    `matches` are the cgroups that each pattern among the parents matches.
+    """
+
+    pods: tuple[GuardedPod, ...] = ()
+    matches: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    never: Mapping[str, str]
+    problems: Mapping[str, str]
+
+
+def daemon_cgroup(systemd: Path = _SYSTEMD) -> str | None:
+    """Return the cgroup of the daemon's unit, None where no systemd runs: this process's is as good."""
+    return UNIT if systemd.is_dir() else None
+
+
+def guarded(settings: Settings, tree: CgroupTree, *, proc: Path = PROC, daemon: str | None = None) -> Guarded:
+    """Return who is there by these settings. What can't be read is in `problems`.
+
+    On a Kubernetes node nobody is asked for specs: a pod's priority is not known, and its name only if the
+    kubelet's log directory has it.
+    """
+    on_kubernetes = settings.kubernetes is not None
+    listing: Workloads | KubernetesPods = (
+        KubernetesPods(tree, settings, paths=NodePaths(proc=proc))
+        if on_kubernetes
+        else Workloads(tree, settings, proc=proc, daemon=daemon)
+    )
+    pods = trio.run(listing.listed)
+    boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+    return Guarded(
+        matches={} if isinstance(listing, KubernetesPods) else listing.matches,
+        pods=tuple(GuardedPod(pod=pod, used_bytes=_used_bytes(tree, pod)) for pod in pods),
+        never={
+            cgroup: why
+            for cgroup, why in boundaries.spared.items()
+            if any(parent.is_parent(os.path.dirname(cgroup)) for parent in boundaries.parents)
+        },
+        problems={} if on_kubernetes else listing.problems,  # there, that no spec is known
+    )
+
+
+def _used_bytes(tree: CgroupTree, pod: Pod) -> int | None:
+    if pod.cgroup is None:
+        return None
+    try:
+        counters = MemoryCounters(tree, pod.cgroup)
+    except (OSError, ReactorError):
+        return None
+    try:
+        return counters.working_set_bytes()
+    except (OSError, ReactorError):
+        return None
+    finally:
+        counters.close()
 
 
 class Finding(NamedTuple):

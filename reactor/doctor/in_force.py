@@ -14,8 +14,7 @@ from reactor.config.effective import effective
 from reactor.config.ineffective import SECTION
 from reactor.config.refused import join
 from reactor.config.settings import layers_of, load_settings
-from reactor.doctor.findings import findings
-from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
+from reactor.doctor.findings import Guarded, daemon_cgroup, findings, guarded
 from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree

@@ -14,16 +14,25 @@ from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.kernel.swap import machine_swap
 from reactor.model.amounts import amount_text
 from reactor.model.settings import MemoryAvailable, Settings
-from reactor.model.signals import Resource, Signal
-from reactor.model.thresholds import Observation
+from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
 from reactor.policy import absurd_thresholds
+from reactor.policy.reclaim import filesystems_of
+from reactor.policy.usage import may_free
+from reactor.workloads.manifests import ManifestDirectory
 
 # Source: GetNodeAllocatableReservation, by which the kubelet subtracts its hard thresholds.
 RESERVABLE: Final = {Signal.MEMORY_AVAILABLE: "memory", Signal.NODEFS_AVAILABLE: "ephemeral-storage"}
 _LEAST_BYTES: Final = 1 << 20  # below it a unit is missing, which is said of the file itself
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
+
+_DERIVED: Final = frozenset({Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE})
+_WHY: Final = (
+    "can evict no pod on this node: no manifest names files there that are removed with a pod "
+    "(reactor/volumes of an emptyDir, reactor/rootfs)"
+)
 
 
 def absurd_on_this_machine(
@@ -128,3 +137,30 @@ def _filesystems(settings: Settings) -> Mapping[Signal, Observation]:
     looking.start()
     looking.join(_PATIENCE_SECONDS * len(observer.paths))
     return dict(found)
+
+
+def without_holders(settings: Settings) -> dict[Threshold, str]:
+    """Return the thresholds for filesystems that can evict no pod, and why.
+
+    A threshold for whose filesystem commands are configured is there for these. Reads the manifests.
+    """
+    eviction = settings.eviction
+    on_disk = [
+        one
+        for one in eviction.thresholds
+        if RESOURCE[one.signal] in ON_DISK
+        and one.signal not in _DERIVED
+        and eviction.commands_for.isdisjoint(filesystems_of(one.signal, eviction.layout))
+    ]
+    if not on_disk or not eviction.evicts_holders_only or not settings.pod_parents:
+        return {}
+    path = settings.manifests_path
+    pods = [] if path is None else [manifest.pod for manifest in ManifestDirectory(path).read()]
+    return {
+        one: _WHY for one in on_disk if not any(may_free(pod, one.signal, eviction.layout) for pod in pods)
+    }
+
+
+def without_holders_by_name(settings: Settings) -> Mapping[str, str]:
+    """Return the same by the thresholds' names."""
+    return {f"threshold {threshold}": why for threshold, why in without_holders(settings).items()}

@@ -14,8 +14,7 @@ from typing import Final
 import pytest
 
 from reactor.config.settings import layers_of, load_settings
-from reactor.doctor.findings import findings
-from reactor.doctor.guarded import guarded
+from reactor.doctor.findings import findings, guarded
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pod_lists import Preference
 
@@ -143,8 +142,7 @@ def tree(request, make_tree, monkeypatch, tmp_path):
     (tmp_path / "bus").touch()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
     monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: DAEMON)
-    for module in ("findings", "notifications"):
-        monkeypatch.setattr(f"reactor.doctor.{module}.unrunnable_because", missing_because)
+    monkeypatch.setattr("reactor.doctor.findings.unrunnable_because", missing_because)
     return make_tree(request.param)
 
 

@@ -11,8 +11,10 @@ from reactor.cli import main
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import Layers, Named
 from reactor.config.settings import settings_from_text
-from reactor.doctor.findings import findings, nobody_because
+from reactor.doctor.findings import GuardedPod, findings, nobody_because
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pod_lists import BUILT_IN_NEVER
+from reactor.model.pods import Pod
 from reactor.programs import unrunnable_because
 
 HARD = "evictionHard: {memory.available: 100Mi}"
@@ -372,3 +374,87 @@ def test_the_root_as_a_parent_is_warned_of_since_its_pods_are_whole_slices(node,
     layers = Layers(Named("f.yaml", load_document(text, "f.yaml")), ())
     said = findings(settings_from_text(text, "f.yaml"), layers, node.tree, proc=tmp_path)
     assert any("/user.slice with all users" in one.why for one in said if one.path.endswith("parents[0]"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def _told(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert 0 == main(["config", "check", str(config)])
+    return capsys.readouterr().err
+
+
+def test_commands_that_can_not_be_run_are_named_by_their_key(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = config.with_name("plain")
+    plain.write_text("#!/bin/sh\n")
+    plain.chmod(0o644)
+    config.write_text(
+        f"reactor: {{onEviction: [[/bin/true], [/nowhere/x]], onOOMKill: [{plain}], onSourceLost: [/tmp]}}\n"
+    )
+    told = _told(config, capsys)
+
+    assert "reactor.onEviction: on this machine /nowhere/x: No such file or directory" in told
+    assert f"reactor.onOOMKill: on this machine {plain} has mode 0644: it can't be executed" in told
+    assert "reactor.onSourceLost: on this machine /tmp is not a regular file" in told
+
+
+def test_files_of_a_webhook_that_can_not_be_used_or_are_open_to_all_are_named(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token, authority = config.with_name("token"), config.with_name("ca")
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    authority.write_text("nothing\n")
+    files = f"tokenFile: {token}, caFile: {authority}"
+    config.write_text(f"reactor: {{webhook: {{urlFile: /nowhere/url, {files}}}}}\n")
+    told = _told(config, capsys)
+
+    assert "reactor.webhook.urlFile: on this machine /nowhere/url: No such file or directory" in told
+    assert f"reactor.webhook.tokenFile: on this machine {token} has mode 0644: every user may read it" in told
+    assert f"reactor.webhook.caFile: on this machine {authority}: " in told
+    assert "secret" not in told
+
+
+def test_commands_that_can_be_run_are_not_mentioned(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text("reactor: {onEviction: [/bin/true, -x]}\n")
+    assert "onEviction" not in _told(config, capsys)
+
+
+def test_a_desktop_without_a_system_bus_is_named(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = config.with_name("bus")
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={bus}")
+    config.write_text("reactor: {desktop: true}\n")
+    assert f"reactor.desktop: on this machine no system bus at {bus}" in _told(config, capsys)
+    bus.touch()
+    assert "reactor.desktop" not in _told(config, capsys)
+
+
+def is_essential(unit: str) -> bool:
+    pod = Pod(name=unit, namespace="cgroup", uid="u", cgroup=f"/system.slice/{unit}")
+    return GuardedPod(pod=pod, used_bytes=None).is_essential
+
+
+@pytest.mark.parametrize("pattern", BUILT_IN_NEVER)
+def test_what_is_never_evicted_unless_the_operator_says_so_is_essential(pattern: str) -> None:
+    assert is_essential(pattern.replace("*", "7"))
+
+
+GETS_IN = ["ssh.socket", "sshd@4-10.0.0.1:22.service", "NetworkManager.service", "getty@tty1.service"]
+STOOD_ON = ["systemd-networkd.socket", "k3s.service", "system.slice", "user-0.slice", "kubepods"]
+OTHERS = ["nginx.service", "user-1000.slice", "my-sshd.service", "web.socket", "docker"]
+
+
+@pytest.mark.parametrize("unit", [*GETS_IN, *STOOD_ON])
+def test_what_an_operator_gets_in_by_or_others_stand_on_is_essential(unit: str) -> None:
+    assert is_essential(unit)
+
+
+@pytest.mark.parametrize("unit", OTHERS)
+def test_other_units_are_not_essential(unit: str) -> None:
+    assert not is_essential(unit)

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from reactor.cli import main
 from reactor.config.documents import load_document
 from reactor.config.settings import settings_from_text
-from reactor.doctor.first_configuration import Machine, _written, first_configuration, others_of, warnings
-from reactor.doctor.guarded import guarded
-from reactor.doctor.presets import Preset
+from reactor.doctor.findings import guarded
+from reactor.doctor.first_configuration import (
+    Machine,
+    Preset,
+    _written,
+    first_configuration,
+    others_of,
+    warnings,
+)
 from reactor.errors import ConfigError, RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pod_lists import Preference

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.doctor.remedies import Place, each_once, fitting, this_place
+from reactor.doctor.doctor import Place, each_once, fitting, this_place
 from reactor.kernel import features
 from reactor.kernel.features import Feature
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.doctor.runtime import podman_features
+from reactor.doctor.kubernetes import podman_features
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Reclaim
 from reactor.steward.podman import Podman
