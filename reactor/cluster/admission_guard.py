@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reactor.cluster.announcements import Announcement
+from reactor.cluster.announce import Announcement
 from reactor.kube.pods import PENDING, KnownPod, PodStore
 from reactor.model.signals import NodeCondition
 from reactor.policy import admit

@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from reactor.backoff import Backoff
-from reactor.cluster.cleaning import Cleaned, clean_node
+from reactor.cluster.leaving import Cleaned, clean_node
 from reactor.errors import ConfigError
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path

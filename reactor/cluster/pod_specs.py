@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
+import trio
+
+from reactor.config.documents import load_documents
+from reactor.errors import ConfigError
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, Session
 from reactor.kube.kubelet import KubeletPods, kubelet_access
 from reactor.kube.pods import KnownPod, PodStore
 from reactor.kube.watch import Watch
+from reactor.model.node_pods import NodeFiles
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.supervisor import Part
 from reactor.threads import in_thread
 
 _KUBELET_SECONDS: Final = 5.0
+
+_LARGEST_BYTES: Final = 1 << 20
 
 
 class PodSpecs:
@@ -75,3 +86,78 @@ def _kubelet_credentials(kubernetes: KubernetesSettings) -> Credentials:
     return Credentials(
         lambda: kubelet_access(kubernetes), watched=kubernetes.kubeconfig_path, in_thread=session_read
     )
+
+
+# What files tell of pods without API server and runtime: the kubelet's logs, static pods' manifests.
+
+
+class NodeFilesWatch:
+    """Reads the files every `interval_seconds`; `files` is what was found last.
+
+    `on_change` is called where that differs from what was found before.
+    """
+
+    def __init__(
+        self,
+        static_pods_path: str | None,
+        log_directory: Path,
+        interval_seconds: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._read = partial(read_node_files, static_pods_path, log_directory)
+        self._interval_seconds = interval_seconds
+        self._on_change = on_change
+        self.files = NodeFiles()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            found = await in_thread(following(self._read), abandon_on_cancel=True)
+            if found != self.files:
+                self.files = found
+                self._on_change()
+            await trio.sleep(self._interval_seconds)
+
+
+def read_node_files(static_pods_path: str | None, log_directory: Path) -> NodeFiles:
+    """Return what there is. Reads a disk; what can't be read is left out, since it is only a help.
+
+    A uid of which two directories tell different names has none.
+    """
+    told: dict[str, set[tuple[str, str]]] = {}
+    for uid, name in _named(log_directory):
+        told.setdefault(uid, set()).add(name)
+    return NodeFiles(
+        names={uid: next(iter(names)) for uid, names in told.items() if len(names) == 1},
+        static_uids=frozenset() if static_pods_path is None else frozenset(_static_uids(static_pods_path)),
+    )
+
+
+def _named(directory: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield uid, namespace and name of each directory NAMESPACE_NAME_UID; none has an underscore."""
+    with suppress(OSError):
+        for entry in os.listdir(directory):
+            parts = entry.split("_")
+            if len(parts) == 3:
+                yield parts[2], (parts[0], parts[1])
+
+
+def _static_uids(path: str) -> Iterator[str]:
+    """Yield the uids that manifests give; the kubelet makes one of its own where they give none."""
+    where = Path(path)
+    with suppress(OSError):
+        files = sorted(where.iterdir()) if where.is_dir() else [where]
+        for file in files:
+            with suppress(OSError, ValueError, ConfigError):
+                yield from _uids(file)
+
+
+def _uids(file: Path) -> Iterator[str]:
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not hold the caller
+    with os.fdopen(fd, "rb") as opened:
+        text = opened.read(_LARGEST_BYTES).decode()
+    for document in load_documents(text, str(file)):
+        metadata: Any = document.get("metadata") if isinstance(document, Mapping) else None
+        uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+        if isinstance(uid, str) and uid:
+            yield uid

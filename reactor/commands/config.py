@@ -114,7 +114,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _init(options: argparse.Namespace) -> int:
     from reactor.doctor.first_configuration import Preset, first_configuration, this_machine, warnings
-    from reactor.kernel.atomic_file import write
+    from reactor.kernel.small_file import write
 
     machine = this_machine()
     preset = None if options.preset is None else Preset(options.preset)

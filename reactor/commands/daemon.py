@@ -208,7 +208,7 @@ def _clean_cluster(options: argparse.Namespace) -> int:
 
 async def _cluster_cleaned(kubeconfig: str | None, nodes: list[str] | None) -> int:
     """Print what was done on each node; 1 where something is left."""
-    from reactor.cluster.cleaning import clean
+    from reactor.cluster.leaving import clean
     from reactor.kube.client import ApiClient
     from reactor.kube.credentials import credentials_of
     from reactor.text import printable

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from reactor.disks.tree import DirectoryBudget, TreeUsage
 from reactor.disks.walk_messages import Kind, Report
-from reactor.kernel.quota import project_of, project_usage
+from reactor.kernel.filesystem import project_of, project_usage
 from reactor.model.pods import FilesystemUsage
 
 _DIRECTORIES_REMEMBERED: Final = 16_000

@@ -36,8 +36,8 @@ from reactor.disks.walk_messages import (
     write_report,
 )
 from reactor.kernel.capabilities import keep_capabilities
+from reactor.kernel.filesystem import project_usage
 from reactor.kernel.libc import set_io_priority, signal_at_parents_death
-from reactor.kernel.quota import project_usage
 from reactor.privileged.quotas import ProjectQuotas
 
 _ADDRESS_SPACE_BYTES: Final = 128 << 20  # 40 MiB are Python's own, of which it touches 16

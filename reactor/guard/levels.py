@@ -16,7 +16,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import memory_level
 from reactor.policy.forecast import ahead_bytes
 from reactor.sources.levels import BRIM, DRIFT_BYTES, FLOOR, MemoryLevel
-from reactor.sources.process_levels import ProcessLevels
+from reactor.sources.processes import ProcessLevels
 
 
 class Counted(Protocol):

@@ -26,7 +26,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import GONE, close_descriptor
-from reactor.kernel.oom_score import open_process, read_score, write_score
+from reactor.kernel.oom import open_process, read_score, write_score
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource

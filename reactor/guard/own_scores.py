@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.files import GONE, close_descriptor
-from reactor.kernel.oom_score import Birth, open_process, read_birth, read_score, write_score
+from reactor.kernel.oom import Birth, open_process, read_birth, read_score, write_score
 
 NAME: Final = "oom-order.json"
 AT_ONCE: Final = 8  # processes between two turns of the loop: 0.3 ms

@@ -12,7 +12,7 @@ from reactor.errors import ReactorError
 from reactor.guard.own_scores import AT_ONCE
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
-from reactor.kernel.oom_score import Birth, open_process, read_birth, read_score
+from reactor.kernel.oom import Birth, open_process, read_birth, read_score
 from reactor.kernel.process_memory import read_process_memory
 from reactor.kernel.procfs import PROC
 

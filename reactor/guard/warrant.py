@@ -16,7 +16,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy import decide
 from reactor.policy.certainty import CertainVictim, without_reclaim
-from reactor.sources.ebpf_probe import PAGE_BYTES
+from reactor.sources.ebpf_watch import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

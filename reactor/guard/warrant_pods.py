@@ -14,7 +14,7 @@ from reactor.kernel.bpf.records import CounterAddresses, WarrantRecord
 from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
-from reactor.sources.ebpf_probe import Probe
+from reactor.sources.ebpf_watch import Probe
 
 _LOG: Final = logging.getLogger("reactor.warrants")
 

@@ -57,8 +57,8 @@ from reactor.policy.certainty import (
 from reactor.policy.forecast import ahead_bytes, is_unchanged
 from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
 from reactor.policy.outside import memory_outside_pods
-from reactor.sources.attempts import keep_trying
-from reactor.sources.ebpf_probe import PAGE_BYTES, of_probe, opened, take_records
+from reactor.sources.chain import keep_trying
+from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
 from reactor.sources.wakes import SourceBoard
 

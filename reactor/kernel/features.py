@@ -221,7 +221,7 @@ def _ebpf_warrants(node: _Node) -> str:
 def _ebpf(node: _Node, name: str) -> str:
     if node.root != Path("/"):
         raise _Absent("only the running kernel can be asked")
-    from reactor.kernel.bpf import features as bpf_features  # noqa: PLC0415 - libbpf is loaded on nodes that ask
+    from reactor.kernel.bpf import loaders as bpf_features  # noqa: PLC0415 - libbpf is loaded on nodes that ask
 
     found: str = getattr(bpf_features, name)()
     return found

@@ -20,7 +20,7 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
-from reactor.kernel.quota import read_project_quota  # noqa: E402
+from reactor.kernel.filesystem import read_project_quota  # noqa: E402
 from reactor.link.commands import read_commands  # noqa: E402
 from reactor.model.settings import Command  # noqa: E402
 from reactor.privileged.messages import (  # noqa: E402

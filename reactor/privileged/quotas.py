@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Final
 
-from reactor.kernel.quota import parse_project_quota
+from reactor.kernel.filesystem import parse_project_quota
 from reactor.model.pods import FilesystemUsage
 
 QUESTION: Final = struct.Struct("=QI4x")

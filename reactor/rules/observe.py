@@ -19,8 +19,7 @@ from reactor.kernel.cgroup_files import parse_limit
 from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file, read_value
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure
-from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
-from reactor.kernel.swap_traffic import parse_swap_traffic, read_swap_traffic
+from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap, parse_swap_traffic, read_swap_traffic
 from reactor.model.rules import Measure, Metric, PressureResource
 
 _ROOT: Final = "/"

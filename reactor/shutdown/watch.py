@@ -18,7 +18,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.errors import ReactorError, failure_text, split_failure
-from reactor.kernel import atomic_file
+from reactor.kernel import small_file
 from reactor.link.shutdown import (
     GO_ON,
     LONGEST_BYTES,
@@ -185,7 +185,7 @@ class Watch:
         """Have logind wait for so long once it has read its configuration again. Raises OSError."""
         path, text = self._directory / _NAME, _DROP_IN.format(seconds=seconds)
         # For all to read: logind may not run as root.
-        atomic_file.write(path, text, mode=0o644, directory_mode=0o755)
+        small_file.write(path, text, mode=0o644, directory_mode=0o755)
 
     def _short(self, seconds: int, why: str) -> str:
         return (

@@ -24,8 +24,15 @@ from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import EBPF
-from reactor.sources.ebpf_probe import PAGE_BYTES, WatchProbe, of_probe
-from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch
+from reactor.sources.ebpf_watch import (
+    MACHINE,
+    PAGE_BYTES,
+    Crossing,
+    EbpfSource,
+    EbpfWatch,
+    WatchProbe,
+    of_probe,
+)
 from reactor.sources.levels import (
     DRIFT_BYTES,
     MemoryLevel,

@@ -7,32 +7,122 @@ counters of a cgroup: it is watched by the kernel's own counters.
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 import trio
 
+from reactor.backoff import Pace
 from reactor.errors import ReactorError, failure_text
 from reactor.kernel.bpf.loaders import absent_because
-from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
+from reactor.kernel.bpf.records import CounterAddresses, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.ebpf_probe import WatchProbe, opened, take_records
 from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.threads import in_thread
+
+PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+_ONE_AT_A_TIME: Final = trio.CapacityLimiter(1)
+_Answer = TypeVar("_Answer")
+_Record_co = TypeVar("_Record_co", covariant=True)
 
 MACHINE: Final = "/"
 
 _Wanted = TypeVar("_Wanted")
-_Probe = TypeVar("_Probe", bound=WatchProbe)
+
+
+# A probe as the eBPF sources use it: opened and closed in a worker thread, its records taken as they come.
+#
+# libbpf is not to be called from two threads, and each load takes some megabytes: one at a time. BCC takes
+# turns at compiling only: what it has made is used by plain system calls, and must not wait for the next
+# compilation.
+
+
+class Probe(Protocol[_Record_co]):
+    """What every source needs of a probe of `kernel.bpf.loaders`."""
+
+    fd: int
+
+    @property
+    def made_by(self) -> str:
+        """Return who made its programs, "" for libbpf."""
+
+    def take(self) -> Sequence[_Record_co]:
+        """Return the records that have come."""
+
+    def lost(self) -> int:
+        """Return how many records were lost so far."""
+
+    def close(self) -> None:
+        """Detach and unload."""
+
+
+class WatchProbe(Probe[WatchRecord], Protocol):
+    """A probe that watches cgroups' counters, each at levels of its own."""
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters."""
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch a cgroup's counter at these levels."""
+
+    def unwatch(self, address: int) -> bool:
+        """Remove a watch."""
+
+
+_Probe = TypeVar("_Probe", bound=Probe[object])
+
+
+@asynccontextmanager
+async def opened(open_probe: Callable[[], _Probe]) -> AsyncIterator[_Probe]:
+    """Open a probe, and close it at the end, come what may. Raises BpfError and OSError."""
+    probe = await _in_loader(open_probe)
+    try:
+        yield probe
+    finally:
+        with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
+            await of_probe(probe, probe.close)
+
+
+async def of_probe(probe: Probe[object], call: Callable[[], _Answer]) -> _Answer:
+    """Return what one of the probe's calls gives, made in a worker thread."""
+    return await (in_thread(call) if probe.made_by else _in_loader(call))
+
+
+async def take_records(
+    probe: Probe[_Record_co], heed: Callable[[Sequence[_Record_co]], None], lost: Callable[[int], None]
+) -> None:
+    """Give records to `heed` as they come and the number of newly lost ones to `lost`, until cancelled."""
+    # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.
+    pace = Pace(burst=32, per_second=100)
+    lost_before = 0
+    while True:
+        await trio.lowlevel.wait_readable(probe.fd)
+        heed(probe.take())
+        lost_by_now = probe.lost()
+        if lost_by_now != lost_before:
+            lost(lost_by_now - lost_before)
+            lost_before = lost_by_now
+        await pace.turn()
+
+
+async def _in_loader(call: Callable[[], _Answer]) -> _Answer:
+    # Not abandoned on cancellation: what the thread has loaded always reaches its owner.
+    return await in_thread(call, limiter=_ONE_AT_A_TIME)
+
+
+_WatchedProbe = TypeVar("_WatchedProbe", bound=WatchProbe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +183,7 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         """Close what is open."""
 
 
-class EbpfSource(ABC, Generic[_Probe, _Wanted]):
+class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
     """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself.
 
     `loader` makes the programs of `bpf_object`. `open_probe` loads them; it and the probe's `counters` are
@@ -114,7 +204,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
         board: SourceBoard,
         loader: EbpfLoader = EbpfLoader.AUTO,
         *,
-        open_probe: Callable[[], _Probe] | None = None,
+        open_probe: Callable[[], _WatchedProbe] | None = None,
         absent: Callable[[], str | None] | None = None,
         proc: Path = PROC,
     ) -> None:
@@ -133,15 +223,15 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
 
     @staticmethod
     @abstractmethod
-    def _load(loader: EbpfLoader) -> _Probe:
+    def _load(loader: EbpfLoader) -> _WatchedProbe:
         """Return the probe, attached. Called in a worker thread. Raises BpfError."""
 
     @abstractmethod
-    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> EbpfWatch[_Wanted]:
+    async def _begin(self, probe: _WatchedProbe, cgroup: str, watch_id: int) -> EbpfWatch[_Wanted]:
         """Return a watch on a cgroup or the machine, not armed yet. Raises OSError and BpfError."""
 
     @abstractmethod
-    def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
+    def _watch_machine(self, probe: _WatchedProbe, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the machine at these levels; without any, no more."""
 
     @abstractmethod
@@ -171,7 +261,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
                 while self._watches:
                     self._watches.popitem()[1].close()
 
-    async def _keep_armed(self, probe: _Probe, armed: Callable[[str], None]) -> None:
+    async def _keep_armed(self, probe: _WatchedProbe, armed: Callable[[str], None]) -> None:
         while True:
             self._moved = trio.Event()
             for cgroup in self._watches.keys() - self._wanted.keys():
@@ -192,7 +282,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
         watch = self._watches.get(cgroup)
         return watch is not None and watch.is_armed_for(self._wanted[cgroup])
 
-    async def _arm_or_refuse(self, probe: _Probe, cgroup: str) -> None:
+    async def _arm_or_refuse(self, probe: _WatchedProbe, cgroup: str) -> None:
         """Arm a cgroup. What is refused for the machine alone leaves the others watched."""
         try:
             watch = self._watches.get(cgroup)
@@ -207,7 +297,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
                 raise
             self._refused[cgroup] = failure_text(error)
 
-    def _arm(self, probe: _Probe, watch: EbpfWatch[_Wanted], wanted: _Wanted) -> None:
+    def _arm(self, probe: _WatchedProbe, watch: EbpfWatch[_Wanted], wanted: _Wanted) -> None:
         """Give the kernel the levels, and wake the loop if the counter is past one already."""
         told_before = watch.standing(wanted)
         crossings = watch.pack(wanted)
@@ -266,7 +356,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
             watch.close()
         self._moved.set()
 
-    def _drop(self, probe: _Probe, watch: EbpfWatch[_Wanted]) -> None:
+    def _drop(self, probe: _WatchedProbe, watch: EbpfWatch[_Wanted]) -> None:
         watch.close()
         if watch.cgroup == MACHINE:
             self._watch_machine(probe, watch.watch_id, [])

@@ -22,13 +22,11 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.attempts import keep_trying
 from reactor.sources.catalogue import SOURCES, switched_on
-from reactor.sources.chain import Chain, Step, off_because
+from reactor.sources.chain import Chain, Step, keep_trying, off_because
 from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memcg import MemcgEventfd
-from reactor.sources.memcg_reclaim import MemcgReclaim
+from reactor.sources.memcg import MemcgEventfd, MemcgReclaim
 from reactor.sources.memory_high import MemoryHigh
 from reactor.sources.psi import PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -7,20 +7,237 @@ ticker            whatever else fails (its own source)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import errno
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
 
 import trio
 
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.bpf.loaders import open_tasks_probe
+from reactor.kernel.bpf.records import Level
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.settings import SourceSettings
-from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import switched_on
+from reactor.kernel.proc_events import (
+    MAXIMUM_SAMPLE,
+    Acknowledgement,
+    decode_events,
+    open_socket,
+    request,
+    sample_forks,
+)
+from reactor.kernel.procfs import read_task_count
+from reactor.model.settings import EbpfLoader, SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, switched_on
 from reactor.sources.chain import Chain, Step
-from reactor.sources.ebpf_pids import EbpfPids
-from reactor.sources.proc_connector import ProcConnector
-from reactor.sources.process_levels import ProcessLevels
+from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, WatchProbe, of_probe
 from reactor.sources.wakes import SourceBoard, Wakes
+
+# A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
+_REST_SECONDS: Final = 0.02
+# Forks that arrive faster than this many in a rest say no more than fewer would: sample less.
+_CROWD: Final = 8
+_READS: Final = 64  # in a row at most; each costs about 30 us
+_QUIET_SECONDS: Final = 0.5
+_LOOKS_PER_MARGIN: Final = 8
+_ANSWER_SECONDS: Final = 2.0
+_READ_BYTES: Final = 4096  # one event is 76 bytes; netlink gives one a read
+_KERNEL_ADDRESS: Final = (0, 0)
+
+# On the way from a threshold to the limit the loop is woken at doubling distances from this share on.
+_STEPS_TO_LIMIT: Final = 16
+
+
+# How many tasks there may be before a threshold on pid.available is crossed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLevels:
+    """The thresholds on pid.available, and the number of tasks (threads included) to compare with them.
+
+    `cgroup` is the one whose tasks are counted, "/" the machine; `used` is the last observation of their
+    number, `limit` the most there can be.
+    """
+
+    cgroup: str
+    limit: int
+    used: int
+    thresholds: tuple[Threshold, ...]
+
+    def fire(self, threshold: Threshold) -> int:
+        """Return the smallest number of tasks that leaves less than the threshold."""
+        return max(0, math.floor(self.limit - threshold.value.of(self.limit)) + 1)
+
+    @property
+    def fires(self) -> tuple[int, ...]:
+        """Return for each threshold the number of tasks at which it is crossed."""
+        return tuple(map(self.fire, self.thresholds))
+
+    @property
+    def margin(self) -> int | None:
+        """Return how many more there may be before the nearest threshold is met; None without thresholds."""
+        return min((max(0, self.fire(one) - 1 - self.used) for one in self.thresholds), default=None)
+
+
+# Forks wake the loop, so that a fork bomb meets the pid thresholds at once and not at the next tick.
+#
+# A node may fork tens of thousands of times a second all day long without ever holding many processes. So the
+# kernel samples (`kernel.proc_events`): one fork in N, N an eighth of what is left to the nearest threshold,
+# which gives eight observations on the way there, however fast. Between two wakes the socket is not read.
+
+
+def sample_for(margin: int | None, crowding: int = 1) -> int:
+    """Return N, of one fork in N to be reported: a power of two, 1 to MAXIMUM_SAMPLE.
+
+    `margin` is how many more processes there may be before the nearest threshold (None: no threshold).
+    `crowding` is a factor for forks that come too fast to be read.
+    """
+    if margin is None:
+        return MAXIMUM_SAMPLE
+    wanted = max(1, margin // _LOOKS_PER_MARGIN) * crowding
+    return min(MAXIMUM_SAMPLE, 1 << (wanted.bit_length() - 1))
+
+
+class ProcConnector:
+    """Wakes the loop for forks. Each pass calls `expect` with the distance to the threshold."""
+
+    name = PROCESSES
+
+    def __init__(
+        self,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wakes = wakes
+        self._board = board
+        self._clock_ns = clock_ns
+        self._margin: int | None = None
+        self._crowding = 1
+        self._one_in = MAXIMUM_SAMPLE
+        self._events: socket.socket | None = None
+        self._armed: Callable[[str], None] = lambda _: None
+
+    def unavailable_because(self) -> str | None:
+        """Return None: whether the kernel grants it is found out by asking."""
+        return None
+
+    def expect(self, levels: ProcessLevels | None) -> None:
+        """Take note of how many processes are left to the nearest pid threshold."""
+        self._margin = None if levels is None else levels.margin
+        if self._resample():
+            self._armed(self._detail())
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Listen until the kernel refuses or fails (OSError)."""
+        self._armed = armed
+        self._one_in = sample_for(self._margin, self._crowding)
+        token = int.from_bytes(os.urandom(3), "big")
+        with open_socket(one_in=self._one_in) as events:
+            try:
+                events.sendto(request(listen=True, token=token), _KERNEL_ADDRESS)
+                with trio.move_on_after(_ANSWER_SECONDS) as patience:
+                    await _granted(events, token)
+                if patience.cancelled_caught:
+                    raise OSError(
+                        errno.EOPNOTSUPP,
+                        "the process connector does not answer: it needs CONFIG_PROC_EVENTS and the"
+                        " initial pid and user namespaces",
+                    )
+                self._events = events
+                armed(self._detail())
+                self._wake()  # for what was forked while the socket was closed
+                await self._keep_waiting(events)
+            finally:
+                self._events = None
+                events.sendto(request(listen=False, token=token), _KERNEL_ADDRESS)
+
+    async def _keep_waiting(self, events: socket.socket) -> None:
+        while True:
+            count = 0
+            with trio.move_on_after(_QUIET_SECONDS if self._crowding > 1 else math.inf):
+                await trio.lowlevel.wait_readable(events)
+                count = self._drain(events)
+            if count:
+                self._wake()
+            # Forks that come faster than they can be read are thinned out further, but only as long
+            # as they do.
+            if count > _CROWD:
+                self._crowding = min(self._crowding * 2, MAXIMUM_SAMPLE)
+            elif count <= 1:
+                self._crowding = max(self._crowding // 2, 1)
+            if self._resample():
+                self._armed(self._detail())
+            await trio.sleep(_REST_SECONDS)
+
+    def _drain(self, events: socket.socket) -> int:
+        """Read all that is queued; return the number of forks in it, at least one where some were lost."""
+        count = 0
+        while count < _READS:
+            try:
+                count += len(decode_events(events.recv(_READ_BYTES)))
+            except BlockingIOError:
+                return count
+            except KernelInterfaceError:
+                count += 1  # a message that can't be read still is an event
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._board.count_lost(PROCESSES)
+                count += _CROWD + 1
+        return count
+
+    def _resample(self) -> bool:
+        """Put the filter right where the sample is no longer what the margin asks for."""
+        one_in = sample_for(self._margin, self._crowding)
+        if one_in == self._one_in or self._events is None:
+            return False
+        sample_forks(self._events, one_in=one_in)
+        self._one_in = one_in
+        return True
+
+    def _detail(self) -> str:
+        return f"one fork in {self._one_in}"
+
+    def _wake(self) -> None:
+        self._board.count_wake(PROCESSES)
+        self._wakes.notify(
+            Wake(
+                source=PROCESSES,
+                kind=WakeKind.PROCESSES,
+                at_ns=self._clock_ns(),
+                signal=Signal.PID_AVAILABLE,
+            )
+        )
+
+
+async def _granted(events: socket.socket, token: int) -> None:
+    """Return once the kernel has granted the request. Raises OSError with its reason where it did not."""
+    while True:
+        await trio.lowlevel.wait_readable(events)
+        try:
+            answers = decode_events(events.recv(_READ_BYTES))
+        except (BlockingIOError, KernelInterfaceError):
+            continue
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            continue
+        for answer in answers:
+            if isinstance(answer, Acknowledgement) and answer.token == token:
+                if answer.error_number:
+                    number = answer.error_number
+                    raise OSError(number, os.strerror(number), "process connector")
+                return
 
 
 class ProcessStep(Step, Protocol):
@@ -65,3 +282,108 @@ class ProcessSource:
     async def wait_armed(self) -> str:
         """Return the name of the step that is watching; wait while there is none."""
         return await self._chain.wait_armed()
+
+
+# Thresholds on pid.available by eBPF: the kernel compares the number of tasks with them at each fork.
+#
+# Counted are the tasks of the node's cgroup where that has a limit, by the pids controller's own counter,
+# else those of the machine. Forks below the thresholds cost one lookup in a map, and wake nothing.
+
+
+class TasksProbe(WatchProbe, Protocol):
+    """A probe for the tasks of cgroups and of the machine."""
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the machine at these levels."""
+
+
+class _TasksWatch(EbpfWatch[ProcessLevels]):
+    """Watches the tasks that `count` returns."""
+
+    def __init__(self, cgroup: str, watch_id: int, address: int, count: Callable[[], int]) -> None:
+        super().__init__(cgroup, watch_id, address)
+        self._count = count
+
+    def serves(self, armed: ProcessLevels, wanted: ProcessLevels) -> bool:
+        is_same = (armed.thresholds, armed.fires) == (wanted.thresholds, wanted.fires)
+        return is_same and len(self.standing(wanted)) == len(self.told)
+
+    def pack(self, wanted: ProcessLevels) -> list[Crossing]:
+        used = self._count()
+        step = max(1, (wanted.limit - min(wanted.fires, default=0)) // _STEPS_TO_LIMIT)
+        return [
+            Crossing(
+                level=Level(fire=fire, rearm=fire, step=step, told=used if used >= fire else None),
+                key=threshold,
+                signal=Signal.PID_AVAILABLE,
+            )
+            for threshold, fire in zip(wanted.thresholds, wanted.fires, strict=True)
+        ]
+
+    def check(self) -> None:
+        self._count()
+
+    def standing(self, wanted: ProcessLevels) -> set[Hashable]:
+        told = super().standing(wanted)
+        return {one for one in wanted.thresholds if one in told and wanted.used >= wanted.fire(one)}
+
+
+class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
+    """Wakes the loop at the fork that crosses a threshold.
+
+    Nothing is loaded while there is no threshold to watch.
+    """
+
+    name = EBPF_PIDS
+    kind = WakeKind.PROCESSES
+    bpf_object = "processes"
+    on_v1 = "the memory controller is on cgroup v1: eBPF would be loaded for this alone"
+    without_levels = "no threshold on pid.available"
+    any_signal = Signal.PID_AVAILABLE
+
+    def expect(self, levels: ProcessLevels | None) -> None:
+        """Watch at these thresholds. Returns at once; what is not known leaves the watch as it is."""
+        if levels is not None:
+            self._want({levels.cgroup: levels} if levels.thresholds else {})
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch as every such source; load nothing before there is a threshold."""
+        await self._is_told.wait()
+        if not self._wanted:
+            armed(self.without_levels)
+        while not self._wanted:
+            self._moved = trio.Event()
+            await self._moved.wait()
+        await super().watch(armed)
+
+    @staticmethod
+    def _load(loader: EbpfLoader) -> TasksProbe:
+        # The compiler of BCC is killed when the daemon ends or is reloaded.
+        return open_tasks_probe(loader, interrupt=trio.from_thread.check_cancelled)
+
+    async def _begin(self, probe: TasksProbe, cgroup: str, watch_id: int) -> _TasksWatch:
+        address = 0
+        if cgroup != MACHINE:
+            directory = self._tree.path(cgroup, "pids")
+            address = (await of_probe(probe, partial(probe.counters, directory))).tasks
+            if not address:
+                raise OSError(errno.ENODEV, "the cgroup has no pids controller", str(directory))
+        return _TasksWatch(cgroup, watch_id, address, partial(self._count, cgroup))
+
+    def _watch_machine(self, probe: TasksProbe, watch_id: int, levels: Sequence[Level]) -> None:
+        probe.watch_node(watch_id, levels)
+
+    def _described(self, watches: Sequence[EbpfWatch[ProcessLevels]]) -> str:
+        return ", ".join(
+            f"{watch.cgroup} {one.key} at {one.level.fire} tasks"
+            for watch in watches
+            for one in watch.crossings
+        )
+
+    def _count(self, cgroup: str) -> int:
+        if cgroup == MACHINE:
+            return read_task_count(self._proc)
+        count = self._tree.pids_current(cgroup)
+        if count is None:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), f"{cgroup}/pids.current")
+        return count

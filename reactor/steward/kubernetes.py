@@ -21,20 +21,14 @@ from typing import Any, Final
 import trio
 
 from reactor.cluster.admission_guard import AdmissionGuard
-from reactor.cluster.announce import Announcer
-from reactor.cluster.announcements import Announcement, AnnouncementFile
-from reactor.cluster.cleanup import Cleanup
-from reactor.cluster.image_watch import Observed, Told
-from reactor.cluster.kubelet_soft import soft_resources
+from reactor.cluster.announce import Announcement, AnnouncementFile, Announcer, soft_resources
+from reactor.cluster.evicted_pods import Cleanup, EvictedOnNode, stop_containers
 from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
-from reactor.cluster.node_files import NodeFilesWatch
 from reactor.cluster.node_lease import NodeLease, lease_namespace
-from reactor.cluster.node_runtime import NodeRuntime
 from reactor.cluster.node_status import NodeStatus
-from reactor.cluster.on_node import EvictedOnNode
-from reactor.cluster.pod_specs import PodSpecs, session_read
-from reactor.cluster.runtime_kills import stop_containers
+from reactor.cluster.pod_specs import NodeFilesWatch, PodSpecs, session_read
+from reactor.cluster.runtime import NodeRuntime, Observed, Told
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of

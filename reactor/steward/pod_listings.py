@@ -11,9 +11,8 @@ from typing import Final
 
 import trio
 
-from reactor.cluster.node_files import NodeFilesWatch
-from reactor.cluster.pod_specs import PodSpecs
-from reactor.cluster.runtime_watch import RuntimeWatch
+from reactor.cluster.pod_specs import NodeFilesWatch, PodSpecs
+from reactor.cluster.runtime import RuntimeWatch
 from reactor.link.listings import (
     FileNames,
     files_record,

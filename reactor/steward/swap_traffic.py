@@ -14,8 +14,7 @@ import trio
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
-from reactor.kernel.swap import machine_swap
-from reactor.kernel.swap_traffic import SwapTraffic, read_swap_traffic
+from reactor.kernel.swap import SwapTraffic, machine_swap, read_swap_traffic
 from reactor.observe.counter_rate import CounterRate
 
 WINDOW_SECONDS: Final = 10.0

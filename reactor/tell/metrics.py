@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, product
 from typing import Any, Final
 
-from reactor.kernel.swap_traffic import SwapTraffic
+from reactor.kernel.swap import SwapTraffic
 from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations
 from reactor.model.decisions import SlowReason
 from reactor.model.signals import (

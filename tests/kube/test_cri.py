@@ -17,9 +17,9 @@ from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.cluster.node_files import read_node_files
-from reactor.cluster.runtime_kills import stop_containers, stop_sandboxes
-from reactor.cluster.runtime_watch import RuntimeWatch
+from reactor.cluster.evicted_pods import stop_containers, stop_sandboxes
+from reactor.cluster.pod_specs import read_node_files
+from reactor.cluster.runtime import RuntimeWatch
 from reactor.config.pod import HASH_ANNOTATION
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState

@@ -11,25 +11,40 @@ executable memory, which a unit with MemoryDenyWriteExecute refuses; deploy/reac
 
 from __future__ import annotations
 
+import atexit
+import errno
+import fcntl
 import json
 import logging
 import os
 import re
+import struct
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf import pins as bpf_pins
 from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, load_library, open_map, open_pinned
-from reactor.kernel.bpf.objects import OBJECTS
-from reactor.kernel.bpf.perf import attach_clock, attach_kprobe, open_kprobe
-from reactor.kernel.bpf.refusal import explain_errno, last_words
-from reactor.kernel.libc import make_map
+from reactor.kernel.bpf.objects import OBJECTS, explain_errno, last_words
+from reactor.kernel.libc import CText, make_map, perf_event_open
+
+KPROBE_TYPE: Final = Path("/sys/bus/event_source/devices/kprobe/type")
+ONLINE: Final = Path("/sys/devices/system/cpu/online")
+
+_TYPE_SOFTWARE: Final = 1
+_SW_CPU_CLOCK: Final = 0
+# type, size, config, sample_period, sample_type, read_format, flags, wakeup_events, bp_type, config1, config2
+_ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQQ")
+_IOC_ENABLE: Final = 0x2400
+_IOC_SET_BPF: Final = 0x40042408
+
+PINS: Final = Path("/sys/fs/bpf/reactor")
+_UNFINISHED: Final = "new_"
 
 PYTHON: Final = "/usr/bin/python3"
 COMPILE_SECONDS: Final = 300.0  # 3 s on a machine, 70 s where one is emulated beside other load
@@ -43,6 +58,192 @@ _NO_HEADERS: Final = re.compile(r"Unable to find kernel headers|chdir\(/lib/modu
 _CLANG_ERROR: Final = re.compile(r":\d+: (?:fatal )?error: (.+)")
 _VERIFIER_LOG: Final = re.compile(r"Failed to load program: .*\n")
 _LONGEST_TEXT: Final = 200
+
+
+# Perf events that run an eBPF program: kprobes and a CPU's clock. They go with their descriptor.
+#
+# Source: perf_event_open(2), include/uapi/linux/perf_event.h; the dynamic PMU "kprobe" came with 4.17.
+
+
+def open_kprobe(function: str) -> int:
+    """Return the descriptor of a perf event at each call of a kernel function, on every CPU.
+
+    Raises BpfError where there is no such function, or no kprobes, or they are not allowed.
+    """
+    what = f"kprobe {function}"
+    try:
+        kind = int(KPROBE_TYPE.read_text())
+    except (OSError, ValueError):
+        raise BpfError(what, "this kernel has no kprobes (CONFIG_KPROBE_EVENTS)") from None
+    name = CText(function)
+    attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, 0, 1, 0, 0, 0, 1, 0, name.address, 0)
+    return _opened(attributes, 0, what)
+
+
+def attach_kprobe(program_fd: int, function: str) -> int:
+    """Run a program at each call of a function; return the descriptor that keeps it. Raises BpfError."""
+    return _attached(open_kprobe(function), program_fd, f"kprobe {function}")
+
+
+def attach_clock(program_fd: int, period_ns: int) -> int:
+    """Run a program at this period on one CPU, also when it is idle; return the descriptor that keeps it."""
+    attributes = _ATTRIBUTES.pack(_TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns, *[0] * 7)
+    first_cpu = int(ONLINE.read_text().split(",")[0].split("-")[0])
+    return _attached(_opened(attributes, first_cpu, "CPU clock"), program_fd, "CPU clock")
+
+
+def _opened(attributes: bytes, cpu: int, what: str) -> int:
+    try:
+        return perf_event_open(attributes, cpu)
+    except OSError as error:
+        raise BpfError(what, _reason(error)) from None
+
+
+def _attached(event_fd: int, program_fd: int, what: str) -> int:
+    try:
+        fcntl.ioctl(event_fd, _IOC_SET_BPF, program_fd)
+        fcntl.ioctl(event_fd, _IOC_ENABLE, 0)
+    except OSError as error:
+        os.close(event_fd)
+        raise BpfError(what, f"not attached: {_reason(error)}") from None
+    return event_fd
+
+
+def _reason(error: OSError) -> str:
+    number = error.errno or 0
+    if number in {errno.ENOENT, errno.EINVAL, errno.EADDRNOTAVAIL}:
+        return f"{os.strerror(number)}; this kernel has no such function, or none that can be probed"
+    return explain_errno(number)
+
+
+# Directories of pinned programs and maps below /sys/fs/bpf/reactor, each locked by the daemon that uses it.
+#
+# A lock (flock) goes with its process, so an unlocked directory was left by a process that was killed:
+# it is taken over where it holds the very same programs, and removed where it doesn't. Taking over spares a
+# node that is short of memory the compiler. What this process has taken stays pinned, for the next part of it
+# that asks again, and is removed when it ends by itself.
+#
+# bpffs has no names with a dot in them. Source: kernel/bpf/inode.c.
+
+
+_own: Final[list[Pins]] = []
+
+
+class Pins:
+    """One directory of pins, locked."""
+
+    __slots__ = ("_lock_fd", "in_use", "path")
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self.in_use = True
+        self._lock_fd = lock_fd
+        if not _own:
+            atexit.register(remove_own)
+        _own.append(self)
+
+    def finish(self, name: str) -> None:
+        """Give the directory the name under which it can be taken over."""
+        self.path = self.path.rename(self.path.with_name(f"{name}_{os.urandom(4).hex()}"))
+
+    def keep(self) -> None:
+        """Let another one in this process have it."""
+        self.in_use = False
+
+    def remove(self) -> None:
+        """Unpin everything and unlock; a second time is harmless. What is in use is freed with its use."""
+        lock_fd, self._lock_fd = self._lock_fd, -1
+        if lock_fd >= 0:
+            _own.remove(self)
+            _remove(self.path)
+            os.close(lock_fd)
+
+
+def remove_own() -> None:
+    """Remove everything that this process has pinned or taken over."""
+    while _own:
+        _own[0].remove()
+
+
+def take(name: str, fill: Callable[[Path], None], *, root: Path = PINS) -> Pins:
+    """Return the directory of this name: what is there already, or a new one with what `fill` pins in it.
+
+    The name has to say all that the programs depend on. Raises BpfError where nothing can be pinned, and what
+    `fill` raises; then nothing stays.
+    """
+    for pins in _own:
+        if not pins.in_use and pins.path.name.startswith(f"{name}_"):
+            pins.in_use = True
+            return pins
+    with _changing(root):
+        found = _take_over(root, name)
+        if found is not None:
+            return found
+        path = root / f"{_UNFINISHED}{name}_{os.urandom(4).hex()}"
+        path.mkdir(mode=0o700)
+        lock_fd = _locked(path)
+    if lock_fd is None:
+        raise BpfError(str(path), "is locked by another process")
+    pins = Pins(path, lock_fd)
+    try:
+        fill(path)
+        pins.finish(name)
+    except BaseException:
+        pins.remove()
+        raise
+    return pins
+
+
+def _take_over(root: Path, name: str) -> Pins | None:
+    """Return an abandoned directory of this name; remove all the other abandoned ones."""
+    found = None
+    for path in sorted(root.iterdir()):
+        lock_fd = _locked(path)
+        if lock_fd is None:
+            continue
+        if found is None and path.name.startswith(f"{name}_"):
+            found = Pins(path, lock_fd)
+        else:
+            _remove(path)
+            os.close(lock_fd)
+    return found
+
+
+@contextmanager
+def _changing(root: Path) -> Iterator[None]:
+    """Hold the lock on all directories; nothing that takes time happens in it."""
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        hint = "a bpf filesystem is needed (mount -t bpf bpf /sys/fs/bpf), and CAP_BPF"
+        raise BpfError(str(root), f"{error.strerror}; {hint}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path) -> int | None:
+    """Return a descriptor that holds the directory's lock, None where another process does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # what can't be removed now, the next start removes
+        for pin in path.iterdir():
+            pin.unlink()
+        path.rmdir()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +274,7 @@ class Toolchain:
 
     python: str = PYTHON
     sources: Path = OBJECTS
-    pins: Path = bpf_pins.PINS
+    pins: Path = PINS
     libbpf: str = LIBRARY
     ask: Callable[[BccPrograms], None] = ask_kernel
 
@@ -105,10 +306,8 @@ class BccObject:
         text = _read_source(toolchain.sources / f"{programs.name}.bcc.c")
         # Tells versions of the programs apart; only root can pin anything there.
         digest = f"{zlib.crc32(f'{programs}{text}'.encode()):08x}"
-        pins = bpf_pins.take(
-            f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins
-        )
-        self._pins: bpf_pins.Pins | None = pins
+        pins = take(f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins)
+        self._pins: Pins | None = pins
         self._maps: dict[str, BpfMap] = {}
         try:
             for name in (*programs.kprobes, *programs.sampled):

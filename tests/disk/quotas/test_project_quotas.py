@@ -14,7 +14,7 @@ import pytest
 
 from bench.disk import LooksHere
 from reactor.disks.usage import DiskUsage
-from reactor.kernel.quota import project_of, project_usage
+from reactor.kernel.filesystem import project_of, project_usage
 from reactor.link.orders import CountedPlace
 from reactor.model.pods import FilesystemUsage
 from tests.support.mounting import mounted

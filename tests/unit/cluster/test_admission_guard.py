@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from reactor.cluster.admission_guard import AdmissionGuard
-from reactor.cluster.announcements import Announcement, event_of, status_of
-from reactor.cluster.cleanup import Cleanup
+from reactor.cluster.announce import Announcement, event_of, status_of
+from reactor.cluster.evicted_pods import Cleanup
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
 from tests.support.api_faults import Asked, Reply, pod_document, refusal, served

@@ -12,13 +12,19 @@ from typing import Any
 
 import trio
 
-from reactor.cluster.announce import Announcer
-from reactor.cluster.announcements import Announcement, AnnouncementFile
+from reactor.cluster.announce import Announcement, AnnouncementFile, Announcer, soft_resources
 from reactor.kube.pods import PodStore
+from reactor.model.signals import Resource
 from tests.support.api_faults import Asked, Reply, pod_document, refusal, served
 from tests.support.waiting import until
 
 _MESSAGE = "The node was low on resource: memory."
+
+_SOFT = """
+evictionHard: {memory.available: 100Mi}
+evictionSoft: {nodefs.available: 15%, nodefs.inodesFree: 10%}
+evictionSoftGracePeriod: {nodefs.available: 1m, nodefs.inodesFree: 1m}
+"""
 
 
 def announcement(pod: str = "web", **changes: Any) -> Announcement:
@@ -552,3 +558,19 @@ async def test_a_directory_that_can_not_be_written_is_a_problem_and_no_failure(t
         run.announcer.announce(announcement())
         await until(lambda: "announcements" in run.announcer.problems)
         await until(lambda: run.status()["phase"] == "Failed")
+
+
+def test_what_the_kubelet_evicts_softly_for_is_in_its_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(_SOFT)
+    assert {Resource.EPHEMERAL_STORAGE, Resource.INODES} == soft_resources(str(path))
+
+
+def test_a_kubelet_whose_configuration_cannot_be_read_is_not_known_to_evict_softly(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    assert frozenset() == soft_resources(str(path))
+    for text in ("", "evictionSoft: {memory.available: 1Gi}", "[", "\x00"):
+        path.write_text(text)
+        assert frozenset() == soft_resources(str(path))
+    path.write_bytes(b"\xff")
+    assert frozenset() == soft_resources(str(path))

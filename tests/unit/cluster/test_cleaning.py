@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from reactor.cli import main
-from reactor.cluster.cleaning import Cleaned, clean
+from reactor.cluster.leaving import Cleaned, clean
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import UnreachableError
 from tests.support.api_faults import Asked, FaultServer, Reply, refusal, served

@@ -15,7 +15,7 @@ import pytest
 
 from reactor.guard.reading import Reading
 from reactor.guard.tally import Tally
-from reactor.kernel.swap_traffic import SwapTraffic
+from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal

@@ -17,7 +17,7 @@ from reactor.cli import main
 from reactor.guard.own_scores import NAME, Held, document_of
 from reactor.guard.restorer import Restorer, RestorerError
 from reactor.guard.state import BOOT_ID
-from reactor.kernel.oom_score import open_process, read_birth
+from reactor.kernel.oom import open_process, read_birth
 from reactor.kernel.procfs import read_oom_score_adj
 from tests.support.processes import PAUSE
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ import trio
 
 from reactor.guard.reading import Reading
 from reactor.guard.tally import Tally
-from reactor.kernel.swap_traffic import SwapTraffic
+from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal

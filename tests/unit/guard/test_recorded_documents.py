@@ -21,7 +21,7 @@ from reactor.guard.source_losses import SourceLosses
 from reactor.guard.status import explain, status, top
 from reactor.guard.tally import Tally
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.swap_traffic import SwapTraffic
+from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pod_lists import ProcessVictim

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.atomic_file import write
+from reactor.kernel.small_file import write
 
 
 @pytest.fixture

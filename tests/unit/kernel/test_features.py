@@ -161,7 +161,7 @@ def test_what_an_installation_lacks_has_its_remedy_in_one_place_and_not_in_each_
         "eBPF warrants": "warrants",
     }
     for function in names.values():
-        monkeypatch.setattr(f"reactor.kernel.bpf.features.{function}", look)
+        monkeypatch.setattr(f"reactor.kernel.bpf.loaders.{function}", look)
 
     found = features(Path("/"))
 

@@ -13,6 +13,8 @@ from reactor.kernel.filesystem import (
     mount_of,
     nodefs_path,
     parse_mountinfo,
+    project_of,
+    project_usage,
     read_mounts,
     read_space,
     same_filesystem,
@@ -132,3 +134,21 @@ def test_the_nodes_filesystem_is_the_kubelets_where_there_is_one(tmp_path: Path)
     assert str(kubelet) == nodefs_path((str(kubelet), "/"))
     (kubelet / "pods").mkdir()
     assert str(kubelet / "pods") == nodefs_path((str(kubelet / "pods"), str(kubelet), "/"))
+
+
+def test_directory_without_a_project_has_none(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/proc")):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            assert project_of(fd) is None
+        finally:
+            os.close(fd)
+
+
+def test_filesystem_without_quotas_refuses(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="quotactl_fd"):
+            project_usage(fd, 1)
+    finally:
+        os.close(fd)

@@ -20,17 +20,16 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
-from reactor.sources.ebpf_oom import EbpfOom
-from reactor.sources.oom import OomSource
-from reactor.sources.oom_counters import OomCounters
-from reactor.sources.oom_notices import OomNotices
-from reactor.sources.oom_scope import GuardedNode
+from reactor.sources.oom import EbpfOom, GuardedNode, OomCounters, OomNotices, OomSource
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords
 
 PAGE = os.sysconf("SC_PAGESIZE")
 PODS = "/node/pods"
+
+MACHINE = GuardedNode("/", ["/kubepods", "/machine.slice/vms"])
+VIRTUAL = GuardedNode("/lab/node", ["/lab/node/pods"])
 
 
 def oom_record(*path: tuple[int, str], limit: int | None) -> OomRecord:
@@ -301,3 +300,37 @@ async def test_notices_of_a_recreated_cgroup_are_taken_again(tmp_path: Path) -> 
         nursery.cancel_scope.cancel()
     assert not notices.struck()
     node.probe.close()
+
+
+def test_guarded_are_the_node_and_whatever_holds_parents_of_pods_in_it() -> None:
+    assert MACHINE.cgroups == ("/kubepods", "/machine.slice", "/machine.slice/vms")
+    assert VIRTUAL.cgroups == ("/lab/node", "/lab/node/pods")
+    assert GuardedNode("/lab/node", ["/lab/node"]).cgroups == ("/lab/node",)
+    assert GuardedNode("/", []).cgroups == ()
+
+
+@pytest.mark.parametrize(
+    ("node", "at_a_limit", "limit", "victim", "expected"),
+    [
+        (MACHINE, False, None, "/kubepods/a", OomScope.NODE),
+        (MACHINE, False, None, None, OomScope.NODE),
+        (MACHINE, True, "/kubepods", "/kubepods/a", OomScope.NODE),
+        (MACHINE, True, "/machine.slice", "/machine.slice/vms/a", OomScope.NODE),
+        (MACHINE, True, "/kubepods/a", "/kubepods/a/app", OomScope.OWN_LIMIT),
+        (MACHINE, True, "/system.slice/cron.service", "/system.slice/cron.service", OomScope.OWN_LIMIT),
+        (MACHINE, True, None, None, OomScope.OWN_LIMIT),
+        (VIRTUAL, True, "/lab/node", "/lab/node/pods/a", OomScope.NODE),
+        (VIRTUAL, True, "/lab/node/pods", "/lab/node/pods/a", OomScope.NODE),
+        (VIRTUAL, True, "/lab/node/pods/a", "/lab/node/pods/a", OomScope.OWN_LIMIT),
+        (VIRTUAL, True, "/lab", "/lab/node/pods/a", OomScope.ABOVE_NODE),
+        (VIRTUAL, False, None, "/lab/node/pods/a", OomScope.ABOVE_NODE),
+        (VIRTUAL, True, "/lab", "/lab/other", None),
+        (VIRTUAL, False, None, "/lab/other", None),
+        (VIRTUAL, False, None, None, None),
+        (VIRTUAL, True, "/lab/nodes", "/lab/nodes", None),
+    ],
+)
+def test_scope_of_a_kill(
+    node: GuardedNode, *, at_a_limit: bool, limit: str | None, victim: str | None, expected: OomScope | None
+) -> None:
+    assert expected == node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)

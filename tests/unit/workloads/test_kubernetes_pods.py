@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from reactor.cluster.node_files import read_node_files
+from reactor.cluster.pod_specs import read_node_files
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
 from reactor.model.node_pods import Inventory, RuntimePod

@@ -7,8 +7,8 @@ import shutil
 import pytest
 import trio
 
-from reactor.cluster.announcements import Announcement
-from reactor.cluster.on_node import EvictedOnNode
+from reactor.cluster.announce import Announcement
+from reactor.cluster.evicted_pods import EvictedOnNode
 from reactor.errors import RuntimeUnavailableError
 from reactor.kernel.cgroup_files import CgroupVersion
 

@@ -8,7 +8,7 @@ import trio.testing
 from reactor.backoff import Pace
 from reactor.errors import BpfError, failure_text
 from reactor.model.wakes import SourceHealth
-from reactor.sources.attempts import AttemptBackoff, keep_trying
+from reactor.sources.chain import AttemptBackoff, keep_trying
 from reactor.sources.wakes import SourceBoard
 
 

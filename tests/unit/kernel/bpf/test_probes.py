@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.bpf.ring import RingBuffer
+from reactor.kernel.bpf.probes import RingBuffer
 
 SIZE = 4096
 BUSY, DISCARDED = 1 << 31, 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.bpf.refusal import explain
+from reactor.kernel.bpf.objects import explain
 
 # What the verifier of 6.1 said of a program, shortened.
 LOG = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from reactor.cluster.node_files import NodeFilesWatch, read_node_files
+from reactor.cluster.pod_specs import NodeFilesWatch, read_node_files
 from reactor.model.node_pods import NodeFiles
 from tests.support.waiting import until
 
