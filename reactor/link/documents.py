@@ -60,14 +60,14 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
     ]
     if decision["reclaim"]:
         done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
-    rule = decision.get("rule")  # none of an earlier version
+    rule = decision["rule"]
     if rule and rule["action"] == "report":
         done.append(f"reported {rule['cgroup']}")
-    if rule and rule["action"] == "reclaim" and decision.get("dry_run") and not decision["deferred_because"]:
+    if rule and rule["action"] == "reclaim" and decision["dry_run"] and not decision["deferred_because"]:
         done.append(f"dry-run reclaim of {rule['amount']} from {rule['cgroup']}")
     done += [
         f"reclaimed {amount_text(one['freed'], RESOURCE_IN[one['unit']])} from {rule['cgroup']}"
-        for one in decision.get("reclaimed") or ()
+        for one in decision["reclaimed"]
         if rule
     ]
     if decision["deferred_because"]:
@@ -77,7 +77,7 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
 
 def _of_whom(eviction: Mapping[str, Any]) -> str:
     """Return what was evicted: a pod, or one process of it."""
-    process = eviction.get("process")  # none of an earlier version
+    process = eviction["process"]
     return str(eviction["pod"]) if process is None else f"{process_text(process)} of {eviction['pod']}"
 
 

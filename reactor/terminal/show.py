@@ -33,7 +33,7 @@ def show_status(socket_path: Path, output: str) -> int:
         f"{document['passes']} passes since {moment(document['started'])}"
     )
     screen.say(_processes(document["processes"]))
-    memory = document["processes"]["steward"].get("memory")  # none of a daemon of an earlier version
+    memory = document["processes"]["steward"]["memory"]
     if memory is not None:
         screen.say(stewards_memory(memory))
     if document["kubernetes"] is not None:
@@ -48,11 +48,11 @@ def show_status(socket_path: Path, output: str) -> int:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
-    one_process = process_victims_text(document.get("process_victims"))  # none of an earlier version
+    one_process = process_victims_text(document["process_victims"])
     if one_process is not None:
         screen.say(one_process)
     _say_by_the_kernel(screen, document)
-    _say_shutdown(screen, document.get("shutdown") or {"state": "off"})  # none of an earlier version
+    _say_shutdown(screen, document["shutdown"])
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
     _print_what_was_done(screen, document)
@@ -62,9 +62,9 @@ def show_status(socket_path: Path, output: str) -> int:
 
 
 def _print_what_was_done(screen: Screen, document: Mapping[str, Any]) -> None:
-    if document.get("rules"):  # none of an earlier version
+    if document["rules"]:
         screen.print(rules_table(document["rules"]))
-    _say_systemd_oomd(screen, document.get("systemd_oomd") or {})  # none of an earlier version
+    _say_systemd_oomd(screen, document["systemd_oomd"])
     screen.print(_decisions(document["decisions"]))
     if document["oom_kills"]["recent"]:
         screen.print(_oom_kills(document["oom_kills"]["recent"]))
@@ -88,7 +88,7 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     """
     document = asked(socket_path, {"command": "explain", "pod": pod})
     known = "error" not in document and bool(
-        document["ranking"] or document["evictions"] or document["oom_kills"] or document.get("rules")
+        document["ranking"] or document["evictions"] or document["oom_kills"] or document["rules"]
     )
     if _printed_plainly(document, output):
         return 0 if known or pod is None else 1
@@ -102,10 +102,10 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
             f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
             f"{slowdown['left_seconds']:.0f} s left): {slowdown['message']}"
         )
-    for one in document.get("rules_acted") or ():  # none of a daemon of an earlier version
+    for one in document["rules_acted"]:
         if pod is not None or not one["evictions"]:
             _explain_rule_acted(screen, one)
-    for rule in document.get("rules") or ():
+    for rule in document["rules"]:
         _explain_rule(screen, rule)
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
@@ -145,11 +145,11 @@ def _processes(processes: Mapping[str, Any]) -> str:
 
 
 def _memory_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    if document.get("memory_available", "workingSet") != "workingSet":  # none of an earlier version
+    if document["memory_available"] != "workingSet":
         yield f"memory.available is counted as {document['memory_available']}"
     if document.get("memory") is not None:
         yield f"memory: {document['memory']['message']}"
-    traffic = swap_traffic_text(document.get("swap_traffic"))  # none of an earlier version
+    traffic = swap_traffic_text(document["swap_traffic"])
     if traffic is not None:
         yield traffic
 
@@ -163,7 +163,7 @@ def swap_traffic_text(told: Mapping[str, Any] | None) -> str | None:
 
 
 def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    notified = notifications_text(document.get("notifications", ()))  # none of a daemon of an earlier version
+    notified = notifications_text(document["notifications"])
     if notified is not None:
         yield notified
     yield from (f"problem: {what}: {why}" for what, why in document["problems"].items())
@@ -214,23 +214,23 @@ def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
 
 def _say_by_the_kernel(screen: Screen, document: Mapping[str, Any]) -> None:
     """Print what the kernel does at a crossing: it kills, it runs out of memory."""
-    kernel_kill = kernel_kill_text(document.get("kernel_kill"))  # none of a daemon of an earlier version
+    kernel_kill = kernel_kill_text(document["kernel_kill"])
     if kernel_kill is not None:
         screen.say(kernel_kill)
-    _say_oom_order(screen, document.get("oom_order") or {})  # none of an earlier version
+    _say_oom_order(screen, document["oom_order"])
 
 
-def process_victims_text(told: Mapping[str, Any] | None) -> str | None:
+def process_victims_text(told: Mapping[str, Any]) -> str | None:
     """Return in how many pods one process is killed in the place of the pod; None where in none."""
-    if told is None or not told["pods"]:
+    if not told["pods"]:
         return None
     where = "1 pod" if told["pods"] == 1 else f"{told['pods']} pods"
     return f"process victims: in {where} one process is killed for memory, not the pod"
 
 
-def kernel_kill_text(told: Mapping[str, Any] | None) -> str | None:
+def kernel_kill_text(told: Mapping[str, Any]) -> str | None:
     """Return how the kernel's own kills stand; None where they are not asked for."""
-    if told is None or told["mode"] == "off":
+    if told["mode"] == "off":
         return None
     counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(told["counted"].items()))
     standing = f"{told['state']}: {printable(told['detail'])}"
@@ -285,9 +285,8 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _cause(decision: Mapping[str, Any]) -> str:
-    rule = decision.get("rule")  # none of an earlier version
-    if rule:
-        return f"rule {rule['name']}"
+    if decision["rule"]:
+        return f"rule {decision['rule']['name']}"
     return str(decision["threshold"] or ", ".join(decision["thresholds_met"]) or "-")
 
 
@@ -333,9 +332,9 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
             f"{amount_text(threshold['available'], unit)} of {amount_text(threshold['capacity'], unit)}"
             + (f", counted as {threshold['counted_as']}" if "counted_as" in threshold else "")
         )
-    for one in eviction.get("reclaimed") or ():  # none of a daemon of an earlier version
+    for one in eviction["reclaimed"]:
         screen.say(f"  before it, {reclaimed_text(one)}")
-    for text in rule_lines(eviction.get("rule")):
+    for text in rule_lines(eviction["rule"]):
         screen.say(f"  {text}")
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]

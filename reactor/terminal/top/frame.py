@@ -79,7 +79,7 @@ def _pressure(document: Mapping[str, Any]) -> Line:
     for one in document["in_flight"]:
         killed = f", killed in {duration_text(one['killed_in_seconds'])}" if one["killed_in_seconds"] else ""
         spans.append(Span(clean(f"evicting {one['pod']} for {one['resource']}{killed}  "), Style.BAD))
-    traffic = document.get("swap_traffic")  # none of a daemon of an earlier version
+    traffic = document["swap_traffic"]
     if traffic is not None and (traffic["in_bytes_per_second"] or traffic["out_bytes_per_second"]):
         in_text, out_text = (
             amount(traffic[key], Resource.SWAP) for key in ("in_bytes_per_second", "out_bytes_per_second")

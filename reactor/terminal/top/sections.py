@@ -205,7 +205,7 @@ def sources(document: Mapping[str, Any]) -> Table:
 
 def rules(document: Mapping[str, Any]) -> Table:
     """Return how the operator's rules stand, those first whose conditions hold; none where there are none."""
-    found = document.get("rules") or ()  # none of a daemon of an earlier version
+    found = document["rules"]
     rows = [
         Row(
             weight=float(one["held_in"]),
@@ -240,7 +240,7 @@ def events(document: Mapping[str, Any]) -> Table:
 def _decision(decision: Mapping[str, Any]) -> tuple[str, Span]:
     dry = "dry run: " if decision["dry_run"] else ""
     done = what_was_done(decision)
-    rule = decision.get("rule")  # none of an earlier version
+    rule = decision["rule"]
     about = f"rule {rule['name']}" if rule else decision["threshold"] or ", ".join(decision["thresholds_met"])
     about = about or ", ".join(decision["conditions"]) or "no pressure"
     told = about if done == "-" else f"{about}: {done}"

@@ -32,6 +32,8 @@ EVICTION: dict[str, Any] = {
     "freed_ns": 18_600_000,
     "problems": [],
     "ranking": [],
+    "reclaimed": [],
+    "rule": None,
 }
 
 
@@ -42,7 +44,8 @@ def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], **differences:
 
 def explained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], differences: dict[str, Any]) -> str:
     """Return what is printed of an answer, which a daemon's socket tells."""
-    document = {"ranking": [], "oom_kills": [], "slowdowns": [], **differences}
+    empty: dict[str, Any] = {"ranking": [], "oom_kills": [], "slowdowns": [], "rules": [], "rules_acted": []}
+    document = {**empty, **differences}
     path = tmp_path / "reactor.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -139,13 +142,11 @@ def test_why_the_whole_pod_was_evicted_in_place_of_one_process_is_explained(
 def test_status_counts_the_pods_of_which_one_process_is_killed(pods: int, where: str | None) -> None:
     expected = where and f"process victims: in {where} one process is killed for memory, not the pod"
     assert expected == process_victims_text({"pods": pods})
-    assert None is process_victims_text(None)
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (None, None),
         ({"mode": "off"}, None),
         (
             {
@@ -182,7 +183,7 @@ def test_status_counts_the_pods_of_which_one_process_is_killed(pods: int, where:
         ),
     ],
 )
-def test_status_says_how_the_kernels_own_kills_stand(told: dict[str, Any] | None, expected: str) -> None:
+def test_status_says_how_the_kernels_own_kills_stand(told: dict[str, Any], expected: str) -> None:
     assert kernel_kill_text(told) == expected
 
 
@@ -216,6 +217,7 @@ RULE: dict[str, Any] = {
 ACTED: dict[str, Any] = {
     "id": 7,
     "time": "2026-11-22T10:14:13.125792Z",
+    "dry_run": False,
     "evictions": [],
     "reclaim": [],
     "deferred_because": None,

@@ -225,7 +225,15 @@ def test_events_are_told_newest_first_the_kernels_own_kills_among_them():
     evicted = top.decision(
         "2026-11-21T08:00:03.000000Z",
         threshold="memory.available<100Mi",
-        evictions=[{"outcome": "killed", "pod": "shop/web", "killed_ns": 1_500_000, "freed_ns": None}],
+        evictions=[
+            {
+                "outcome": "killed",
+                "pod": "shop/web",
+                "process": None,
+                "killed_ns": 1_500_000,
+                "freed_ns": None,
+            }
+        ],
     )
     kill = {"time": "2026-11-20T23:59:59.000000Z", "message": "killed java (7)"}
     found = top.document(decisions=[top.decision(), evicted], oom_kills={"counted": {}, "recent": [kill]})
