@@ -22,6 +22,8 @@ from reactor.errors import ConfigError, ReactorError
 from reactor.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reactor.model.settings import Settings
     from reactor.model.start import Start
 
@@ -108,7 +110,6 @@ def add_clean(commands: Commands) -> None:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from reactor.guard.leftovers import LEFTOVERS
     from reactor.guard.single_instance_lock import is_guarded
 
     settings = _settings_or_defaults(options)
@@ -116,7 +117,10 @@ def _clean(options: argparse.Namespace) -> int:
         raise ReactorError("a daemon guards this node: what another has left it has restored at its start")
     status = 0
     lines: list[str] = []
-    for what, restore in LEFTOVERS:
+    for what, restore in (
+        ("the OOM killer's order", _restore_scores),
+        ("what kills have changed", _restore_kills),
+    ):
         try:
             lines += restore(settings)
         except (ReactorError, OSError, ValueError) as error:
@@ -127,6 +131,22 @@ def _clean(options: argparse.Namespace) -> int:
     if not lines and status == 0:
         print("nothing was left")
     return status
+
+
+def _restore_scores(settings: Settings) -> Sequence[str]:
+    from reactor.oom_scores.order import restore_left
+    from reactor.oom_scores.written import NAME
+
+    count = restore_left(Path(settings.state_path).with_name(NAME))
+    return [f"oom_score_adj: {count} process{'' if count == 1 else 'es'} restored"] if count else []
+
+
+def _restore_kills(_: Settings) -> Sequence[str]:
+    """Thaw pods that a kill has left frozen, and restore their limits."""
+    from reactor.act.leftovers import restore
+    from reactor.kernel.cgroup import CgroupTree
+
+    return restore(CgroupTree.discover())
 
 
 def _settings_or_defaults(options: argparse.Namespace) -> Settings:
@@ -164,7 +184,7 @@ def _notify(options: argparse.Namespace) -> int:
     import trio
 
     from reactor.config.settings import load_configuration
-    from reactor.guard.wording import instant
+    from reactor.link.documents import instant
     from reactor.steward.notifications import send_trial
 
     settings = load_configuration(options.config, options.config_dir, may_run_commands=True).settings

@@ -20,8 +20,6 @@ from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.guard.node import Node
-from reactor.guard.oom_order import OomOrder
-from reactor.guard.oom_scores import OomScores
 from reactor.guard.pace import Pace
 from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import Passes, grace_period_ended, look_again_seconds
@@ -52,6 +50,8 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
+from reactor.oom_scores.order import OomOrder
+from reactor.oom_scores.pods import ManifestScores
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
@@ -266,7 +266,7 @@ class Generation:
         workloads: Workloads | None,
         known: Node,
         oom_order: OomOrder | None,
-    ) -> OomScores | None:
+    ) -> ManifestScores | None:
         """Return what sets the scores of pods in manifests; None where there are none, or a kubelet does."""
         settings = self.settings
         wanted = settings.pod_oom_scores and settings.manifests_path is not None and not settings.dry_run
@@ -277,7 +277,7 @@ class Generation:
             seen = known.observed.at(self._clock_seconds()).get(Signal.MEMORY_AVAILABLE)
             return None if seen is None else seen.capacity
 
-        return OomScores(
+        return ManifestScores(
             tree,
             lambda: workloads.specified(known.pods),
             capacity_bytes,
@@ -665,7 +665,7 @@ def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:
         return unordered
     is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
-        oom_order.want(None)
+        oom_order.want(())
         return unordered
     return oom_order.want
 

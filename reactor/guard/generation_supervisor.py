@@ -15,7 +15,6 @@ from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
-from reactor.guard.oom_order import OomOrder
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
@@ -28,6 +27,7 @@ from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
 from reactor.model.wakes import SourceState
+from reactor.oom_scores.order import OomOrder
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 from reactor.supervisor import Nursery, Supervisor
 

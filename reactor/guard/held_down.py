@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.guard.standing_order import Kills, StandingOrder
-from reactor.guard.state import BOOT_ID
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.pods import Pod
 from reactor.supervisor import Nursery

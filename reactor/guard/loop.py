@@ -41,10 +41,8 @@ from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.oom import OomKills
-from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
-from reactor.guard.own_scores import NAME as OOM_ORDER_FILE
 from reactor.guard.passes import RULES
 from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -58,11 +56,12 @@ from reactor.guard.state import StateFile, restore
 from reactor.guard.status import View, explain, memory_held, status, top
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
-from reactor.guard.wording import in_dry_run, instant
+from reactor.guard.wording import in_dry_run
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.scheduling import following
+from reactor.link.documents import instant
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
@@ -70,6 +69,8 @@ from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import SourceState, WakeKind
 from reactor.observe.latest import Observed
+from reactor.oom_scores.order import OomOrder
+from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
 from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.threads import NameLookups, in_thread

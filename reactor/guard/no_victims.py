@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.wording import instant
-from reactor.link.documents import NO_VICTIM
+from reactor.link.documents import NO_VICTIM, instant
 from reactor.model.decisions import NoVictim
 from reactor.model.signals import RESOURCE
 from reactor.model.thresholds import Threshold

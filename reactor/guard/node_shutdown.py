@@ -26,8 +26,8 @@ from reactor.guard.parts import Kills
 from reactor.guard.record_queue import Document, Make
 from reactor.guard.shutdown_file import ShutdownFile, ShutdownTimes
 from reactor.guard.shutdown_watch import ShutdownWatch
-from reactor.guard.wording import instant
 from reactor.kernel.scheduling import following
+from reactor.link.documents import instant
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
 from reactor.model.pods import Pod, is_critical_by_mark
 from reactor.model.settings import Settings, ShutdownGroup

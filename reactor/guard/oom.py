@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from reactor.guard.node import Node
 from reactor.guard.oom_victims import pod_in
-from reactor.guard.wording import instant
-from reactor.link.documents import OOM_KILL
+from reactor.link.documents import OOM_KILL, instant
 from reactor.model.amounts import amount_text
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod

@@ -90,16 +90,16 @@ class Order(Protocol):
 
     def __call__(
         self,
-        first: Pod | None,
+        ranked: Sequence[Pod],
         pods: Sequence[Pod] = (),
         used: Mapping[str, PodUsage] | None = None,
         memory: Mapping[Signal, Observation] | None = None,
     ) -> None:
-        """Have `first` go before all others in `pods`; None: as if nobody had said anything."""
+        """Have the first of `ranked` go before all others in `pods`; none: as the kernel chooses."""
 
 
 def unordered(
-    first: Pod | None,
+    ranked: Sequence[Pod],
     pods: Sequence[Pod] = (),
     used: Mapping[str, PodUsage] | None = None,
     memory: Mapping[Signal, Observation] | None = None,

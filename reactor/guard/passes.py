@@ -59,7 +59,6 @@ from reactor.policy.forecast import at_crossing, foreseen, near
 from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
 from reactor.policy.no_victim import can_be_evicted
-from reactor.policy.oom_order import first_of
 from reactor.policy.oom_victims import are_unknown
 from reactor.policy.process_victims import (
     counts_shared_memory,
@@ -299,9 +298,9 @@ class Passes:
             is_chosen = any(pod.process_victim is not None for pod in first)
             self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
             if memory_slowdowns(self.known.state):  # what fills the node is no pod
-                self._parts.oom_order(None)
+                self._parts.oom_order(())
             elif first:  # none while an eviction is waited for: the order stays as it is
-                self._parts.oom_order(first_of(first), pods, used, memory)
+                self._parts.oom_order(first, pods, used, memory)
             if warrants is not None:
                 self._give_warrant(warrants, pods, used, prepared, now_seconds)
         else:
@@ -310,7 +309,7 @@ class Passes:
                 self.is_near = False
                 self._choice_due_seconds = math.inf
                 self._rest()
-            self._parts.oom_order(None)
+            self._parts.oom_order(())
 
     def _is_claimed(self) -> bool:
         """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""

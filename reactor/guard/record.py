@@ -10,8 +10,8 @@ from typing import Any, Final, Self
 import trio
 
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
-from reactor.guard.wording import instant, standing
-from reactor.link.documents import ORDERED
+from reactor.guard.wording import standing
+from reactor.link.documents import ORDERED, instant
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing, RankedBy, Rule, RuleAction

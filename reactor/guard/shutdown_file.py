@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.guard.wording import instant
 from reactor.kernel.small_file import KeptFile, document_of
+from reactor.link.documents import instant
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
 NAME: Final = "graceful_node_shutdown_state"

@@ -16,8 +16,8 @@ from typing import Final
 import trio
 
 from reactor.backoff import Pace
+from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError
-from reactor.guard.child_process import ChildProcess
 from reactor.link.shutdown import (
     GO_ON,
     LONGEST_BYTES,

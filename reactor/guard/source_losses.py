@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from reactor.guard.wording import instant
-from reactor.link.documents import SOURCE_LOST
+from reactor.link.documents import SOURCE_LOST, instant
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.catalogue import BY_NAME
 from reactor.text import printable

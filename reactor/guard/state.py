@@ -18,12 +18,12 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from reactor.errors import ReactorError
 from reactor.guard.node import Node
+from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of, read
 from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
 
 _LOG: Final = logging.getLogger("reactor.state")
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
 _FEW: Final = 64  # evictions in flight, which is what makes a state long
 _MAX_BYTES: Final = 4 << 20  # 1,000 evictions in flight stay far below; more is not a file of ours

@@ -20,7 +20,8 @@ from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, rank_now, ranked_si
 from reactor.guard.parts import NodeReader, PodUsages
 from reactor.guard.record import counted_as, reclaimed_document
 from reactor.guard.slowdowns import slowdown_document
-from reactor.guard.wording import instant, standing
+from reactor.guard.wording import standing
+from reactor.link.documents import instant
 from reactor.model.decisions import InFlight, OomVictim
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import Settings

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.backoff import Pace
+from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError
-from reactor.guard.child_process import ChildProcess
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
 from reactor.link.commands import commands_of, write_commands

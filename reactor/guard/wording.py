@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from reactor.model.amounts import amount_text
@@ -19,11 +18,6 @@ _PREFERRED: Final = {
     Preference.NONE: "",
     Preference.AVOID: "avoided, so after the others; ",
 }
-
-
-def instant(unix_seconds: float) -> str:
-    """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def in_dry_run(settings: Settings, how_to_end: str) -> str:

@@ -15,6 +15,7 @@ from reactor.errors import KernelInterfaceError
 from reactor.kernel.files import parse_integer, read_file, read_value
 
 PROC: Final = Path("/proc")
+BOOT_ID: Final = PROC / "sys/kernel/random/boot_id"
 _KIB: Final = 1024
 _PF_EXITING: Final = 0x4  # include/linux/sched.h
 _SCORE: Final = re.compile(rb"-?[0-9]{1,4}")

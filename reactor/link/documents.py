@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from reactor.model.amounts import amount_text
@@ -26,6 +27,11 @@ BUCKETS_SECONDS: Final = (
 
 # Of a pass that evicts, in their order.
 STAGES: Final = ("wake", "observe", "decide", "kill", "free")
+
+
+def instant(unix_seconds: float) -> str:
+    """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Durations:

@@ -37,7 +37,7 @@ FEATURES: Final = {
     "warrants": r"warrant|kernel_kill",
     "the brake": r"\bbrak",
     "order of the OOM killer": r"oom_order|OomOrder",
-    "scores of manifests' pods": r"oom_scores|OomScores",
+    "scores of manifests' pods": r"oom_scores|ManifestScores",
     "one process of a pod": r"process_victim|ProcessVictim|one_process|OneProcess",
     "rules": r"\brules?\b|Rule\b|Firing",
     "units of systemd-oomd": r"managed_oom|ManagedOom",

@@ -27,6 +27,7 @@ from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.observe.latest import Observed
+from reactor.oom_scores.policy import first_of
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
@@ -265,7 +266,8 @@ class FakeLoop:
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
 
-    def _order(self, first: Pod | None, *_: object) -> None:
+    def _order(self, ranked: Sequence[Pod], *_: object) -> None:
+        first = first_of(ranked)
         self.ordered.append(None if first is None else first.name)
 
     def _recount(self, _: Sequence[Pod]) -> None:

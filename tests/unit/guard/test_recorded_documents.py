@@ -13,7 +13,6 @@ import trio
 
 from reactor.guard.no_victims import NoVictims
 from reactor.guard.oom import OomKills
-from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.record import Reclaimed, outcome_document
 from reactor.guard.recorder import Hooks, Recorder
@@ -29,6 +28,7 @@ from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Condition, Firing, Measure, Metric, Rule, RuleAction, RuleInput
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.oom_scores.order import OomOrder
 from reactor.reclaim.images import RemovedFor
 from reactor.steward.answers import explanation
 from reactor.steward.answers import status as answered
@@ -258,7 +258,7 @@ async def test_lines_of_the_journal_have_the_keys_types_and_words_that_they_had(
     lines = await journaled(loop)
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
     order = OomOrder(tree, tmp_path / "order.json", write=lambda make: lines.append(make()))
-    order._tell("restored")
+    order._report("restored")
     kinds = sorted({line["kind"] for line in lines})
 
     made = {kind: shape(line for line in lines if line["kind"] == kind) for kind in kinds}

@@ -18,7 +18,6 @@ from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
-from reactor.guard.oom_scores import OomScores, is_to_be_set, wanted_score
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -28,6 +27,8 @@ from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.observe.latest import Observed
+from reactor.oom_scores import written
+from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import Workloads
 from tests.support.waiting import until
@@ -45,8 +46,12 @@ class Scored:
         self.fake.add(CGROUP)
         self.proc = directory / "proc"
         self.pods: list[Pod] = [self.pod()]
-        self.scores = OomScores(
-            fake.tree, lambda: self.pods, lambda: 16 * GIB, interval_seconds=10.0, proc=self.proc
+        self.scores = ManifestScores(
+            fake.tree,
+            lambda: self.pods,
+            lambda: 16 * GIB,
+            interval_seconds=10.0,
+            proc=self.proc,
         )
 
     def pod(self, **changes) -> Pod:
@@ -60,6 +65,7 @@ class Scored:
         path = self.proc / str(pid) / "oom_score_adj"
         path.parent.mkdir(parents=True)
         path.write_text(f"{score}\n")
+        path.with_name("stat").write_text(f"{pid} (a) S 1 0 0{' 0' * 15} 100 0 1\n")
         return path
 
 
@@ -113,7 +119,7 @@ async def test_every_process_of_the_pod_has_its_score_and_no_other(node: Scored)
     node.has(13, cgroup=f"{CGROUP}/inner")
     inside = [node.process(pid) for pid in (11, 12, 13)]
     outside = node.process(14)
-    await node.scores.look()
+    await node.scores.set_scores()
     assert ["1000"] * 3 == [path.read_text() for path in inside]
     assert "0\n" == outside.read_text()
     assert node.scores.problem is None
@@ -131,7 +137,7 @@ async def test_a_process_that_has_left_meanwhile_is_left_alone(node: Scored, mon
         return opened(path, *rest, **more)
 
     monkeypatch.setattr(os, "open", leave)
-    await node.scores.look()
+    await node.scores.set_scores()
     assert ("1000", "0\n") == (stays.read_text(), leaves.read_text())
 
 
@@ -139,7 +145,7 @@ async def test_another_cgroup_of_the_same_path_is_another_pod(node: Scored) -> N
     path = node.process(11)
     node.has(11)
     node.pods = [replace(node.pods[0], cgroup_inode=1)]
-    await node.scores.look()
+    await node.scores.set_scores()
     assert "0\n" == path.read_text()
 
 
@@ -148,32 +154,35 @@ async def test_pods_that_are_known_are_gone_through_again_only_when_all_are_or_t
 ) -> None:
     path = node.process(11)
     node.has(11)
-    await node.scores.look()
+    await node.scores.set_scores()
     path.write_text("0\n")
-    await node.scores.look(is_all=False)
+    await node.scores.set_scores(of_all=False)
     assert "0\n" == path.read_text()
     node.pods = [node.pod(**_burstable(4 * GIB))]
-    await node.scores.look(is_all=False)
+    await node.scores.set_scores(of_all=False)
     assert "750" == path.read_text()
     path.write_text("0\n")
-    await node.scores.look()
+    await node.scores.set_scores()
     assert "750" == path.read_text()
 
 
 async def test_what_is_gone_is_no_problem_and_what_is_refused_is_one_until_it_is_granted(
-    node: Scored,
+    node: Scored, monkeypatch
 ) -> None:
     node.has(11, 12)
-    path = node.process(12)
-    path.unlink()
-    path.mkdir()  # EISDIR stands for any refusal
-    await node.scores.look()
+    node.process(12)
+
+    def refuse(process: int, score: int) -> None:
+        raise PermissionError(13, os.strerror(13))
+
+    with monkeypatch.context() as refused:
+        refused.setattr(written, "write_score", refuse)
+        await node.scores.set_scores()
     assert "CAP_SYS_RESOURCE" in (node.scores.problem or "")
-    path.rmdir()
-    await node.scores.look()
+    await node.scores.set_scores()
     assert node.scores.problem is None
     node.pods = [replace(node.pods[0], cgroup="/pods/gone")]
-    await node.scores.look()
+    await node.scores.set_scores()
     assert node.scores.problem is None
 
 
@@ -201,9 +210,9 @@ async def test_a_real_process_takes_its_score(fake, sleeper: int) -> None:
     fake.add(CGROUP)
     fake.file(CGROUP, "cgroup.procs", f"{sleeper}\n")
     pod = Pod(name="web", namespace="shop", uid="u", cgroup=CGROUP)
-    scores = OomScores(fake.tree, lambda: [pod], lambda: GIB, interval_seconds=10.0, proc=PROC)
+    scores = ManifestScores(fake.tree, lambda: [pod], lambda: GIB, interval_seconds=10.0, proc=PROC)
     before = read_oom_score_adj(sleeper)
-    await scores.look()
+    await scores.set_scores()
     assert read_oom_score_adj(sleeper) == (before if before < 0 else 1000)
 
 

@@ -1,4 +1,4 @@
-"""The process that gives scores back when the guard is gone: `main(FILE)`.
+"""The process that restores scores if the guard is gone: `main(FILE)`.
 
 Its standard input is its end of the pair. While scores are written, the guard sends a message every ten
 seconds. If the pair is closed the guard is dead, and if no message comes for half a minute it does not move.
@@ -20,8 +20,9 @@ from reactor.lean_imports import UNUSED, postpone
 postpone((*UNUSED, "inspect"))  # 1 MiB, which dataclasses asks for
 
 from reactor.errors import ReactorError  # noqa: E402 - not before that
-from reactor.guard.own_scores import Restoration, read_own_scores  # noqa: E402
 from reactor.kernel.capabilities import keep_capabilities  # noqa: E402
+from reactor.kernel.procfs import BOOT_ID  # noqa: E402
+from reactor.oom_scores.written import Written  # noqa: E402
 
 READY: Final = b"ready"
 HELD: Final = b"held"  # scores are written, and the guard is there
@@ -29,7 +30,6 @@ NONE: Final = b"none"  # none are
 SILENT_SECONDS: Final = 30
 # To write what is other users', and below what the writer before had set.
 _KEPT: Final = ("CAP_DAC_OVERRIDE", "CAP_SYS_RESOURCE")
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def main(path: str) -> None:
@@ -59,13 +59,12 @@ def main(path: str) -> None:
 
 
 def _restore(path: str) -> None:
+    written = Written("/proc")
     try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            boot_id = file.read().strip()
-        restoration = Restoration(read_own_scores(path, boot_id), "/proc")
+        written.load(path, BOOT_ID.read_text().strip())
     except (OSError, ValueError):
-        return  # the next guard says what is wrong with it
-    restoration.run()
-    if restoration.restored:
-        message = f"oom_score_adj of {restoration.restored} processes restored, since the guard is gone"
+        return  # the next guard reports what is wrong with it
+    written.restore()
+    if written.restored:
+        message = f"oom_score_adj of {written.restored} processes restored, since the guard is gone"
         print(f"reactor: {message}", file=sys.stderr, flush=True)

@@ -10,12 +10,11 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import trio
 
 from reactor.children import child_environment, ended_text
-from reactor.guard.own_cgroups import OwnCgroups
 from reactor.kernel.libc import spawn
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
@@ -24,6 +23,16 @@ _REAP_SECONDS: Final = 2.0
 # Not passed on: the service manager hears the guard alone. Of the rest the steward needs how it logs, the
 # time zone, the API server's address in a pod, the node's name, and what a credentials plugin goes by.
 _KEPT_BACK: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+
+
+class Cgroups(Protocol):
+    """Where such a process is put."""
+
+    def make(self) -> None:
+        """Make the cgroup if it is not there."""
+
+    def adopt(self, pid: int) -> None:
+        """Put the process into it."""
 
 
 class ChildProcess:
@@ -36,7 +45,7 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], fds: Sequence[int] = (), cgroups: OwnCgroups | None = None
+        cls, command: Sequence[str], fds: Sequence[int] = (), cgroups: Cgroups | None = None
     ) -> Self:
         """Start one, in its cgroup where it has one. Raises OSError where that can't be done.
 
@@ -83,9 +92,7 @@ class ChildProcess:
         return self._status is not None
 
 
-def _spawn(
-    command: Sequence[str], fds: Sequence[int], cgroups: OwnCgroups | None
-) -> tuple[socket.socket, int]:
+def _spawn(command: Sequence[str], fds: Sequence[int], cgroups: Cgroups | None) -> tuple[socket.socket, int]:
     """Start a process; return our end of the pair, and its process id. Raises OSError."""
     if cgroups is not None:
         cgroups.make()

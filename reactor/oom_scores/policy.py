@@ -17,19 +17,59 @@ the score by which its points are the first's at that usage. Nothing else is eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
 
 _MARK: Final = 7  # what is written ends in this digit: no person writes such a score, a kubelet one in ten
+NEVER_KILLED: Final = -1000  # the kernel kills no process of this score
 _STEP: Final = 10  # a hundredth of the limit: a smaller difference is none
 
 
 def first_of(ranked: Sequence[Pod]) -> Pod | None:
-    """Return the pod that is to go first, None where no pod may be evicted."""
+    """Return the pod that is to go first, None if no pod may be evicted."""
     return next((pod for pod in ranked if pod.critical_because is None), None)
+
+
+class Processes(NamedTuple):
+    """A pod, what it uses, and its processes: score of its own, and size in bytes, of each."""
+
+    pod: Pod
+    used_bytes: int
+    found: Sequence[tuple[int, int]]
+
+
+def scores_behind(
+    first: Processes,
+    others: Iterable[Processes],
+    *,
+    room_bytes: int,
+    limit_bytes: int,
+    machine_bytes: int,
+) -> list[list[int]] | None:
+    """Return the scores by which the processes of other pods come after the first pod's, or as they should.
+
+    `limit_bytes` is the limit at which the kernel will kill, `room_bytes` what is left until that is met, and
+    `machine_bytes` are the machine's memory and swap. None if one of the pods can't be put behind the first.
+    """
+    points = [points_bytes(own, size, limit_bytes) for own, size in first.found if own > NEVER_KILLED]
+    if not points:
+        return None
+    found = []
+    for pod, observed_bytes, processes in others:
+        largest_bytes = max((size for _, size in processes), default=0)
+        used_bytes = max(observed_bytes, largest_bytes)
+        at_bytes = overtakes_at_bytes(
+            pod, used_bytes, first.pod, first.used_bytes, room_bytes=room_bytes, limit_bytes=limit_bytes
+        )
+        highest = highest_score(max(points), at_bytes, used_bytes - largest_bytes, limit_bytes)
+        scores = [score_to_write(own, highest, limit_bytes, machine_bytes) for own, _ in processes]
+        if None in scores:
+            return None
+        found.append([score for score in scores if score is not None])
+    return found
 
 
 def points_bytes(score: int, resident_bytes: int, limit_bytes: int) -> int:

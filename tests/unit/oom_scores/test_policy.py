@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.pod_lists import Preference
-from reactor.policy.oom_order import (
+from reactor.oom_scores.policy import (
     first_of,
     highest_score,
     overtakes_at_bytes,

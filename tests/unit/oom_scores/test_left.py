@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import main
-from reactor.guard.own_scores import NAME, Held, document_of
-from reactor.guard.restorer import Restorer, RestorerError
-from reactor.guard.state import BOOT_ID
 from reactor.kernel.oom import open_process, read_birth
-from reactor.kernel.procfs import read_oom_score_adj
+from reactor.kernel.procfs import BOOT_ID, read_oom_score_adj
+from reactor.oom_scores.order import OrderError, Restorer
+from reactor.oom_scores.written import NAME, Held, Written
 from tests.support.processes import PAUSE
 from tests.support.waiting import until
 
@@ -50,7 +49,9 @@ def file(lowered: int, tmp_path: Path) -> Path:
         own={lowered: (start_ticks, OWN)},
     )
     path = tmp_path / NAME
-    path.write_text(json.dumps(document_of([held], BOOT_ID.read_text().strip())))
+    written = Written("/proc")
+    written.held = {"uid": held}
+    path.write_text(json.dumps({**written.document(), "boot_id": BOOT_ID.read_text().strip()}))
     return path
 
 
@@ -123,6 +124,6 @@ async def test_process_that_stands_by_is_replaced_where_it_has_ended(lowered, fi
 
 async def test_process_that_does_not_come_to_stand_by_is_an_error(tmp_path):
     restorer = Restorer(tmp_path / NAME, [sys.executable, "-S", "-c", "raise SystemExit(3)"])
-    with pytest.raises(RestorerError, match="ended with status 3"):
+    with pytest.raises(OrderError, match="ended with status 3"):
         await restorer.stand_by()
     assert restorer.pid is None

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from reactor.guard import oom_order, own_scores, process_survey
-from reactor.guard.oom_order import OomOrder
-from reactor.guard.oom_scores import OomScores
-from reactor.guard.own_scores import NAME
-from reactor.guard.restorer import RestorerError
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
+from reactor.oom_scores import order, pods, written
+from reactor.oom_scores.order import OomOrder, OrderError
+from reactor.oom_scores.pods import ManifestScores
+from reactor.oom_scores.written import NAME
 from tests.support.builders import make_observation, make_pod
 from tests.support.waiting import until
 
@@ -40,7 +39,7 @@ class StandIn:
 
     async def stand_by(self) -> None:
         if self.refused:
-            raise RestorerError("no process stands by to restore scores: killed by signal 9")
+            raise OrderError("no process stands by to restore scores: killed by signal 9")
         self.stands_by = True
         self.beats += 1
 
@@ -125,8 +124,8 @@ class Node:
     def want(self, name: str | None, **used_mib: int) -> None:
         used_mib = {**({} if name is None else {name: 200}), **used_mib}
         used = {f"uid-{pod}": PodUsage(memory_working_set_bytes=mib * MIB) for pod, mib in used_mib.items()}
-        first = None if name is None else self.pods[name]
-        self.order.want(first, tuple(self.pods.values()), used, MEMORY)
+        ranked = () if name is None else (self.pods[name],)
+        self.order.want(ranked, tuple(self.pods.values()), used, MEMORY)
 
     async def becomes(self, true: Callable[[], bool], what: str = "it is so") -> None:
         await until(true, what)
@@ -186,9 +185,9 @@ async def test_pod_that_would_go_before_the_first_is_lowered_and_gets_its_own_sc
 
 
 async def test_nothing_is_written_where_no_score_is_above_0(node, monkeypatch):
-    monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(order, "_AGAIN_SECONDS", 0.01)
     read = []
-    monkeypatch.setattr(oom_order, "read_file", lambda path: read.append(path) or path.read_bytes())
+    monkeypatch.setattr(order, "read_file", lambda path: read.append(path) or path.read_bytes())
     with_two(node, 20)
     for pid in (10, 20):
         (node.proc / str(pid) / "oom_score_adj").write_text("0\n")
@@ -201,7 +200,7 @@ async def test_nothing_is_written_where_no_score_is_above_0(node, monkeypatch):
 
 
 async def test_where_one_can_not_be_put_behind_the_first_nobody_is(node, monkeypatch):
-    monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(order, "_AGAIN_SECONDS", 0.01)
     with_two(node, 20)
     want_two(node)
     await node.becomes(lambda: node.score(20) == BEHIND)
@@ -229,7 +228,7 @@ async def test_another_first_has_its_own_score_again(node):
 
 
 async def test_pod_that_may_not_be_evicted_keeps_its_score_and_gets_it_again(node, monkeypatch):
-    monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(order, "_AGAIN_SECONDS", 0.01)
     with_two(node, 20)
     node.add("other", 30, score=1000, priority=10)
     node.process(30, 1000, mib=110)
@@ -314,7 +313,7 @@ async def test_score_that_was_not_written_here_stays(node, born):
 async def test_process_that_sets_its_own_score_again_is_lowered_again_and_keeps_what_it_said(
     node, monkeypatch
 ):
-    monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(order, "_AGAIN_SECONDS", 0.01)
     with_two(node, 20)
     want_two(node)
     await node.becomes(lambda: node.score(20) == BEHIND)
@@ -421,14 +420,14 @@ async def test_end_restores_and_ends_the_process_that_stands_by(fake, tmp_path):
 
 
 async def test_refusal_is_a_problem_and_nobody_stays_lowered(node, monkeypatch):
-    write = own_scores.write_score
+    write = written.write_score
 
     def refuse(process: int, score: int) -> None:
         if score == BEHIND:
             raise PermissionError(13, os.strerror(13))
         write(process, score)
 
-    monkeypatch.setattr(own_scores, "write_score", refuse)
+    monkeypatch.setattr(written, "write_score", refuse)
     node.add("near", 5, score=1000, priority=10)
     with_two(node, 20)
     want_two(node)
@@ -439,7 +438,7 @@ async def test_refusal_is_a_problem_and_nobody_stays_lowered(node, monkeypatch):
 
 
 async def test_what_can_not_be_restored_is_a_problem_and_tried_again(node, monkeypatch, autojump_clock):
-    write = own_scores.write_score
+    write = written.write_score
 
     def refuse(process: int, score: int) -> None:
         if score == 1000:
@@ -449,12 +448,12 @@ async def test_what_can_not_be_restored_is_a_problem_and_tried_again(node, monke
     with_two(node, 20)
     want_two(node)
     await node.becomes(lambda: node.score(20) == BEHIND)
-    monkeypatch.setattr(own_scores, "write_score", refuse)
+    monkeypatch.setattr(written, "write_score", refuse)
     node.want(None)
     await node.becomes(lambda: node.order.problem is not None)
     assert node.score(20) == BEHIND
     assert node.order.is_ordered("uid-vital")
-    monkeypatch.setattr(own_scores, "write_score", write)
+    monkeypatch.setattr(written, "write_score", write)
     await node.becomes(lambda: node.score(20) == 1000)
     await node.becomes(lambda: node.order.problem is None)
 
@@ -462,9 +461,9 @@ async def test_what_can_not_be_restored_is_a_problem_and_tried_again(node, monke
 @pytest.mark.parametrize("what", ["processes", "cgroups"])
 async def test_pods_of_which_not_all_processes_can_be_read_keep_their_scores(node, monkeypatch, what):
     if what == "processes":
-        monkeypatch.setattr(oom_order, "MOST_PROCESSES", 2)
+        monkeypatch.setattr(order, "MOST_PROCESSES", 2)
     else:
-        monkeypatch.setattr(process_survey, "_MOST_CGROUPS", 1)
+        monkeypatch.setattr(pods, "_MOST_CGROUPS", 1)
         node.fake.add("/node/vital/deep")
     with_two(node, 20, 21)
     want_two(node)
@@ -487,7 +486,7 @@ async def test_scores_of_manifests_wait_for_the_order(node):
     with_two(node, 20)
     want_two(node)
     await node.becomes(lambda: node.score(20) == BEHIND)
-    scores = OomScores(
+    scores = ManifestScores(
         node.fake.tree,
         lambda: tuple(node.pods.values()),
         lambda: 512 * MIB,
@@ -495,7 +494,7 @@ async def test_scores_of_manifests_wait_for_the_order(node):
         is_ordered=node.order.is_ordered,
         proc=node.proc,
     )
-    await scores.look()
+    await scores.set_scores()
     assert node.score(20) == BEHIND
 
 
