@@ -18,9 +18,8 @@ from cattrs import BaseValidationError, ClassValidationError, Converter
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
-from reactor.config.refused import Refused, join
 from reactor.config.scalars import HOOKS
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, Refused, join
 from reactor.model.nearest import did_you_mean
 
 T = TypeVar("T")

@@ -1,18 +1,23 @@
-"""YAML and JSON text to plain values. A key given twice is an error, never a silent choice."""
+"""Files to plain values: YAML and JSON, drop-ins merged over the configuration, and who else could write one.
+
+A key given twice is an error, never a silent choice. Drop-ins (`*.conf`) are merged as the kubelet's are.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-from reactor.config.refused import join
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, join, shorten
 
 _ACCEPTED = "YAML 1.2 or JSON"
 # Arbitrary input makes the library raise more than its own errors.
@@ -26,6 +31,13 @@ _UNREADABLE = (
     KeyError,
     OverflowError,
 )
+
+EXTENSION: Final = ".conf"
+
+ONLY_OURS: Final = (
+    "a file and directory that belong to root or the daemon's user, and no other user may write"
+)
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _KeyGivenTwice(Exception):  # noqa: N818 - it reads as what it is
@@ -135,3 +147,136 @@ def _entries(tree: Any) -> Iterable[tuple[str | int, Any]]:
     if isinstance(tree, SequenceNode):
         return list(enumerate(tree.value))
     return list(enumerate(tree)) if isinstance(tree, list) else ()
+
+
+class Named(NamedTuple):
+    """A file's document, as plain values, and where it is from."""
+
+    name: str
+    document: Any
+
+
+class Layers:
+    """One document made of several, `names` are their files'; `located` says which one a problem is from."""
+
+    def __init__(self, main: Named, drop_ins: Iterable[Named]) -> None:
+        """Merge. Raises ConfigError where one is no mapping."""
+        drop_ins = tuple(drop_ins)
+        self.names = (main.name, *(one.name for one in drop_ins))
+        self._main = main.name
+        self._origins: dict[str, str] = {}
+        base = _mapping_of(main)
+        over: dict[Any, Any] = {}
+        for one in drop_ins:
+            over = self._merged(over, _mapping_of(one), one.name, "")
+        if "evictionHard" in over and base.get("evictionHard") is None:
+            over["mergeDefaultEvictionSettings"] = True
+        self.document = self._merged(base, over, None, "")
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem with the file that its value is from: the main one where no drop-in has it.
+
+        A mapping may be of several; a problem with it as a whole is the last one's.
+        """
+        at = f"{self.file_of(problem.path)}: {problem.path}"
+        return Problem(path=at, got=problem.got, accepted=problem.accepted)
+
+    def file_of(self, path: str) -> str:
+        """Return the name of the file that the value at a path is from, as `located` has it."""
+        found = [origin for origin in self._origins if _is_within(path, origin)]
+        found = found or [origin for origin in self._origins if _is_within(origin, path)]
+        return self._origins[found[-1]] if found else self._main
+
+    def origin(self, path: str) -> str | None:
+        """Return the name of the file that says what is at a path, or below it; None where no file does."""
+        is_given = any(_is_within(one, path) or _is_within(path, one) for one in _leaves(self.document, ""))
+        return self.file_of(path) if is_given else None
+
+    def _merged(self, target: Any, patch: Mapping[Any, Any], name: str | None, path: str) -> dict[Any, Any]:
+        """Return a mapping with another merged over it; `name` is the latter's file, None: noted already."""
+        result = dict(target) if isinstance(target, Mapping) else {}
+        for key, value in patch.items():
+            at = join(path, key)
+            if value is None:
+                result.pop(key, None)
+            elif isinstance(value, Mapping):
+                result[key] = self._merged(result.get(key), value, name, at)
+            else:
+                result[key] = value
+                if name is not None:
+                    self._origins[at] = name
+        return result
+
+
+def drop_in_paths(directory: Path) -> tuple[Path, ...]:
+    """Return the drop-ins in their order: by name, those of a subdirectory in its place. Raises OSError.
+
+    Links to files are followed, links to directories are not.
+    """
+    return tuple(_walked(directory))
+
+
+def _walked(directory: Path) -> Iterator[Path]:
+    with os.scandir(directory) as entries:
+        found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walked(Path(entry.path))
+        elif entry.name.endswith(EXTENSION):
+            yield Path(entry.path)
+
+
+def _mapping_of(named: Named) -> Mapping[Any, Any]:
+    if named.document is None:
+        return {}
+    if not isinstance(named.document, Mapping):
+        got = shorten(named.document)
+        raise ConfigError([Problem(path=named.name, got=got, accepted="a mapping")])
+    kind = named.document.get("kind")
+    if kind not in {None, "KubeletConfiguration"}:
+        accepted = "KubeletConfiguration, or no kind at all"
+        raise ConfigError([Problem(path=f"{named.name}: kind", got=repr(kind), accepted=accepted)])
+    return named.document
+
+
+def _leaves(document: Mapping[Any, Any], path: str) -> Iterator[str]:
+    """Yield the path of each value that is no mapping."""
+    for key, value in document.items():
+        at = join(path, key)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, at)
+        elif value is not None:
+            yield at
+
+
+def _is_within(path: str, above: str) -> bool:
+    return path == above or (path.startswith(above) and path[len(above)] in ".[")
+
+
+def exposed_because(path: Path, found: os.stat_result) -> str | None:
+    """Return how others than root and the running user could change the file, None where they can't.
+
+    `found` is the file's own status, from the descriptor that it was read through. The directory counts as
+    well, that of the name and that of the file where the name is a symbolic link. Raises OSError.
+    """
+    directories = dict.fromkeys((path.absolute().parent, Path(os.path.realpath(path)).parent))
+    problems = [_exposure(path, found), *(directory_exposure(one) for one in directories)]
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def directory_exposure(directory: Path) -> str | None:
+    """Return how others could change what a directory holds, None where they can't. Raises OSError."""
+    # No user writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return None
+    found = directory.stat()
+    # In a sticky directory (/tmp) only its owner can replace a file of another user's.
+    return _exposure(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
+
+
+def _exposure(path: Path, found: os.stat_result, *, may_write: bool = False) -> str | None:
+    if found.st_uid not in {0, os.geteuid()}:
+        return f"{path} belongs to uid {found.st_uid}"
+    if found.st_mode & _OTHERS_MAY_WRITE and not may_write:
+        return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others may write it"
+    return None

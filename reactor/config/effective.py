@@ -1,22 +1,52 @@
-"""Every key of a configuration with the value in force, in the form in which it is written."""
+"""What of a configuration is in force: every key with its value, as it is written, and what has no effect."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode, key_of
-from reactor.config.ineffective import SECTION
-from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.refused import join
+from reactor.config.kubelet import KubeletConfiguration, ignored_signals
 from reactor.config.scalars import Seconds
 from reactor.config.section import Interval, Section, Size, SoftReclaimTime
-from reactor.model.quantity import format_bytes
-from reactor.model.settings import Settings
+from reactor.errors import join
+from reactor.model.nearest import nearest
+from reactor.model.quantity import format_bytes, parse_quantity
+from reactor.model.rules import RuleAction
+from reactor.model.settings import KernelKill, MemoryAvailable, Settings, SystemdOomd
+from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Signal
 from reactor.model.thresholds import ThresholdValue
+
+SECTION: Final = "reactor"
+_READ: Final = tuple(key_of(field) for field in dataclasses.fields(KubeletConfiguration))
+_OF_SECTION: Final = frozenset(key_of(field) for field in dataclasses.fields(Section))
+# Upstream's keys that resemble one that is read here. Source: kubelet/config/v1beta1/types.go.
+_UPSTREAMS: Final = frozenset(
+    {
+        "cgroupDriver",
+        "cgroupsPerQOS",
+        "enforceNodeAllocatable",
+        "kubeReservedCgroup",
+        "kubeletCgroups",
+        "reservedMemory",
+        "reservedSystemCPUs",
+        "shutdownGracePeriodByPodPriority",
+        "staticPodURL",
+        "staticPodURLHeader",
+        "systemCgroups",
+        "systemReservedCgroup",
+    }
+)
+_RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_LEAST_BYTES: Final = 1 << 20  # of a threshold: the kernel's counters are no finer
+_NUMBER: Final = re.compile(r"[0-9.]+(?![0-9.eE])")
+_CONTAINERFS_RULE: Final = (
+    "ignored; containerfs has the thresholds of the filesystem that holds writable layers"
+)
 
 # Thresholds are told as what they come to.
 _THRESHOLDS: Final = frozenset(
@@ -28,6 +58,147 @@ _THRESHOLDS: Final = frozenset(
         "mergeDefaultEvictionSettings",
     }
 )
+
+
+def _nested() -> Iterator[tuple[str, str]]:
+    """Yield each key of a part of the section, with its path in the section."""
+    for field in dataclasses.fields(Section):
+        part: Any = field.default_factory
+        if dataclasses.is_dataclass(part):
+            yield from ((key_of(one), f"{key_of(field)}.{key_of(one)}") for one in dataclasses.fields(part))
+
+
+_NESTED: Final = dict(_nested())
+
+
+class Ineffective(NamedTuple):
+    """Where something has no effect, and why."""
+
+    path: str
+    why: str
+
+
+def misplaced(key: str) -> str:
+    """Return where an unknown key of the section belongs, as an addition to a message; "" for nowhere."""
+    if key in _READ:
+        return f" (it belongs beside {SECTION}, not below it)"
+    return f" (did you mean {SECTION}.{_NESTED[key]}?)" if key in _NESTED else ""
+
+
+def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
+    """Yield what has no effect in a document, which is right in form and gave these settings."""
+    yield from _not_read(raw)
+    yield from _without_counterpart(raw, settings)
+    yield from _reserved(raw)
+    yield from _tiny(raw)
+    if not settings.eviction.thresholds:
+        evicted = (
+            "pods are evicted by rules alone" if _has_evicting_rules(settings) else "no pod can be evicted"
+        )
+        yield Ineffective("evictionHard", f"there is no threshold, hard or soft: {evicted}")
+    yield from _commands(settings)
+    yield from _kernel_kill(settings)
+    yield from _soft_reclaim(settings)
+    if settings.kubernetes is not None and settings.pod_lists.process_victims:
+        yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
+
+
+def _has_evicting_rules(settings: Settings) -> bool:
+    evicting = {RuleAction.EVICT, RuleAction.EVICT_WORST}
+    return settings.systemd_oomd is SystemdOomd.REPLACE or any(
+        rule.action in evicting for rule in settings.rules
+    )
+
+
+def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    for key in raw:
+        if key in _READ or key in _UPSTREAMS or key in {SECTION, "apiVersion", "kind"}:
+            continue
+        meant = nearest(key, (*_READ, SECTION))
+        if key in _OF_SECTION:
+            yield Ineffective(join("", key), f"ignored: it belongs below {SECTION}")
+        elif meant is not None:
+            yield Ineffective(join("", key), f"ignored: an unknown key (did you mean {meant}?)")
+
+
+def _without_counterpart(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
+    def given(key: str) -> Mapping[Any, Any]:
+        return {name: value for name, value in (raw.get(key) or {}).items() if value is not None}
+
+    soft, graces, reclaims = map(given, ("evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"))
+    for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
+        for signal in ignored_signals(given(key)):
+            yield Ineffective(join(key, signal), _CONTAINERFS_RULE)
+    for signal in graces:
+        if signal not in soft:
+            yield Ineffective(
+                join("evictionSoftGracePeriod", signal), f"no effect: evictionSoft has no {signal}"
+            )
+    watched = {threshold.signal for threshold in settings.eviction.thresholds}
+    for signal in reclaims:
+        if signal not in watched and not ignored_signals({Signal(signal): None}):
+            yield Ineffective(
+                join("evictionMinimumReclaim", signal), f"no effect: there is no threshold for {signal}"
+            )
+
+
+def _reserved(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    for key in ("kubeReserved", "systemReserved"):
+        for name in raw.get(key) or {}:
+            meant = nearest(name, _RESERVABLE)
+            if name not in _RESERVABLE and meant is not None:
+                yield Ineffective(join(key, name), f"ignored: an unknown resource (did you mean {meant}?)")
+
+
+def _tiny(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    """Yield the amounts of bytes that are so small that a unit is missing."""
+    for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
+        for signal, value in (raw.get(key) or {}).items():
+            why = _tiny_because(value) if RESOURCE[Signal(signal)] in IN_BYTES else None
+            if why is not None:
+                yield Ineffective(join(key, signal), why)
+
+
+def _tiny_because(value: object) -> str | None:
+    try:
+        amount = parse_quantity(str(value)).amount
+    except ValueError:
+        return None
+    written = _NUMBER.match(str(value))
+    if written is None or not 0 < amount < _LEAST_BYTES:
+        return None
+    if amount < 1:
+        meant = f"{float(amount * 100):g}%" if written[0] == str(value) else f"{written[0]}Mi"
+        return f"that is less than a byte; {meant}?"
+    return f"that is {int(amount)} bytes; {written[0]}Mi?"
+
+
+def _commands(settings: Settings) -> Iterator[Ineffective]:
+    of_disks = [one for one in settings.eviction.thresholds if "fs." in one.signal]
+    if settings.reclaim.commands and not of_disks:
+        yield Ineffective("reactor.reclaim", "no effect: no threshold is for a filesystem")
+
+
+def _kernel_kill(settings: Settings) -> Iterator[Ineffective]:
+    """Yield why the kernel could never kill, though it is asked to."""
+    is_hard = any(
+        threshold.is_hard and threshold.signal in MEMORY_SIGNALS for threshold in settings.eviction.thresholds
+    )
+    if settings.kernel_kill is KernelKill.OFF:
+        return
+    if not is_hard:
+        yield Ineffective("reactor.kernelKill", "has no effect: there is no hard memory threshold")
+    if settings.memory_available is not MemoryAvailable.WORKING_SET:
+        yield Ineffective("reactor.kernelKill", "has no effect with memoryAvailable: memAvailable")
+    if settings.eviction.ranks_swap:
+        yield Ineffective("reactor.kernelKill", "has no effect with ranking: memory+swap")
+
+
+def _soft_reclaim(settings: Settings) -> Iterator[Ineffective]:
+    thresholds = settings.eviction.thresholds
+    is_soft = any(not one.is_hard and one.signal in MEMORY_SIGNALS for one in thresholds)
+    if settings.eviction.soft_reclaim_seconds > 0 and not is_soft:
+        yield Ineffective("reactor.reclaimBeforeSoft", "has no effect: there is no soft memory threshold")
 
 
 class Effective(NamedTuple):

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reactor.config.decode import CONVERTER, decode
-from reactor.config.lenient import decode_leniently, register_preparation
-from reactor.config.reduced import register_reduction
+from reactor.config.lenient import decode_leniently, register_preparation, register_reduction
 from reactor.config.scalars import GracePeriod, Priority
 from reactor.model.pods import (
     DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS,

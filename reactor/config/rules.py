@@ -9,9 +9,9 @@ from typing import Any, Final, NewType
 
 from reactor.config import duration
 from reactor.config.decode import CONVERTER, check_document, register_scalar, strict
-from reactor.config.eviction import threshold_value
-from reactor.config.refused import Refused
+from reactor.config.kubelet import threshold_value
 from reactor.config.scalars import Seconds, as_quantity, enumeration
+from reactor.errors import Refused
 from reactor.model.rules import (
     Condition,
     Measure,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, NewType
 
 from reactor.config import duration
-from reactor.config.refused import Refused
+from reactor.errors import Refused
 from reactor.model import quantity
 from reactor.model.nearest import did_you_mean
 from reactor.model.pods import QosClass

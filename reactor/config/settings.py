@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from reactor.config.decode import UNKNOWN_KEY, decode
-from reactor.config.documents import load_document
-from reactor.config.drop_ins import Layers, Named, drop_in_paths
-from reactor.config.exposure import ONLY_OURS, directory_exposure, exposed_because
-from reactor.config.ineffective import SECTION, ineffective, misplaced
+from reactor.config.documents import (
+    ONLY_OURS,
+    Layers,
+    Named,
+    directory_exposure,
+    drop_in_paths,
+    exposed_because,
+    load_document,
+)
+from reactor.config.effective import SECTION, ineffective, misplaced
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.refused import join, shorten
 from reactor.config.section import Kubernetes, Section
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, join, shorten
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
 from reactor.model.pod_parents import PodParent

@@ -17,9 +17,7 @@ from typing import Any, Final, NamedTuple
 import trio
 from jeepney.bus import find_system_bus
 
-from reactor.config.documents import load_documents
-from reactor.config.drop_ins import Layers
-from reactor.config.refused import join
+from reactor.config.documents import Layers, load_documents
 from reactor.config.settings import KEY_OF_EVENT, load_configuration
 from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.doctor.thresholds import (
@@ -28,7 +26,7 @@ from reactor.doctor.thresholds import (
     without_holders,
     without_swap_on_this_machine,
 )
-from reactor.errors import ConfigError, ReactorError
+from reactor.errors import ConfigError, ReactorError, join
 from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.config.decode import key_of
-from reactor.config.documents import load_document
-from reactor.config.drop_ins import Layers, Named
+from reactor.config.documents import Layers, Named, load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.settings import KUBEPODS, settings_from_text
 from reactor.doctor.findings import ESSENTIAL_EXAMPLES, daemon_cgroup, findings

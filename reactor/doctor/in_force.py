@@ -9,14 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.config.drop_ins import Layers
-from reactor.config.effective import effective
-from reactor.config.ineffective import SECTION
-from reactor.config.refused import join
+from reactor.config.documents import Layers
+from reactor.config.effective import SECTION, effective
 from reactor.config.settings import layers_of, load_settings
 from reactor.doctor.findings import Guarded, daemon_cgroup, findings, guarded
 from reactor.doctor.thresholds import observed_on_this_machine
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, join
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.amounts import amount_text, duration_text

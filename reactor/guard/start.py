@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from reactor.config.documents import load_document
-from reactor.config.drop_ins import drop_in_paths
+from reactor.config.documents import drop_in_paths, load_document
 from reactor.config.settings import Configuration, load_configuration, read_text, settings_from_text
 from reactor.errors import ConfigError
 from reactor.model.settings import Settings

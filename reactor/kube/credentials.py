@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 import trio
 
 from reactor.config.decode import decode
-from reactor.config.documents import load_document
-from reactor.config.exposure import ONLY_OURS, exposed_because
+from reactor.config.documents import ONLY_OURS, exposed_because, load_document
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError, Problem
 from reactor.kube.errors import UnauthorizedError

@@ -3,7 +3,7 @@
 On a Kubernetes node the kubelet is asked for its Summary API and pods; a plain node is observed as the daemon
 observes it (plain_node.py).
 
-The file has the fields of pods and statistics that decoding reads (config/reduced.py), and nothing else: no
+The file has the fields of pods and statistics that decoding reads (config/lenient.py), and nothing else: no
 environment, no image, no label of a pod.
 """
 
@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, Final
 import trio
 
 from reactor.config.documents import load_document
+from reactor.config.lenient import reduced
 from reactor.config.pod import SOURCE_ANNOTATION, PodDocument
-from reactor.config.reduced import reduced
 from reactor.config.settings import Configuration, load_configuration
 from reactor.errors import ConfigError, Problem, first_failure
 from reactor.kernel.cgroup import CgroupTree

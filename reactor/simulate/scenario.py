@@ -15,10 +15,9 @@ from reactor.config.decode import CONVERTER, check_document, decode, register_sc
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
-from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Instant, Seconds, enumeration
 from reactor.config.section import WrittenRule
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, Refused
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Image, Pod
 from reactor.model.rules import Measure, MemoryEvent, Metric, PressureResource, Rule

@@ -12,11 +12,9 @@ from typing import Final
 
 from reactor.config.duration import ACCEPTED as ACCEPTED_DURATION
 from reactor.config.duration import parse_duration
-from reactor.config.eviction import hard_values, threshold_value
-from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.refused import Refused
+from reactor.config.kubelet import KubeletConfiguration, hard_values, threshold_value
 from reactor.config.scalars import Seconds, as_quantity
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, Refused
 from reactor.model.rules import Condition, Measure, Rule
 from reactor.model.signals import RESOURCE, Signal
 from reactor.model.thresholds import ThresholdValue

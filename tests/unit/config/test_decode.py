@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from reactor.config.decode import decode, strict
-from reactor.config.refused import join, shorten
 from reactor.config.scalars import Count, Instant, Percent, Seconds, Timestamp
-from reactor.errors import ConfigError
+from reactor.errors import ConfigError, join, shorten
 from reactor.model.signals import Layout
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import main
-from reactor.config.documents import load_document
-from reactor.config.drop_ins import Layers, Named
+from reactor.config.documents import Layers, Named, load_document
 from reactor.config.settings import settings_from_text
 from reactor.doctor.findings import GuardedPod, findings, nobody_because
 from reactor.kernel.cgroup import CgroupVersion

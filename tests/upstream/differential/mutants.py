@@ -111,7 +111,7 @@ MUTANTS: Final = (
         "config/pod.py", "starting = _maximum(starting, together)", "starting = _sum((starting, together))"
     ),
     Mutant("config/pod.py", "return {**self.limits, **self.requests}", "return {**self.requests}"),
-    Mutant("config/eviction.py", "(*own, *allocatable, *containerfs)", "(*own, *containerfs)"),
+    Mutant("config/kubelet.py", "(*own, *allocatable, *containerfs)", "(*own, *containerfs)"),
     Mutant("model/quantity.py", "return -((-self.amount", "return ((self.amount"),
     Mutant("simulate/replay.py", "now_seconds - last <= _NOTIFIER", "now_seconds - last < _NOTIFIER"),
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.config.duration import parse_duration
-from reactor.config.eviction import minimum_reclaim, threshold_value
-from reactor.config.refused import Refused
+from reactor.config.kubelet import minimum_reclaim, threshold_value
+from reactor.errors import Refused
 from reactor.model.quantity import parse_quantity
 from tests.upstream.differential.compare import Difference
 from tests.upstream.differential.oracle import EVICTION, ask
