@@ -32,7 +32,7 @@ class Observed:
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Take over what was just seen of the signals asked for; one that is absent is unknown now."""
         for signal in asked:
-            if now_seconds < self._changed_seconds.get(signal, now_seconds):
+            if signal in self._changed_seconds and now_seconds < self._changed_seconds[signal]:
                 continue
             observation = seen.get(signal)
             if observation is None:

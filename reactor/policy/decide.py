@@ -197,7 +197,6 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     evicting = _evicting(state, pods, snapshot)
-    is_hopeless = bool(fresh) and _is_hopeless(state, pods)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -210,9 +209,9 @@ def _act(
         given_up = (
             hopeless(state, threshold, seen, pods, snapshot.pods, decision.at_seconds) if evicting else ()
         )
-        reason = None
-        if not is_hopeless:
-            reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds, given_up)
+        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds, given_up)
+        if reason is not None and _is_hopeless(state, pods):
+            reason = None
         reason = reason or reclaim_awaited(state, threshold, seen, decision.at_seconds)
         if reason is None:
             soft = soft_reclaim_wanted(settings, state, threshold, seen, decision.at_seconds)

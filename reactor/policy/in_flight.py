@@ -179,8 +179,10 @@ def _credits(victims: Iterable[OomVictim]) -> dict[str, int]:
 
 def _swap_awaited(state: PolicyState, threshold: Threshold) -> str | None:
     """Return whose swap is waited for: that of processes which were killed here alone of their pod."""
+    if RESOURCE[threshold.signal] is not Resource.SWAP:
+        return None
     victims = [victim for victim in state.oom_victims if victim.pod_key is not None]
-    if RESOURCE[threshold.signal] is not Resource.SWAP or not victims:
+    if not victims:
         return None
     names = ", ".join(map(_whose, victims))
     return f"in flight: how much swap the end of {names} frees is not known yet"

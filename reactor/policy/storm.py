@@ -158,7 +158,9 @@ def with_slowdowns(
     if not met and not state.slowdowns:
         return state, ()
     before = {_kind(one): one for one in memory_slowdowns(state)}
-    slowdowns = {kind: one for kind, one in before.items() if now_seconds < one.until_seconds}
+    found: dict[tuple[Signal, bool], Slowdown | None] = {
+        kind: one for kind, one in before.items() if now_seconds < one.until_seconds
+    }
     kills = state.hard_memory_kills
     if met and kills and (snapshot.pods or not pods):
         kills = _with_what_is_left(kills, snapshot.pods, pods)
@@ -167,9 +169,9 @@ def with_slowdowns(
         seen = snapshot.signals[threshold.signal]
         node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
         in_vain = (threshold.signal, False)
-        slowdown, kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
-        found = {in_vain: slowdown, (threshold.signal, True): _rate(settings, kills, node, now_seconds)}
-        slowdowns = {kind: one for kind, one in {**slowdowns, **found}.items() if one is not None}
+        found[in_vain], kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
+        found[threshold.signal, True] = _rate(settings, kills, node, now_seconds)
+    slowdowns = {kind: one for kind, one in found.items() if one is not None}
     if kills is state.hard_memory_kills and slowdowns == before:
         return state, ()
     unhelpful = tuple(
@@ -475,7 +477,8 @@ def _is_explained(node: _Node) -> bool | None:
 
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
-    enough_bytes = node.wanted_bytes - node.seen.available - node.wanted_bytes // _CLEARLY_SHARE
+    wanted_bytes = node.wanted_bytes
+    enough_bytes = wanted_bytes - node.seen.available - wanted_bytes // _CLEARLY_SHARE
     if enough_bytes <= 0:
         return True
     held_bytes = 0
@@ -527,8 +530,10 @@ def _rate(
     settings: EvictionSettings, kills: Sequence[HardMemoryKill], node: _Node, now_seconds: float
 ) -> Slowdown | None:
     most = settings.hard_memory_evictions_per_minute
+    if most is None:
+        return None
     recent = [kill.at_seconds for kill in kills if now_seconds - kill.at_seconds < _RATE_WINDOW_SECONDS]
-    if most is None or len(recent) < most:
+    if len(recent) < most:
         return None
     return Slowdown(
         signal=node.threshold.signal,
