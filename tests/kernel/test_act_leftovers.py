@@ -1,4 +1,4 @@
-"""A guard that is killed amid a kill leaves a frozen pod that can't fork; once it is restored, it dies."""
+"""A guard that ends amid a kill leaves a frozen pod that can't fork; once it is restored, it dies."""
 
 from __future__ import annotations
 
@@ -14,25 +14,45 @@ from pathlib import Path
 import pytest
 
 from reactor.act.freezer import frozen, without_forks
-from reactor.act.leftovers import restore
 from reactor.kernel.cgroup_files import CgroupVersion
 from tests.support.yard import Yard
 
+RESTORE = """
+from reactor.act.leftovers import restore
+from reactor.kernel.cgroup import CgroupTree
+print(*restore(CgroupTree.discover()), sep="\\n")
+"""
+# Mounts one directory after the other in the place of another, and runs the command.
+ELSEWHERE = 'while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit; shift 2; done; shift; exec "$@"'
 
-def by_the_next_guard(yard: Yard, _: Path) -> list[str]:
-    return restore(yard.tree)
+
+def by_the_next_guard(_: Path) -> list[str]:
+    return [sys.executable, "-c", RESTORE]
 
 
-def by_the_command(_: Yard, directory: Path) -> list[str]:
+def by_the_command(directory: Path) -> list[str]:
     config = directory / "reactor.json"
     config.write_text(json.dumps({"reactor": {"stateFile": str(directory / "state.json")}}))
-    command = [sys.executable, "-m", "reactor", "clean", "--config", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [sys.executable, "-m", "reactor", "clean", "--config", str(config)]
+
+
+def where_nothing_but_the_yard_is(yard: Yard, command: list[str]) -> list[str]:
+    """Return the lines of a command for which no process outside exists, and no cgroup but the yard's.
+
+    So it restores nothing of others, and takes the guard for ended, which lives for all others: whatever
+    daemons start on the machine meanwhile, they leave its pod to it.
+    """
+    tree = yard.tree
+    roots = dict.fromkeys(filter(None, (tree.memory_root, tree.pids_root, tree.cpu_root, tree.freezer_root)))
+    mounts = [str(path) for root in roots for path in (root / yard.parent[1:], root)]
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
+    inside = [*namespaces, "/bin/sh", "-c", ELSEWHERE, "sh", *mounts, "--", *command]
+    return subprocess.run(inside, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("restored", [by_the_next_guard, by_the_command])
-def test_a_pod_that_a_killed_guard_has_left_frozen_dies_once_it_is_restored(
-    yard: Yard, tmp_path: Path, restored: Callable[[Yard, Path], list[str]]
+def test_a_pod_that_an_ended_guard_has_left_frozen_dies_once_it_is_restored(
+    yard: Yard, tmp_path: Path, restored: Callable[[Path], list[str]]
 ) -> None:
     tree, pod = yard.tree, yard.pod()
     if tree.version is CgroupVersion.V2 or tree.freezer_root is None or tree.pids_root is None:
@@ -46,14 +66,18 @@ def test_a_pod_that_a_killed_guard_has_left_frozen_dies_once_it_is_restored(
             stack.enter_context(without_forks(tree.open(pod.cgroup or "", "pids"), print))
             stack.enter_context(frozen(tree.open(pod.cgroup or "", "freezer"), tree.version, print))
             os.kill(child.pid, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(guard, 0)
-    assert "0" == limit.read_text().strip()
-    state = tree.path(pod.cgroup or "", "freezer") / "freezer.state"
-    assert "THAWED" != state.read_text().strip()
+            os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        os.waitpid(guard, os.WUNTRACED)
+        assert "0" == limit.read_text().strip()
+        state = tree.path(pod.cgroup or "", "freezer") / "freezer.state"
+        assert "THAWED" != state.read_text().strip()
 
-    lines = restored(yard, tmp_path)
+        lines = where_nothing_but_the_yard_is(yard, restored(tmp_path))
 
-    assert -signal.SIGKILL == child.wait(60)
-    assert ["400", "THAWED"] == [limit.read_text().strip(), state.read_text().strip()]
-    assert 2 == sum(line.startswith(f"{pod.cgroup}/") for line in lines)
+        assert -signal.SIGKILL == child.wait(60)
+        assert ["400", "THAWED"] == [limit.read_text().strip(), state.read_text().strip()]
+        assert 2 == sum(line.startswith("/pod/") for line in lines)
+    finally:
+        os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
