@@ -1,25 +1,40 @@
 """What is known of all units, kept in a file that the guard reads.
 
-What PID 1 said last stays while it does not answer, at a `systemctl daemon-reexec` for example; then it says
-all of it again.
+PID 1 answers one unit alone, systemd-oomd.service, with all units that say `kill`, and then with each change.
+What it said last stays while it does not answer, at a `systemctl daemon-reexec` for example; then it says all
+of it again.
+
+Each user's service manager connects to the socket of systemd-oomd, and reports the user's own units. Any
+local user may connect: of each user few connections, small messages at a pace. A user without a slice is
+refused: by user namespaces one user can have 65,536 ids. What a user says counts for cgroups below that
+user's slice alone, and as long as the connection lasts.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from reactor.backoff import Backoff
+from reactor.backoff import Backoff, Pace
+from reactor.errors import ReactorError
 from reactor.link.managed_oom import PATH, sorted_units, write_report
-from reactor.managed_oom.reports import USER_SLICES, Reports
-from reactor.managed_oom.subscription import ADDRESSES, subscribe
-from reactor.managed_oom.units import Changes, Units
-from reactor.managed_oom.varlink import VarlinkError
+from reactor.managed_oom.messages import (
+    METHOD_NOT_FOUND,
+    PERMISSION_DENIED,
+    Changes,
+    Messages,
+    Units,
+    VarlinkError,
+    changes_in,
+)
 from reactor.model.managed_oom import ManagedOomReport
 
 _LOG: Final = logging.getLogger("reactor.managed_oom")
@@ -29,6 +44,32 @@ _TOUCH_SECONDS: Final = 15.0
 _MOST_OF_SYSTEM: Final = 8_192
 _MOST_OF_A_USER: Final = 128
 _NOT_YET: Final = "systemd has not answered yet"
+# PID 1's socket: that of today, and that of systemd 252.
+ADDRESSES: Final = ("/run/systemd/io.systemd.ManagedOOM", "/run/systemd/io.system.ManagedOOM")
+_SUBSCRIBE: Final = "io.systemd.ManagedOOM.SubscribeManagedOOMCGroups"
+_TAKEN: Final = "io.systemd.ManagedOOM.SubscriptionTaken"
+_MOST_SYSTEM_BYTES: Final = 8 << 20
+_ANSWER_SECONDS: Final = 10.0
+_WHY: Final = {
+    _TAKEN: (
+        "another process of systemd-oomd.service listens to systemd: is systemd-oomd itself still running? "
+        "systemctl restart systemd-oomd.service"
+    ),
+    PERMISSION_DENIED: (
+        "systemd answers systemd-oomd.service alone: this process has to be run as that unit, see "
+        '"Instead of systemd-oomd" in pressure.md'
+    ),
+}
+# systemd has a slice there for each user who is logged in, or lingers; on v2, without which no unit counts.
+USER_SLICES: Final = Path("/sys/fs/cgroup/user.slice")
+_REPORT: Final = "io.systemd.oom.ReportManagedOOMCGroups"
+_MOST_CONNECTIONS: Final = 256
+_MOST_CONNECTIONS_OF_A_USER: Final = 4
+_MOST_USER_BYTES: Final = 64 << 10
+_MESSAGE_SECONDS: Final = 10.0
+_MESSAGES_AT_ONCE: Final = 32
+_MESSAGES_PER_SECOND: Final = 4.0
+_CREDENTIALS: Final = struct.Struct("=iII")
 
 
 class Relay:
@@ -69,14 +110,14 @@ class Relay:
                 try:
                     await subscribe(self._all, self._some, addresses=self._addresses)
                 except VarlinkError as error:
-                    self._say(str(error))
+                    self._show_problem(str(error))
                 await self._backoff.pause()
 
     def _all(self, changes: Changes) -> None:
         self._of_system, self._left_out = {}, 0
         self._some(changes)
         self._backoff.reset()
-        self._say("")
+        self._show_problem("")
         _LOG.info("systemd: %d settings of units say kill", len(self._of_system))
 
     def _some(self, changes: Changes) -> None:
@@ -97,7 +138,7 @@ class Relay:
         if not of_user:
             self._of_users.pop(uid, None)
 
-    def _say(self, problem: str) -> None:
+    def _show_problem(self, problem: str) -> None:
         if problem == self._problem:
             return
         self._problem = problem
@@ -146,3 +187,124 @@ def _take(units: Units, changes: Changes, most: int) -> int:
         else:
             left_out += 1
     return left_out
+
+
+async def subscribe(
+    on_all: Callable[[Changes], object],
+    on_changes: Callable[[Changes], object],
+    *,
+    addresses: Sequence[str] = ADDRESSES,
+) -> None:
+    """Report all units first, and then changes, until the connection is lost. Raises VarlinkError.
+
+    The first of the addresses at which there is a socket is PID 1's.
+    """
+    address = _present(addresses)
+    try:
+        stream = await trio.open_unix_socket(address)
+    except OSError as error:
+        raise VarlinkError(f"{address}: {error.strerror or error}") from error
+    async with stream:
+        messages = Messages(stream, most_bytes=_MOST_SYSTEM_BYTES, message_seconds=_ANSWER_SECONDS)
+        await messages.send({"method": _SUBSCRIBE, "parameters": {}, "more": True})
+        with trio.move_on_after(_ANSWER_SECONDS) as patience:
+            on_all(await _next(messages, address))
+        if patience.cancelled_caught:
+            raise VarlinkError(f"{address}: no answer in {_ANSWER_SECONDS:g} s")
+        while True:
+            on_changes(await _next(messages, address))
+
+
+def _present(addresses: Sequence[str]) -> str:
+    return next((one for one in addresses if os.path.exists(one)), addresses[0])
+
+
+async def _next(messages: Messages, address: str) -> Changes:
+    """Return what the next message says. Raises VarlinkError."""
+    try:
+        return _changes(await messages.receive())
+    except VarlinkError as error:
+        raise VarlinkError(f"{address}: {error}") from error
+
+
+def _changes(message: Mapping[str, Any] | None) -> Changes:
+    if message is None:
+        raise VarlinkError("systemd has closed the connection")
+    if message.get("error") is not None:
+        raise VarlinkError(_why(message["error"]))
+    return changes_in(message.get("parameters"), None)
+
+
+def _why(error: Any) -> str:
+    known = _WHY.get(error) if isinstance(error, str) else None
+    return known or f"systemd refuses: {error!r:.80}"
+
+
+class Reports:
+    """Serves until cancelled.
+
+    `on_changes` is called with a connection and its user, `on_closed` once it is closed. `refused` counts
+    connections that were too many, of no user with a slice, or sent what is no report.
+    """
+
+    def __init__(
+        self,
+        on_changes: Callable[[object, int, Changes], object],
+        on_closed: Callable[[object, int], object],
+        *,
+        user_slices: Path = USER_SLICES,
+    ) -> None:
+        self.refused = 0
+        self._user_slices = user_slices
+        self._on_changes = on_changes
+        self._on_closed = on_closed
+        self._by_user: Counter[int] = Counter()
+
+    async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Serve all that connect."""
+        await trio.serve_listeners(self._serve_one, list(listeners))
+
+    async def _serve_one(self, stream: trio.SocketStream) -> None:
+        """Serve one connection; nothing of it ends the others."""
+        uid = _uid(stream.socket)
+        if not self._has_room(uid) or not (self._user_slices / f"user-{uid}.slice").is_dir():
+            self.refused += 1
+            await stream.aclose()
+            return
+        connection = object()
+        self._by_user[uid] += 1
+        try:
+            async with stream:
+                await self._receive(stream, connection, uid)
+        except (ReactorError, OSError):
+            self.refused += 1
+        finally:
+            self._by_user[uid] -= 1
+            if not self._by_user[uid]:
+                del self._by_user[uid]
+            self._on_closed(connection, uid)
+
+    def _has_room(self, uid: int) -> bool:
+        """Return whether one more connection of a user is not too many."""
+        return self._by_user[uid] < _MOST_CONNECTIONS_OF_A_USER and self._by_user.total() < _MOST_CONNECTIONS
+
+    async def _receive(self, stream: trio.SocketStream, connection: object, uid: int) -> None:
+        messages = Messages(stream, most_bytes=_MOST_USER_BYTES, message_seconds=_MESSAGE_SECONDS)
+        pace = Pace(burst=_MESSAGES_AT_ONCE, per_second=_MESSAGES_PER_SECOND)
+        while (message := await messages.receive()) is not None:
+            await pace.turn()
+            answer: dict[str, Any] = {"parameters": {}}
+            if message.get("method") == _REPORT:
+                self._on_changes(connection, uid, changes_in(message.get("parameters"), uid))
+            else:
+                method = f"{message.get('method')!s:.200}"
+                answer = {"error": METHOD_NOT_FOUND, "parameters": {"method": method}}
+            if message.get("oneway") is not True:
+                await messages.send(answer)
+
+
+def _uid(connection: trio.socket.SocketType) -> int:
+    """Return the user of the process at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    found: int = _CREDENTIALS.unpack(raw)[1]
+    return found

@@ -16,7 +16,7 @@ import pytest
 
 from reactor.children import child_environment
 from reactor.link.managed_oom import PATH
-from reactor.managed_oom.reports import USER_SLICES
+from reactor.managed_oom.relay import USER_SLICES
 from tests.support.waiting import PATIENCE
 
 # LISTEN_PID is the process's own number, which only it has before it becomes the program.

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from reactor.link.managed_oom import read_report_at_once
-from reactor.managed_oom import reports, subscription
+from reactor.managed_oom import relay as relaying
 from reactor.managed_oom.relay import Relay
 from reactor.model.managed_oom import ManagedOomReport
 from tests.support.waiting import until
@@ -195,7 +195,7 @@ async def test_a_refusal_says_what_is_to_be_done(tmp_path: Path, error: str, exp
         (b"[" * 100_000 + b"\0", "accepted:"),
         (b"\xff\xfe\0", "accepted: JSON"),
         (b"[" + b"0," * 300_000 + b"0]\0", "values"),
-        (b"x" * (subscription._MOST_BYTES + 2), "more than"),
+        (b"x" * (relaying._MOST_SYSTEM_BYTES + 2), "more than"),
     ],
     ids=range(10),
 )
@@ -209,7 +209,7 @@ async def test_an_answer_that_is_none_is_a_problem_and_ends_nothing(
 
 
 async def test_an_endless_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(relaying, "_ANSWER_SECONDS", 0.05)
     async with running(tmp_path, answer=b'{"parameters"') as relay:
         await relay.until(lambda one: "in 0.05 s" in one.problem, "the problem is told")
         await until(lambda: len(relay.systemd.calls) > 2, "it is tried again")
@@ -283,7 +283,7 @@ async def test_a_call_is_answered_and_an_unknown_one_refused(tmp_path: Path) -> 
 async def test_who_sends_no_report_is_disconnected_and_the_others_are_heard(
     tmp_path: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "_MESSAGE_SECONDS", 0.2)
+    monkeypatch.setattr(relaying, "_MESSAGE_SECONDS", 0.2)
     async with running(tmp_path, element("/a.slice")) as relay, await relay.user() as good:
         async with await relay.user() as bad:
             await bad.send_all(raw)
