@@ -1,4 +1,8 @@
-"""The kill path, tried once against a child of our own."""
+"""The kill path, tried once against a child of our own.
+
+A refused kill (a seccomp filter, a missing capability) must be noticed at the start, not when memory runs
+out.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +13,26 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.model.pods import Pod
-
-if TYPE_CHECKING:
-    from reactor.act.kill import KillPath
 
 _DEADLINE_MS: Final = 2_000
 _REMOVAL_TRIES: Final = 50
 
 
 def exercise(
-    tree: CgroupTree, pod_parents: Sequence[str], kill_path: Callable[[CgroupTree, Sequence[str]], KillPath]
+    tree: CgroupTree, pod_parents: Sequence[str], kill: Callable[[str, Pod], Sequence[str]]
 ) -> str | None:
-    """Return None where the path ended the child, else one line that says what went wrong.
+    """Return None if `kill`, given a parent of pods and a pod in it, killed the child, else what went wrong.
 
-    The child lives in a cgroup beside the first pod parent (further up while that doesn't exist yet), so
-    that it is not taken for a pod, and in the hierarchies in which pods of that parent may be mirrored.
+    The child lives in a cgroup beside the first of `pod_parents`, without patterns (further up while that
+    doesn't exist yet), so that it is not taken for a pod, and in the hierarchies in which pods of that parent
+    may be mirrored. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
     """
     made: list[Path] = []
     try:
@@ -42,7 +45,7 @@ def exercise(
             for directory in dict.fromkeys(tree.path(cgroup, controller) for controller in roots):
                 directory.mkdir()
                 made.append(directory)
-        return _kill_child(kill_path(tree, (parent,)), f"{parent}/child", made)
+        return _kill_child(partial(kill, parent), f"{parent}/child", made)
     except (OSError, ReactorError) as error:
         return f"kill path: {error}"
     finally:
@@ -55,7 +58,7 @@ def _mirrors(tree: CgroupTree, cgroup: str) -> list[Controller]:
     return [controller for controller in everywhere if tree.exists(cgroup, controller)]
 
 
-def _kill_child(kill_path: KillPath, cgroup: str, directories: Sequence[Path]) -> str | None:
+def _kill_child(kill: Callable[[Pod], Sequence[str]], cgroup: str, directories: Sequence[Path]) -> str | None:
     # A new program rather than a fork: our own locked memory and threads stay out of it.
     command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
     child = os.posix_spawn(sys.executable, command, os.environ, setsigmask=[])
@@ -63,12 +66,11 @@ def _kill_child(kill_path: KillPath, cgroup: str, directories: Sequence[Path]) -
     try:
         for directory in directories[len(directories) // 2 :]:
             (directory / "cgroup.procs").write_text(str(child))
-        report = kill_path.kill_now(Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup))
+        problems = "; ".join(kill(Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup)))
         if not _exited(child_fd):
-            return f"kill path: a test process survived SIGKILL; {'; '.join(report.problems) or 'no errors'}"
-        return f"kill path: {'; '.join(report.problems)}" if report.problems else None
+            return f"kill path: a test process survived SIGKILL; {problems or 'no errors'}"
+        return f"kill path: {problems}" if problems else None
     finally:
-        kill_path.close()
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(child_fd, signal.SIGKILL)
         if _exited(child_fd):

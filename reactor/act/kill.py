@@ -33,7 +33,7 @@ from reactor.act.freezer import frozen, frozen_by_ancestor, thawing, without_for
 from reactor.act.leftovers import CPU, restore_in
 from reactor.act.one_process import OneProcess
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
-from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
+from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, KillReport, ReapReport, wait_empty
 from reactor.act.release import MemoryRelease, boost_cpu
 from reactor.act.target import Target
 from reactor.act.untouchable import Untouchable
@@ -52,25 +52,6 @@ _AGAIN_SECONDS: Final = 0.05
 _AT_ONCE: Final = 256
 _PIECE: Final = 64
 _LOOSE_ROUNDS: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillReport:
-    """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
-
-    `processes` counts those signalled; through v2's cgroup.kill those that were prepared or still listed
-    right afterwards, which may be fewer. `is_gone`: there was no process to kill, because the cgroup is gone
-    or its path is another cgroup's. `is_empty`: the cgroup exists and had no process, or none yet. `problems`
-    has a line for each refusal that did not stop the kill.
-    """
-
-    cgroup: str
-    started_ns: int
-    killed_ns: int
-    processes: int
-    is_gone: bool = False
-    is_empty: bool = False
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +199,14 @@ class KillPath:
     def exercise(self) -> str | None:
         """Kill a child of our own, in a cgroup of its own, as a trial; return what went wrong.
 
-        A refused kill (a seccomp filter, a missing capability) must be noticed at the start, not when memory
-        runs out. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
+        Blocks for some 50 ms, and for seconds only if the kill doesn't work.
         """
-        return exercise(self._tree, [parent.fence for parent in self._pod_parents], KillPath)
+
+        def kill(parent: str, pod: Pod) -> Sequence[str]:
+            with closing(KillPath(self._tree, (parent,))) as path:
+                return path.kill_now(pod).problems
+
+        return exercise(self._tree, [parent.fence for parent in self._pod_parents], kill)
 
     def _kill(
         self, pod: Pod, target: Target, started_ns: int, problems_before: Sequence[str] = ()

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport
 from reactor.act.release import MemoryRelease
 from reactor.act.target import Target
 from reactor.act.untouchable import Untouchable
@@ -69,6 +70,13 @@ class Chosen:
     pidfd: int
     killed_ns: int | None = None
 
+    def report(self) -> KillReport:
+        """Return the kill of it."""
+        killed_ns = self.killed_ns or time.monotonic_ns()
+        return KillReport(
+            cgroup=self.pod.cgroup or "", started_ns=killed_ns, killed_ns=killed_ns, processes=1
+        )
+
     def close(self) -> None:
         """Close the pidfd. Harmless when repeated."""
         fd, self.pidfd = self.pidfd, -1
@@ -76,7 +84,7 @@ class Chosen:
             close_descriptor(fd)
 
 
-class _Struck(NamedTuple):
+class _Killed(NamedTuple):
     """A killed process until it has exited, by a pidfd that is owned."""
 
     pid: int
@@ -121,7 +129,7 @@ class OneProcess:
         self._release = release
         self._proc = proc
         self._seen: dict[str, _Seen] = {}
-        self._struck: dict[str, list[_Struck]] = {}
+        self._struck: dict[str, list[_Killed]] = {}
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         """See what the processes of these pods hold, and forget all others. Never raises: the choice does."""
@@ -180,13 +188,15 @@ class OneProcess:
                 return chosen
         raise NoProcessError("its processes end before they are killed")
 
-    def kill(self, chosen: Chosen) -> bool:
-        """Send SIGKILL to what was chosen some time ago; return whether it is still a process of the pod.
+    def kill(self, chosen: Chosen) -> None:
+        """Send SIGKILL to what was chosen some time ago, if it is still a process of its pod.
 
-        Raises RefusedError where the pod must not be touched any more, OSError where the signal is refused.
+        Raises NoProcessError if it is not, RefusedError if the pod must not be touched any more, OSError if
+        the signal is refused.
         """
         with closing(self._opened(chosen.pod)) as target:
-            return _lists(target, chosen.process.pid) and self._kill(chosen)
+            if not (_lists(target, chosen.process.pid) and self._kill(chosen)):
+                raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
 
     def _kill(self, chosen: Chosen) -> bool:
         try:
@@ -198,24 +208,38 @@ class OneProcess:
         with suppress(OSError):  # no descriptors left
             pidfd = os.dup(chosen.pidfd)
             struck = self._struck.setdefault(chosen.pod.uid, [])
-            struck.append(_Struck(chosen.process.pid, pidfd, time.monotonic()))
+            struck.append(_Killed(chosen.process.pid, pidfd, time.monotonic()))
         return True
 
-    def terminate(self, chosen: Chosen) -> bool:
-        """Send SIGTERM; return whether there was such a process. Raises OSError where refused."""
+    async def terminate(
+        self,
+        chosen: Chosen,
+        grace_period_seconds: float,
+        still_wanted: Callable[[], bool] = lambda: True,
+    ) -> KillReport | None:
+        """Ask the process to end (SIGTERM), and kill it when the grace period is over.
+
+        Returns None if it exited by itself, or if `still_wanted` returns False at the end of the grace
+        period. Raises as `kill`.
+        """
         try:
             signal.pidfd_send_signal(chosen.pidfd, signal.SIGTERM)
         except ProcessLookupError:
-            return False
-        return True
+            return None
+        if (await self.reap(chosen, grace_period_seconds)).freed_ns is not None or not still_wanted():
+            return None
+        self.kill(chosen)
+        return chosen.report()
 
-    async def wait_exited(self, chosen: Chosen, seconds: float) -> int | None:
-        """Wait until the process has exited; return when, in ns on CLOCK_MONOTONIC, None: not in time."""
-        with trio.move_on_after(seconds) as patience:
+    async def reap(self, chosen: Chosen, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
+        """Wait until the process has exited: its memory is free by then."""
+        with trio.move_on_after(deadline_seconds) as patience:
             await trio.lowlevel.wait_readable(chosen.pidfd)
-        exited_ns = None if patience.cancelled_caught else time.monotonic_ns()
+        freed_ns = None if patience.cancelled_caught else time.monotonic_ns()
         self._sweep()
-        return exited_ns
+        late = f"process {chosen.process.pid} has not exited {deadline_seconds:g} s after SIGKILL"
+        problems = () if freed_ns is not None else (late,)
+        return ReapReport(cgroup=chosen.pod.cgroup or "", freed_ns=freed_ns, problems=problems)
 
     def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
         rule = pod.process_victim

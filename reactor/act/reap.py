@@ -23,6 +23,25 @@ Key = tuple[str, str | None]  # a pod's uid and cgroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KillReport:
+    """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
+
+    `processes` counts those signalled; through v2's cgroup.kill those that were prepared or still listed
+    right afterwards, which may be fewer. `is_gone`: there was no process to kill, because the cgroup is gone
+    or its path is another cgroup's. `is_empty`: the cgroup exists and had no process, or none yet. `problems`
+    has a line for each refusal that did not stop the kill.
+    """
+
+    cgroup: str
+    started_ns: int
+    killed_ns: int
+    processes: int
+    is_gone: bool = False
+    is_empty: bool = False
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReapReport:
     """How a killed pod ended. `freed_ns` is None where it had not ended by the deadline."""
 

@@ -25,7 +25,7 @@ from reactor.guard.cluster_reports import (
 )
 from reactor.guard.held_down import HeldDown
 from reactor.guard.node import Node
-from reactor.guard.node_shutdown import Ending
+from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.runtime_kills import RuntimeKills
@@ -33,6 +33,7 @@ from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.guard.told_pods import ToldPods
 from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree
+from reactor.link.documents import Outcome
 from reactor.model.decisions import NoVictim, Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
@@ -47,11 +48,9 @@ _LOG: Final = logging.getLogger("reactor.node")
 _FIRST_PODS_SECONDS: Final = 2.0  # better known pods than estimates; but memory waits for no API server
 _KNOWN_PODS_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 0.5  # for the steward's answer once its own time is over
-_NOT_REPORTED: Final = frozenset({"failed", "dry-run", "gone"})
-_LIVES_ON: Final = "called off"
-_FAILED: Final = "failed"
-_OVER, _ORDERED = "over", "ordered"
-_SHUT_DOWN: Final = frozenset({"terminated", "killed", "gone"})
+_NOT_REPORTED: Final = frozenset({Outcome.FAILED, Outcome.DRY_RUN, Outcome.GONE})
+_OVER, _ORDERED, _LIVES_ON = "over", "ordered", "called off"  # states of a report
+_SHUT_DOWN: Final = frozenset({Outcome.TERMINATED, Outcome.KILLED, Outcome.GONE})
 _SHUTDOWN_MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
 
 
@@ -158,14 +157,14 @@ class KubernetesNode:
     async def _when_over(self, attempt: EvictionAttempt, report: Mapping[str, Any], nursery: Nursery) -> None:
         pod = attempt.eviction.pod
         await attempt.wait_stopped()
-        if attempt.outcome == "pre-empted":
+        if attempt.outcome is Outcome.PRE_EMPTED:
             return  # a hard eviction of the same pod took over, and is reported by itself
-        if attempt.outcome in {_LIVES_ON, _FAILED}:
+        if attempt.outcome in {Outcome.CALLED_OFF, Outcome.FAILED}:
             self.reports.evicted(pod.uid, {**report, "state": _LIVES_ON})
             return
         if attempt.eviction.grace_period_seconds > 0:
             self.reports.evicted(pod.uid, {**report, "state": _OVER})
-        if attempt.outcome != "terminated":
+        if attempt.outcome is not Outcome.TERMINATED:
             await attempt.ended.wait()  # until then the kill path reaps what is left
         self._held_down.hold(pod, nursery)
 
@@ -211,7 +210,7 @@ class KubernetesNode:
         """Report that it does not after all. Pods that were ended stay so."""
         self.reports.shutdown(is_under_way=False)
 
-    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:
+    def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:
         """Report a pod that is ended for a shutdown, in upstream's words, and keep it down."""
         pod = ending.pod
         document = _named(pod) | {
@@ -224,7 +223,9 @@ class KubernetesNode:
         }
         nursery.start_soon(self._when_shut_down, ending, document, nursery)
 
-    async def _when_shut_down(self, ending: Ending, report: Mapping[str, Any], nursery: Nursery) -> None:
+    async def _when_shut_down(
+        self, ending: ShutdownTermination, report: Mapping[str, Any], nursery: Nursery
+    ) -> None:
         await ending.ended.wait()
         if ending.outcome in _SHUT_DOWN:
             self.reports.evicted(ending.pod.uid, {**report, "state": _OVER})

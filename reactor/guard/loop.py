@@ -38,7 +38,7 @@ from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import listen, remove
 from reactor.guard.no_victims import NoVictims
 from reactor.guard.node import Node
-from reactor.guard.node_shutdown import NodeShutdown, Surroundings
+from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.oom import OomKills
 from reactor.guard.order import EvictionOrder
@@ -196,13 +196,13 @@ class Daemon:
             self._cluster.own_score = self._oom_order.own_score
         self._shutdown = NodeShutdown(
             settings,
-            Surroundings(
+            ShutdownDeps(
                 kills=self._kills if self._cluster is None else self._cluster.kills,
                 pods=self._present_pods,
                 may_be_populated=partial(may_be_populated, tree),
                 write=self._lines.write,
                 wait_written=self._lines.wait_empty,
-                audience=self._cluster,
+                reporter=self._cluster,
             ),
             ShutdownFile(Path(settings.journal.path)),
         )

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.link.documents import NO_VICTIM, instant
+from reactor.link.documents import NO_VICTIM, Outcome, instant
 from reactor.model.decisions import NoVictim
 from reactor.model.signals import RESOURCE
 from reactor.model.thresholds import Threshold
 from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.evict")
-_IN_VAIN: Final = frozenset({"failed", "gone"})
+_IN_VAIN: Final = frozenset({Outcome.FAILED, Outcome.GONE})
 
 
 class NoVictims:

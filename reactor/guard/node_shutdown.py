@@ -20,14 +20,14 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from reactor.act.kill import KillReport
+from reactor.act.reap import REAP_DEADLINE_SECONDS
 from reactor.errors import ReactorError, RefusedError
-from reactor.guard.parts import Kills
 from reactor.guard.record_queue import Document, Make
 from reactor.guard.shutdown_file import ShutdownFile, ShutdownTimes
 from reactor.guard.shutdown_watch import ShutdownWatch
+from reactor.guard.termination import Kills, Termination, whole_pod
 from reactor.kernel.scheduling import following
-from reactor.link.documents import instant
+from reactor.link.documents import Outcome, instant
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
 from reactor.model.pods import Pod, is_critical_by_mark
 from reactor.model.settings import Settings, ShutdownGroup
@@ -52,24 +52,22 @@ _NEEDED: Final = frozenset(
         "init.scope",
     }
 )
-_CALLED_OFF: Final = "called off"
 
 
 @dataclass(slots=True, kw_only=True)
-class Ending:
-    """What becomes of a pod at a shutdown; `ended` is set when nothing more will.
-
-    `outcome` is `ordered`, `terminated` (by itself), `killed`, `called off` (the shutdown was cancelled in
-    its time, after SIGTERM), `gone`, `spared` (reactor's own, init's), `failed` or `dry-run`.
-    """
+class ShutdownTermination(Termination):
+    """What becomes of a pod at a shutdown."""
 
     pod: Pod
     grace_seconds: int
     began_ns: int = field(default_factory=time.monotonic_ns)
-    outcome: str = "ordered"
     ended_ns: int | None = None
-    problems: tuple[str, ...] = ()
-    ended: trio.Event = field(default_factory=trio.Event)
+
+    def fail(self, error: Exception) -> None:
+        """Fill in why the pod was not ended: it is reactor's own or init's, or that failed."""
+        Termination.fail(self, error)  # a dataclass with slots has no super()
+        if isinstance(error, RefusedError):
+            self.outcome = Outcome.SPARED
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -79,14 +77,14 @@ class Ending:
             "uid": self.pod.uid,
             "priority": self.pod.priority,
             "grace_period_seconds": self.grace_seconds,
-            "outcome": self.outcome,
+            "outcome": self.outcome.value,
             "took_seconds": took_seconds,
             "problems": [printable(problem) for problem in self.problems],
         }
 
 
-class Audience(Protocol):
-    """Has the cluster hear of a shutdown."""
+class ShutdownReporter(Protocol):
+    """Reports a shutdown to the cluster."""
 
     def shutdown_began(self) -> None:
         """Report that the node shuts down."""
@@ -94,12 +92,12 @@ class Audience(Protocol):
     def shutdown_cancelled(self) -> None:
         """Report that it does not."""
 
-    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:
-        """Report a pod that has ended for it, or is told to."""
+    def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:
+        """Report a pod that has ended for it, or is asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ShutdownDeps:
     """What a shutdown works with.
 
     `pods` returns those that exist now; `may_be_populated` says whether a process may be left in one, by no
@@ -112,7 +110,7 @@ class Surroundings:
     may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]
     wait_written: Callable[[], Awaitable[None]]
-    audience: Audience | None = None
+    reporter: ShutdownReporter | None = None
 
 
 class NodeShutdown:
@@ -122,10 +120,10 @@ class NodeShutdown:
     """
 
     def __init__(
-        self, settings: Settings, around: Surroundings, file: ShutdownFile, watch: ShutdownWatch | None = None
+        self, settings: Settings, deps: ShutdownDeps, file: ShutdownFile, watch: ShutdownWatch | None = None
     ) -> None:
         self.file = file
-        self._around = around
+        self._deps = deps
         self._watch = watch or ShutdownWatch(self.heed)
         self._settings = settings
         self._reordered = trio.Event()
@@ -237,7 +235,7 @@ class NodeShutdown:
         began = instant(times.start_unix_seconds)
         _LOG.warning("the shutdown of %s was cut off before all pods had ended", began)
         self._journal("cut off", began=began)
-        await self._around.wait_written()
+        await self._deps.wait_written()
         if self._times is times:  # else another shutdown has begun
             self._take(dataclasses.replace(times, is_reported=True))
 
@@ -258,7 +256,7 @@ class NodeShutdown:
             self._finish()
             with trio.move_on_after(_SAVED_SECONDS):
                 await self.file.wait_saved()
-                await self._around.wait_written()
+                await self._deps.wait_written()
         finally:
             if not scope.cancel_called:
                 await self._watch.go_on()
@@ -266,7 +264,7 @@ class NodeShutdown:
     async def _present(self) -> list[Pod]:
         """Return the pods in which there is a process, and that a shutdown can do without."""
         found = []
-        for number, pod in enumerate(self._around.pods()):
+        for number, pod in enumerate(self._deps.pods()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
             if not _is_left_to_systemd(pod) and self._may_be_populated(pod):
@@ -275,7 +273,7 @@ class NodeShutdown:
 
     def _may_be_populated(self, pod: Pod) -> bool:
         try:
-            return self._around.may_be_populated(pod)
+            return self._deps.may_be_populated(pod)
         except (ReactorError, OSError):
             return True  # ending it says why it can't be
 
@@ -292,11 +290,13 @@ class NodeShutdown:
             step.group.seconds,
         )
         began_ns = time.monotonic_ns()
-        endings = [Ending(pod=pod, grace_seconds=step.grace_seconds[pod.uid]) for pod in step.pods]
+        endings = [
+            ShutdownTermination(pod=pod, grace_seconds=step.grace_seconds[pod.uid]) for pod in step.pods
+        ]
         try:
             for ending in endings:
                 if is_dry:
-                    ending.outcome = "dry-run"
+                    ending.outcome = Outcome.DRY_RUN
                     ending.ended.set()
                 else:
                     nursery.start_soon(self._end, ending, scope, nursery)
@@ -316,29 +316,16 @@ class NodeShutdown:
                 pods=[ending.document() for ending in endings],
             )
 
-    async def _end(self, ending: Ending, scope: trio.CancelScope, nursery: Nursery) -> None:
+    async def _end(self, ending: ShutdownTermination, scope: trio.CancelScope, nursery: Nursery) -> None:
         """Ask a pod to end, and kill it when its time is over, unless the shutdown was cancelled by then."""
-        pod, kills = ending.pod, self._around.kills
-        if self._around.audience is not None:
-            self._around.audience.shutdown_ends(ending, nursery)
-
-        def still_wanted() -> bool:
-            if scope.cancel_called:
-                ending.outcome = _CALLED_OFF
-            return not scope.cancel_called
-
+        if self._deps.reporter is not None:
+            self._deps.reporter.shutdown_ends(ending, nursery)
+        victim = whole_pod(self._deps.kills, ending.pod)
         try:
-            report = await kills.terminate(pod, ending.grace_seconds, still_wanted)
-            if ending.outcome != _CALLED_OFF:
-                ending.outcome = _outcome(report)
-            if report is not None:
-                ending.problems += report.problems
-                reaped = await kills.reap(pod)
-                ending.problems += reaped.problems
-            ending.ended_ns = time.monotonic_ns()
-        except (ReactorError, OSError) as error:
-            ending.outcome = "spared" if isinstance(error, RefusedError) else "failed"
-            ending.problems += (str(error),)
+            if await ending.carry_out(victim, ending.grace_seconds, lambda: not scope.cancel_called):
+                if ending.outcome is not Outcome.TERMINATED:
+                    await ending.reap(victim, REAP_DEADLINE_SECONDS)
+                ending.ended_ns = time.monotonic_ns()
         finally:
             _log_ending(ending)
             ending.ended.set()
@@ -364,14 +351,14 @@ class NodeShutdown:
                 for step in shutdown_steps(groups, pods)
             ],
         )
-        if self._around.audience is not None and not is_dry:
-            self._around.audience.shutdown_began()
+        if self._deps.reporter is not None and not is_dry:
+            self._deps.reporter.shutdown_began()
 
     def _finish(self) -> None:
         self._priority = None
         start = 0.0 if self._times is None else self._times.start_unix_seconds
         self._take(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time()))
-        _LOG.warning("shutdown: all groups have had their time; it goes on")
+        _LOG.warning("shutdown: all priority groups terminated; shutdown continues")
         self._journal("ended", delayed_seconds=self._watch.inhibited_seconds)
 
     def _cancelled(self) -> None:
@@ -380,8 +367,8 @@ class NodeShutdown:
         self._shutting_down = self._priority = None
         _LOG.warning("shutdown: cancelled; no further pod is ended for it")
         self._journal("cancelled")
-        if self._around.audience is not None and not self._settings.dry_run:
-            self._around.audience.shutdown_cancelled()
+        if self._deps.reporter is not None and not self._settings.dry_run:
+            self._deps.reporter.shutdown_cancelled()
         if self._reordered.is_set():
             self._scope.cancel()
 
@@ -391,7 +378,7 @@ class NodeShutdown:
 
     def _journal(self, phase: str, **about: object) -> None:
         line: Document = {"kind": KIND, "phase": phase, "time": instant(time.time()), **about}
-        self._around.write(_making(line))
+        self._deps.write(_making(line))
 
 
 def _is_left_to_systemd(pod: Pod) -> bool:
@@ -409,15 +396,9 @@ def _making(line: Mapping[str, Any]) -> Make:
     return lambda: line
 
 
-def _outcome(report: KillReport | None) -> str:
-    if report is None:
-        return "terminated"
-    return "gone" if report.is_gone else "killed"
-
-
-def _log_ending(ending: Ending) -> None:
+def _log_ending(ending: ShutdownTermination) -> None:
     _LOG.log(
-        logging.INFO if ending.outcome == "terminated" else logging.WARNING,
+        logging.INFO if ending.outcome is Outcome.TERMINATED else logging.WARNING,
         "shutdown: %s %s priority=%d grace_period_seconds=%d%s",
         ending.outcome,
         ending.pod.key,

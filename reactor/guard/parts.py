@@ -6,9 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from reactor.act.kill import KillReport
-from reactor.act.one_process import Chosen
-from reactor.act.reap import ReapReport
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
@@ -105,49 +102,6 @@ def unordered(
     memory: Mapping[Signal, Observation] | None = None,
 ) -> None:
     """Leave the kernel its own order."""
-
-
-class Kills(Protocol):
-    """Ends pods."""
-
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """Hold what a kill of these pods needs, and of no others; never raises."""
-
-    def holds(self, pod: Pod) -> bool:
-        """Return whether this pod is prepared: checked, and not one that must not be killed."""
-
-    def kill_now(self, pod: Pod) -> KillReport:
-        """Kill everything in the pod; raises RefusedError or OSError."""
-
-    async def reap(self, pod: Pod, deadline_seconds: float = ...) -> ReapReport:
-        """Wait until what was killed is gone."""
-
-    async def terminate(
-        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
-    ) -> KillReport | None:
-        """Ask the pod to end, and kill it where it has not in time and `still_wanted` says so."""
-
-
-class ProcessKills(Protocol):
-    """Ends single processes of pods, see act/one_process.py."""
-
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """See what the processes of these pods hold, and forget all others; never raises."""
-
-    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        """Return which process goes first; raises NoProcessError, RefusedError or OSError."""
-
-    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        """Kill it; raises as `choose`."""
-
-    def kill(self, chosen: Chosen) -> bool:
-        """Kill what was chosen, if it is still a process of its pod; raises RefusedError or OSError."""
-
-    def terminate(self, chosen: Chosen) -> bool:
-        """Ask it to end; return whether it is there. Raises OSError."""
-
-    async def wait_exited(self, chosen: Chosen, seconds: float) -> int | None:
-        """Wait until it has exited; return when, None where it has not in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.oom_victims import pod_in
 from reactor.guard.parts import Parts
-from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, StageTimes
+from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
 from reactor.guard.warrant import Given, Outlook
 from reactor.guard.warrants import Warrants
+from reactor.link.documents import Outcome
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot, SoftReclaim
 from reactor.model.oom import OomKill
@@ -785,7 +786,7 @@ class Passes:
         uid = attempt.eviction.pod.uid
         if attempt.process is not None:
             self._acted_on_process(attempt, attempt.process, snapshot, pods)
-        elif attempt.outcome == "failed":
+        elif attempt.outcome is Outcome.FAILED:
             self.known.tell(EvictionFailed(uid=uid, why="; ".join(attempt.problems)))
         else:
             self.known.tell(
@@ -834,7 +835,7 @@ class Passes:
         """Take note that one process of a pod was killed, or asked to end; the pod lives on."""
         if attempt.eviction.resource is Resource.MEMORY:
             attempt.credited_bytes = process.resident_bytes
-        if attempt.outcome == PROCESS_KILLED:
+        if attempt.outcome is Outcome.PROCESS_KILLED:
             self.known.oom_victims.hold(process.pid)
         self.known.tell(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-import trio
-
+from reactor.act.reap import KillReport
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
+from reactor.guard.termination import Termination
 from reactor.guard.wording import standing
-from reactor.link.documents import ORDERED, instant
+from reactor.link.documents import ORDERED, Outcome, instant
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import MemoryAvailable
-from reactor.model.signals import IN_BYTES, Resource
+from reactor.model.signals import IN_BYTES, ON_DISK, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.reclaim.runner import Reclaimed
 from reactor.text import printable
 
-PROCESS_KILLED: Final = "process-killed"
-PROCESS_TERMINATED: Final = "process-terminated"
 _ORDERED_RANKING: Final = 20
 _PLACES_AT_ONCE: Final = 32
 
@@ -45,22 +43,15 @@ class StageTimes:
 
 
 @dataclass(slots=True, kw_only=True)
-class EvictionAttempt:
-    """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
+class EvictionAttempt(Termination):
+    """What becomes of one eviction.
 
-    Of one with a grace period `stopped` is set before: the pod's processes have ended or are killed, while
-    what they held may still be there.
-
-    `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
-    `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
-    grace period, or it outlived that and there was no pressure any more), `gone` (no process was left in its
-    cgroup, or another has its path), `failed`, `dry-run`. `process-killed` and `process-terminated`: so much
-    became of one `process` of the pod, and the pod lives on. `whole_because`: why the whole pod was evicted
-    where the configuration would have one process of it.
+    `process` is the one of the pod that is killed in its place; the pod lives on. `whole_because`: why the
+    whole pod was evicted though the configuration would have one process of it.
 
     Of an eviction for memory, in bytes (None: not observed): `credited_bytes` is the pod's working set when
     it was chosen and `available_bytes` what the node had then; `returned_bytes` is by how much more the node
-    had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
+    had at the end, below zero if others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
 
     `warrant` returns under which the kernel itself killed the pod at the crossing, as plain JSON values;
@@ -68,11 +59,6 @@ class EvictionAttempt:
     """
 
     eviction: Eviction
-    outcome: str = "ordered"
-    processes: int | None = None
-    is_empty: bool = False
-    killed_ns: int | None = None
-    freed_ns: int | None = None
     credited_bytes: int | None = None
     available_bytes: int | None = None
     returned_bytes: int | None = None
@@ -82,24 +68,26 @@ class EvictionAttempt:
     no_warrant_because: str | None = None
     process: ProcessMemory | None = None
     whole_because: str | None = None
-    problems: tuple[str, ...] = ()
-    stopped: trio.Event = field(default_factory=trio.Event)
-    ended: trio.Event = field(default_factory=trio.Event)
 
-    def add_problems(self, *problems: str) -> None:
-        """Append what went wrong, each thing once."""
-        self.problems = tuple(dict.fromkeys((*self.problems, *problems)))
+    def stop(self, report: KillReport | None) -> None:
+        """Fill in how the pod, or its process, has stopped."""
+        Termination.stop(self, report)  # a dataclass with slots has no super()
+        if self.process is not None:
+            self.outcome = Outcome.PROCESS_TERMINATED if report is None else Outcome.PROCESS_KILLED
+        elif report is not None and report.is_empty and not report.processes and not self._is_for_disk:
+            self.outcome, self.killed_ns = Outcome.GONE, None
 
-    async def wait_stopped(self) -> None:
-        """Wait until the pod has stopped, or nothing more becomes of the eviction."""
-        async with trio.open_nursery() as nursery:
+    @property
+    def _is_for_disk(self) -> bool:
+        """Return whether the pod's files go, even if no process was left in it."""
+        return self.eviction.resource in ON_DISK
 
-            async def wait(event: trio.Event) -> None:
-                await event.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait, self.stopped)
-            nursery.start_soon(wait, self.ended)
+    def stopped_by_kernel(self, at_ns: int) -> None:
+        """Fill in that the kernel killed the pod: its only process may be gone, and its cgroup with it."""
+        self.outcome = Outcome.KILLED
+        self.is_empty = False
+        self.killed_ns = at_ns
+        self.processes = max(1, self.processes or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +326,7 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "grace_period_seconds": eviction.grace_period_seconds,
         "message": printable(eviction.message),
         "annotations": dict(eviction.annotations),
-        "outcome": attempt.outcome,
+        "outcome": attempt.outcome.value,
         "processes": attempt.processes,
         "killed_ns": attempt.killed_ns,
         "freed_ns": attempt.freed_ns,

@@ -20,7 +20,7 @@ from reactor.guard.record import (
 )
 from reactor.guard.record_queue import Make, Ranking
 from reactor.guard.wording import standing
-from reactor.link.documents import RESUMED, process_text
+from reactor.link.documents import RESUMED, Outcome, process_text
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
 from reactor.model.rules import Firing
@@ -241,7 +241,7 @@ def _of_what(attempt: EvictionAttempt) -> str:
 
 
 def _log_ending(record: PassRecord, attempt: EvictionAttempt) -> None:
-    if attempt.outcome == "dry-run":
+    if attempt.outcome is Outcome.DRY_RUN:
         return  # nothing has ended
     level = logging.INFO if attempt.freed_ns is not None else logging.WARNING
     _LOG.log(

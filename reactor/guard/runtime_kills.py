@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.kill import KillPath, KillReport
-from reactor.act.reap import REAP_DEADLINE_SECONDS, ReapReport
+from reactor.act.kill import KillPath
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport
 from reactor.act.target import populated
 from reactor.errors import ReactorError
 from reactor.guard.steward_link import StewardError

@@ -17,8 +17,7 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.kill import KillReport
-from reactor.act.reap import ReapReport
+from reactor.act.reap import KillReport, ReapReport
 from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final
 
 from reactor.model.amounts import amount_text
@@ -17,6 +18,27 @@ RESUMED: Final = "resumed"
 OOM_KILL: Final = "oom-kill"
 NO_VICTIM: Final = "no-victim"
 SOURCE_LOST: Final = "source-lost"
+
+
+class Outcome(StrEnum):
+    """What becomes of a pod, or of one process of it, that is to end; in the journal's words.
+
+    An eviction in its grace period is pre-empted if a hard eviction of the same pod takes over. It is called
+    off if a dry run is configured, if no pressure is left at its end, or if a shutdown is cancelled.
+    """
+
+    ORDERED = "ordered"
+    KILLED = "killed"
+    TERMINATED = "terminated"  # it ended by itself, within its grace period
+    PRE_EMPTED = "pre-empted"
+    CALLED_OFF = "called off"
+    GONE = "gone"  # no process was left in its cgroup, or another has its path
+    SPARED = "spared"  # by a shutdown: reactor's own, init's
+    FAILED = "failed"
+    DRY_RUN = "dry-run"
+    PROCESS_KILLED = "process-killed"  # the pod lives on
+    PROCESS_TERMINATED = "process-terminated"
+
 
 # From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
 BUCKETS_SECONDS: Final = (

@@ -171,7 +171,8 @@ def test_one_that_left_the_pod_is_not_killed(yard: Yard, kills: OneProcess) -> N
     assert leaves.pid == chosen.process.pid
     kills.prepare([pod])
     move(yard, leaves, elsewhere)
-    assert not kills.kill(chosen)  # at the end of a grace period
+    with pytest.raises(NoProcessError, match="not in its pod any more"):  # at the end of a grace period
+        kills.kill(chosen)
     chosen.close()
     kills.kill_first(pod, 30 * MIB).close()
     assert -signal.SIGKILL == stays.wait(60)
@@ -308,7 +309,7 @@ async def test_no_descriptor_is_left_open(yard: Yard, kill_path: KillPath) -> No
     for child in children[:2]:
         chosen = kills.kill_first(pod, 35 * MIB)
         assert -signal.SIGKILL == child.wait(60)
-        assert await kills.wait_exited(chosen, 5.0) is not None
+        assert (await kills.reap(chosen, 5.0)).freed_ns is not None
         chosen.close()
     with pytest.raises(NoProcessError):
         kills.choose(pod, 500 * MIB)
@@ -321,8 +322,27 @@ async def test_asked_to_end_it_ends_and_is_waited_for(yard: Yard, kills: OneProc
     pod = session(yard)
     child = holding(yard, pod.cgroup, 20)
     chosen = kills.choose(pod, 20 * MIB)
-    assert kills.terminate(chosen)
-    assert await kills.wait_exited(chosen, 5.0) is not None
+    assert None is await kills.terminate(chosen, 5.0)
     assert -signal.SIGTERM == child.wait(60)
-    assert not kills.terminate(chosen)
+    assert None is await kills.terminate(chosen, 5.0)
+    chosen.close()
+
+
+async def test_one_that_outlives_its_grace_period_is_killed_if_that_is_still_wanted(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard)
+    child = holding(yard, pod.cgroup, 20)
+    chosen = kills.choose(pod, 20 * MIB)
+    os.kill(child.pid, signal.SIGSTOP)  # so that SIGTERM stays pending
+    eventually(lambda: ") T " in Path(f"/proc/{child.pid}/stat").read_text(), "stopped")
+    assert None is await kills.terminate(chosen, 0.05, lambda: False)
+    late = await kills.reap(chosen, 0.05)
+    assert None is late.freed_ns
+    assert (f"process {child.pid} has not exited 0.05 s after SIGKILL",) == late.problems
+    report = await kills.terminate(chosen, 0.05)
+    assert report is not None
+    assert (1, chosen.killed_ns) == (report.processes, report.killed_ns)
+    assert -signal.SIGKILL == child.wait(60)
+    assert (await kills.reap(chosen, 5.0)).freed_ns is not None
     chosen.close()

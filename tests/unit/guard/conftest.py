@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import pytest
 import trio
 
-from reactor.act.kill import KillReport
-from reactor.act.reap import ReapReport
+from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.oom import OomKills
-from reactor.guard.parts import Parts, ProcessKills
+from reactor.guard.parts import Parts
 from reactor.guard.passes import Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.status import View
+from reactor.guard.termination import ProcessKills
 from reactor.guard.warrants import Warrants
 from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill

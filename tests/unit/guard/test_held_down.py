@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.act.kill import KillReport
-from reactor.act.reap import ReapReport
+from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.held_down import HeldDown
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod

@@ -17,12 +17,13 @@ from reactor.errors import ConfigError
 from reactor.guard import loop
 from reactor.guard.kubernetes import KubernetesNode
 from reactor.guard.loop import kubernetes_node_of
-from reactor.guard.node_shutdown import Ending
+from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.link.documents import Outcome
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
 from reactor.model.decisions import Decision, Eviction, NoVictim, Slowdown, SlowReason, Snapshot
@@ -72,7 +73,7 @@ def attempt_of(outcome: str = "killed", grace_period_seconds: int = 0, pod: Pod 
         grace_period_seconds=grace_period_seconds,
         message="The node was low on resource: memory.",
     )
-    return EvictionAttempt(eviction=eviction, outcome=outcome)
+    return EvictionAttempt(eviction=eviction, outcome=Outcome(outcome))
 
 
 def record_of(*attempts: EvictionAttempt, conditions=(), dry_run: bool = False) -> PassRecord:
@@ -194,7 +195,7 @@ async def test_a_soft_eviction_is_reported_when_it_is_ordered_and_when_its_pod_h
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)
     assert [one["state"] for one in await reported(node)] == ["ordered"]
-    attempt.outcome = "terminated"
+    attempt.outcome = Outcome("terminated")
     attempt.ended.set()
     await until(lambda: node.document()["held_down"] or node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
@@ -208,7 +209,7 @@ async def test_a_soft_eviction_is_over_when_its_pod_has_ended_though_its_files_a
     make_cgroup(tmp_path)
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)
-    attempt.outcome = "terminated"
+    attempt.outcome = Outcome("terminated")
     attempt.stopped.set()
     await until(lambda: node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
@@ -223,7 +224,7 @@ async def test_a_soft_eviction_that_ends_in_a_kill_is_over_at_the_kill_and_kept_
     make_cgroup(tmp_path)
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)
-    attempt.outcome = "killed"
+    attempt.outcome = Outcome("killed")
     attempt.stopped.set()
     await until(lambda: node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
@@ -249,7 +250,7 @@ async def test_a_soft_eviction_that_a_hard_one_overtakes_says_nothing_more(node,
     soft, hard = attempt_of("ordered", grace_period_seconds=30), attempt_of()
     node.evicted(soft, nursery)
     node.evicted(hard, nursery)
-    soft.outcome = "pre-empted"
+    soft.outcome = Outcome("pre-empted")
     soft.ended.set()
     await trio.testing.wait_all_tasks_blocked()
     assert [one["state"] for one in await reported(node)] == ["over"]
@@ -370,12 +371,12 @@ async def test_the_end_waits_for_no_steward_that_is_not_there_or_does_not_answer
 
 
 async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, nursery):
-    ending = Ending(pod=POD, grace_seconds=20)
+    ending = ShutdownTermination(pod=POD, grace_seconds=20)
     node.shutdown_began()
     node.shutdown_ends(ending, nursery)
     await trio.testing.wait_all_tasks_blocked()
     assert [{"report": "shutdown", "is_under_way": True}] == await reported(node)
-    ending.outcome = "killed"
+    ending.outcome = Outcome("killed")
     ending.ended.set()
     await until(lambda: node.reports._number == 2)
     (report,) = await reported(node)
@@ -385,7 +386,7 @@ async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, n
 
 @pytest.mark.parametrize("outcome", ["called off", "spared", "failed"])
 async def test_a_pod_that_a_shutdown_did_not_end_is_not_reported(node, nursery, outcome):
-    ending = Ending(pod=POD, grace_seconds=20, outcome=outcome)
+    ending = ShutdownTermination(pod=POD, grace_seconds=20, outcome=Outcome(outcome))
     node.shutdown_ends(ending, nursery)
     ending.ended.set()
     await trio.testing.wait_all_tasks_blocked()

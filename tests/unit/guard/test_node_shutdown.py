@@ -8,10 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.kill import KillReport
-from reactor.act.reap import ReapReport
+from reactor.act.reap import KillReport, ReapReport
 from reactor.errors import RefusedError
-from reactor.guard.node_shutdown import Ending, NodeShutdown, Surroundings
+from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownTermination
 from reactor.guard.shutdown_file import NAME, ShutdownFile, ShutdownTimes
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
 from reactor.model.pods import Pod
@@ -92,18 +91,18 @@ class Watch:
         self.went_on_at.append(trio.current_time())
 
 
-class Audience:
+class Reporter:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.reported: list[str] = []
 
     def shutdown_began(self) -> None:
-        self.heard.append("began")
+        self.reported.append("began")
 
     def shutdown_cancelled(self) -> None:
-        self.heard.append("cancelled")
+        self.reported.append("cancelled")
 
-    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:  # noqa: ARG002 - as Audience has it
-        self.heard.append(ending.pod.name)
+    def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:  # noqa: ARG002 - as ShutdownReporter has it
+        self.reported.append(ending.pod.name)
 
 
 class Node:
@@ -118,16 +117,16 @@ class Node:
         self.pods = list(pods)
         self.kills = Kills()
         self.watch = Watch()
-        self.audience = Audience()
+        self.reporter = Reporter()
         self.lines: list[dict] = []
         self.file = ShutdownFile(directory / "journal.jsonl")
-        around = Surroundings(
+        around = ShutdownDeps(
             kills=self.kills,
             pods=lambda: tuple(self.pods),
             may_be_populated=lambda pod: pod.name not in self.kills.dead,
             write=lambda make: self.lines.append(dict(make())),
             wait_written=wait_written,
-            audience=self.audience,
+            reporter=self.reporter,
         )
         self.settings = settings or Settings(shutdown_groups=GROUPS)
         self.shutdown = NodeShutdown(self.settings, around, self.file, self.watch)
@@ -237,7 +236,7 @@ async def test_a_cancelled_shutdown_kills_no_pod_any_more_and_the_next_one_does(
         node.say(PREPARING)
         await node.until_over()
         assert {"low", "high"} == {name for _, name in node.kills.killed}
-    assert ["began", "low", "cancelled", "began", "low", "high"] == node.audience.heard
+    assert ["began", "low", "cancelled", "began", "low", "high"] == node.reporter.reported
 
 
 async def test_a_shutdown_that_is_told_twice_is_one(
@@ -266,7 +265,7 @@ async def test_a_dry_run_ends_no_pod_and_holds_nothing_up(
         assert node.watch.went_on_at[0] - began < 5.0
     assert [] == node.kills.asked
     assert {"low": "dry-run"} == node.outcomes()
-    assert [] == node.audience.heard
+    assert [] == node.reporter.reported
 
 
 async def test_what_the_shutdown_itself_needs_and_what_is_never_evicted_is_left_to_systemd(

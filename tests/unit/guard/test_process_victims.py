@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 
 from reactor.act.one_process import Chosen, NoProcessError
+from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.state import StateFile, restore
 from reactor.guard.tally import Tally
@@ -54,21 +56,29 @@ class FakeProcesses:
         self.kill(chosen)
         return chosen
 
-    def kill(self, chosen: Chosen) -> bool:
-        if self.is_there:
-            self.killed.append(chosen.process.pid)
-            chosen.killed_ns = time.monotonic_ns()
-        return self.is_there
+    def kill(self, chosen: Chosen) -> None:
+        if not self.is_there:
+            raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
+        self.killed.append(chosen.process.pid)
+        chosen.killed_ns = time.monotonic_ns()
 
-    def terminate(self, chosen: Chosen) -> bool:
+    async def terminate(
+        self, chosen: Chosen, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> KillReport | None:
         self.terminated.append(chosen.process.pid)
-        return True
+        ended = await self.reap(chosen, grace_period_seconds)
+        if ended.freed_ns is not None or not still_wanted():
+            return None
+        self.kill(chosen)
+        return chosen.report()
 
-    async def wait_exited(self, _: Chosen, seconds: float) -> int | None:
-        with trio.move_on_after(seconds):
+    async def reap(self, chosen: Chosen, deadline_seconds: float = 10.0) -> ReapReport:
+        cgroup = chosen.pod.cgroup or ""
+        with trio.move_on_after(deadline_seconds):
             await self.exited.wait()
-            return time.monotonic_ns()
-        return None
+            return ReapReport(cgroup=cgroup, freed_ns=time.monotonic_ns())
+        late = f"process {chosen.process.pid} has not exited {deadline_seconds:g} s after SIGKILL"
+        return ReapReport(cgroup=cgroup, freed_ns=None, problems=(late,))
 
 
 def wake() -> Wake:

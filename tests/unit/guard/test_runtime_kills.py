@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from reactor.act.kill import KillReport
+from reactor.act.reap import KillReport
 from reactor.guard.runtime_kills import RuntimeKills
 from reactor.guard.steward_link import StewardError
 from reactor.kernel.cgroup_files import CgroupVersion

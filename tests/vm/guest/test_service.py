@@ -157,7 +157,7 @@ def test_an_eviction_cut_short_by_a_crash_is_finished_and_not_repeated_on_anothe
     assert hog.is_alive()
     eventually(lambda: service.prop("NRestarts") == "1", "the restart")
     eventually(lambda: not hog.is_alive(), "the hog's end")
-    assert "eviction taken up again" in service.log()
+    assert "resuming eviction after restart" in service.log()
     assert hog.result() == "signal"
     eventually(lambda: service.prop("ActiveState") == "active", "the service")
     assert quiet.is_alive()
