@@ -49,7 +49,7 @@ def add_top(commands: Commands) -> None:
 
 
 def _top(options: argparse.Namespace) -> int:
-    from reactor.terminal.top.live import TopOptions, top
+    from reactor.terminal.top import TopOptions, top
 
     return top(
         TopOptions(

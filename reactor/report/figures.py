@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from reactor.report.document import Bars, Distribution, Figure, Lines
+from reactor.report import Bars, Distribution, Figure, Lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reactor.config.settings import settings_from_text
-from reactor.report import Bars, Distribution, Lines, Report, Section, Table
-from reactor.report.page import numeric_columns
+from reactor.report import Bars, Distribution, Lines, Report, Section, Table, numeric_columns
 from reactor.text import wrapped
 from reactor.tune.history import History
 from reactor.tune.latency import Tail

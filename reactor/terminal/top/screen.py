@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol, TextIO
 
-from reactor.terminal.top.table import Line, Style
-from reactor.terminal.top.words import ELLIPSIS
+from reactor.terminal.top.table import ELLIPSIS, Line, Style
 
 _QUIT: Final = frozenset({ord("q"), ord("Q")})
 _ASCII_ELLIPSIS: Final = "~"

@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
-from reactor.report import Bars, Distribution, Lines, Report, Section, Table, write, write_figure
-from reactor.report.page import html, numeric_columns
+from reactor.report import (
+    Bars,
+    Distribution,
+    Lines,
+    Report,
+    Section,
+    Table,
+    html,
+    numeric_columns,
+    write,
+    write_figure,
+)
 
 pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
 

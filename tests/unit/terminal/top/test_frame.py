@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.terminal.top.frame import Shown, frame
-from reactor.terminal.top.rates import Rates
-from reactor.terminal.top.sections import note_rates, seconds_left
+from reactor.terminal.top import Shown, frame
+from reactor.terminal.top.sections import Rates, note_rates, seconds_left
 from reactor.terminal.top.table import Style
 from tests.unit.terminal.top import top_answers as top
 

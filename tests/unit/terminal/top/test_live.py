@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from reactor.errors import NoDaemonError
-from reactor.terminal.top.live import LiveView, TopOptions, watch
-from reactor.terminal.top.live import top as show_top
+from reactor.terminal.top import LiveView, TopOptions, watch
+from reactor.terminal.top import top as show_top
 from reactor.terminal.top.screen import PlainScreen, encodable, may_colour, plain_width
 from tests.unit.terminal.top import top_answers as top
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.terminal.top.rates import Rates
+from reactor.terminal.top.sections import Rates
 
 
 def test_a_rate_is_the_change_over_the_last_ten_seconds():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.signals import Resource
-from reactor.terminal.top.words import amount, clean, cut_end, cut_middle, rate
+from reactor.terminal.top.table import amount, clean, cut_end, cut_middle, rate
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reactor.terminal.top.frame import Shown, frame
-from reactor.terminal.top.rates import Rates
+from reactor.terminal.top import Shown, frame
+from reactor.terminal.top.sections import Rates
 
 MIB = 1 << 20
 
