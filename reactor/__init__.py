@@ -27,7 +27,7 @@ Shared by both:
     kube/ cri/ podman/    protocol clients, without policy
     http_client.py          HTTP/1.1 by h11 and Trio's streams, for kube/ and podman/
     threads.py  work for a worker thread, which waits where none can be started
-    lean_imports.py       imports without the modules that they would load in addition
+    processes.py  imports without the modules that they would load in addition; what a child process has
 
 For people:
 

@@ -14,9 +14,9 @@ from typing import Final, Protocol, Self
 
 import trio
 
-from reactor.children import child_environment, ended_text
 from reactor.kernel.libc import spawn
 from reactor.kernel.scheduling import following
+from reactor.processes import child_environment, ended_text
 from reactor.threads import in_thread
 
 _REAP_SECONDS: Final = 2.0

@@ -1,15 +1,15 @@
-"""Worker threads, also on a node that has no process id left for them.
+"""Work that must not hold up the loop: in worker threads, or in turns.
 
-A fork bomb takes the last one, and then no thread can be started either (EAGAIN of clone(2)). Trio raises a
-RuntimeError there, which no caller expects and which would end the daemon just when it is needed. Whatever is
-done in threads here may be late, and is to be done all the same.
+A fork bomb takes the last process id, and then no thread can be started either (EAGAIN of clone(2)). Trio
+raises a RuntimeError there, which no caller expects and which would end the daemon just when it is needed.
+Whatever is done in threads here may be late, and is to be done all the same.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -23,6 +23,8 @@ _AGAIN_SECONDS: Final = 0.1
 
 _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
+
+Found = TypeVar("Found")
 
 
 async def in_thread(
@@ -96,3 +98,24 @@ class NameLookups(trio.abc.HostnameResolver):
     ) -> tuple[str, str]:
         """Return the names of a host and its port. Raises OSError."""
         return await in_thread(socket.getnameinfo, sockaddr, flags, abandon_on_cancel=True)
+
+
+def without_pause(turns: Generator[None, None, Found]) -> Found:
+    """Return what the work comes to, all turns of it made now."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as over:
+            found: Found = over.value
+            return found
+
+
+async def with_pauses(turns: Generator[None, None, Found], pause: Callable[[], Awaitable[None]]) -> Found:
+    """Return what the work comes to, with a pause after each turn."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as over:
+            found: Found = over.value
+            return found
+        await pause()

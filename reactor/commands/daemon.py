@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
     # Blocked from here until the daemon receives them itself, so that none is answered by a default that
     # ends the process halfway: SIGHUP's would, while the modules below are being imported.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
-    from reactor.lean_imports import UNUSED, passing, postpone
+    from reactor.processes import UNUSED, passing, postpone
 
     postpone(UNUSED)
     with passing(_READS_CONFIGURATIONS):

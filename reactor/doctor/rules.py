@@ -21,7 +21,7 @@ from reactor.model.settings import Settings, SystemdOomd
 from reactor.policy.rules import is_at_or_below
 from reactor.rules.managed import oomd_defaults, refused_because
 from reactor.rules.observe import RuleObserver
-from reactor.turns import without_pause
+from reactor.threads import without_pause
 from reactor.workloads.search import Selected, find_selected
 
 _MOST_READ: Final = 256

@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.children import STEWARD_DATA_BYTES
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import CgroupVersion, parse_limit, parse_processes
@@ -31,6 +30,7 @@ from reactor.kernel.delegation import GUARD, STEWARD, is_delegated, is_service
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent
+from reactor.processes import STEWARD_DATA_BYTES
 
 _LOG: Final = logging.getLogger("reactor.steward")
 # What of the unit's limits is the guard's: twice what it takes, and its threads (threads.MOST_THREADS).

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel import _libc_ffi
-from reactor.lean_imports import bare_package, replaced
+from reactor.processes import bare_package, replaced
 
 MAXIMUM_SAMPLE: Final = 1 << 12
 _NETLINK_CONNECTOR: Final = 11

@@ -18,7 +18,6 @@ import trio
 
 import reactor
 from reactor.backoff import Backoff
-from reactor.bounded_json import JsonError, loads
 from reactor.http_client import Answer, HttpClient, HttpError, Origin
 from reactor.kube.credentials import Session, Sessions
 from reactor.kube.errors import (
@@ -33,6 +32,7 @@ from reactor.kube.errors import (
     UnreachableError,
     VersionTooLargeError,
 )
+from reactor.text import JsonError, loads
 
 _LONGEST_WHY: Final = 1000
 _LONGEST_RETRY_AFTER_SECONDS: Final = 60.0

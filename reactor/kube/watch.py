@@ -27,7 +27,6 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.backoff import Backoff
-from reactor.bounded_json import DECODER, MOST_VALUES, JsonError, loads
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import (
     ApiError,
@@ -36,6 +35,7 @@ from reactor.kube.errors import (
     UnreachableError,
     VersionTooLargeError,
 )
+from reactor.text import DECODER, MOST_VALUES, JsonError, loads
 
 LARGEST_CHARACTERS: Final = 4 << 20
 """Of one object. The server's store takes 1.5 MiB, its requests 3 MiB."""

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
-from reactor.turns import without_pause
+from reactor.threads import without_pause
 
 PATH: Final = "/run/reactor-managed-oom/units"
 MAGIC: Final = b"reactor managed oom\0"

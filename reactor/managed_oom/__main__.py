@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 
 postpone(UNUSED)
 

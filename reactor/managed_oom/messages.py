@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from reactor.bounded_json import JsonError, loads
 from reactor.errors import ReactorError
 from reactor.link.managed_oom import unit_problem
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit
+from reactor.text import JsonError, loads
 
 Key = tuple[ManagedOomKind, str]
 Units = dict[Key, ManagedOomUnit]

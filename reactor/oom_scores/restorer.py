@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 
 postpone((*UNUSED, "inspect"))  # 1 MiB, which dataclasses asks for
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import trio
 
-from reactor.bounded_json import JsonError, loads
 from reactor.errors import PodmanError
 from reactor.http_client import HttpClient, HttpError, Origin
+from reactor.text import JsonError, loads
 
 DEFAULT_SOCKET: Final = "/run/podman/podman.sock"
 """Where podman's own unit (`podman.socket`) has it."""

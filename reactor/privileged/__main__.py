@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 
 postpone(UNUSED)
 

@@ -11,7 +11,6 @@ from typing import Final, Self
 
 import trio
 
-from reactor.children import child_environment
 from reactor.errors import ReactorError
 from reactor.model.settings import Command
 from reactor.privileged.messages import (
@@ -22,6 +21,7 @@ from reactor.privileged.messages import (
     write_cancel,
     write_run,
 )
+from reactor.processes import child_environment
 
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.privileged")
 _ABSENT: Final = "not run: the process that runs commands is not there yet"

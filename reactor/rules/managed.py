@@ -34,8 +34,7 @@ from reactor.model.pod_parents import PodParent
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.policy.rules import is_at_or_below
 from reactor.text import printable
-from reactor.threads import in_thread
-from reactor.turns import with_pauses
+from reactor.threads import in_thread, with_pauses
 
 _TICK_SECONDS: Final = 1.0
 # Between two changes that count: a user can bring one about at any time.

@@ -49,7 +49,7 @@ from reactor.rules.policy import (
 )
 from reactor.rules.pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
 from reactor.text import printable
-from reactor.turns import with_pauses
+from reactor.threads import with_pauses
 from reactor.workloads.search import Selected, find_selected
 
 _TICK_SECONDS: Final = 1.0

@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 
 postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
-from reactor.children import become_ordinary, close_others  # noqa: E402
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind, write_news  # noqa: E402
+from reactor.processes import become_ordinary, close_others  # noqa: E402
 from reactor.shutdown.watch import Watch  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 

@@ -30,8 +30,7 @@ from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
 from reactor.rules.observe import RuleObserver
 from reactor.simulate.scenario import metrics_to_record
-from reactor.threads import in_thread
-from reactor.turns import without_pause
+from reactor.threads import in_thread, without_pause
 from reactor.workloads.pods import Workloads
 from reactor.workloads.search import find_selected
 

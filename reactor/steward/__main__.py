@@ -14,19 +14,19 @@ import socket
 import sys
 from typing import Final
 
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 
 postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
-from reactor.children import STEWARD_DATA_BYTES, become_ordinary, close_others  # noqa: E402
 from reactor.kernel.capabilities import keep_capabilities  # noqa: E402
 from reactor.kernel.files import read_file  # noqa: E402
 from reactor.kernel.filesystem import counts_by_project  # noqa: E402
 from reactor.kernel.procfs import PROC  # noqa: E402
 from reactor.link.commands import read_commands  # noqa: E402
 from reactor.privileged.client import Privileged  # noqa: E402
+from reactor.processes import STEWARD_DATA_BYTES, become_ordinary, close_others  # noqa: E402
 from reactor.steward.service import serve  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 

@@ -18,7 +18,6 @@ from typing import Final
 
 import trio
 
-from reactor.children import child_environment, ended_text
 from reactor.disks.walk_messages import (
     REPORT_BYTES,
     Hurry,
@@ -31,6 +30,7 @@ from reactor.disks.walk_messages import (
     write_request,
 )
 from reactor.errors import ReactorError
+from reactor.processes import child_environment, ended_text
 from reactor.threads import in_thread
 
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.disks.walker")

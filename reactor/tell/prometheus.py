@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reactor.lean_imports import HollowModule, replaced
+from reactor.processes import HollowModule, replaced
 
 _UNUSED: Final[tuple[str, ...]] = (
     "gzip",

@@ -22,7 +22,7 @@ from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.lists import ExactNames, Listed, Lists, Named
-from reactor.turns import without_pause
+from reactor.threads import without_pause
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.cached_listing import CachedListing

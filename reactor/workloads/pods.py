@@ -15,7 +15,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.turns import with_pauses
+from reactor.threads import with_pauses
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.search import matches_of
 

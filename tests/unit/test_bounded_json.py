@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.bounded_json import MOST_VALUES, JsonError, loads
 from reactor.errors import ReactorError
+from reactor.text import MOST_VALUES, JsonError, loads
 
 pytestmark = pytest.mark.suite("hostile peers")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reactor.children import STEWARD_DATA_BYTES
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.processes import STEWARD_DATA_BYTES
 from tests.unit.conftest import FakeTree, FakeTreeMaker
 
 MIB = 1 << 20

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from reactor.children import child_environment
 from reactor.link.managed_oom import PATH
 from reactor.managed_oom.relay import USER_SLICES
+from reactor.processes import child_environment
 from tests.support.waiting import PATIENCE
 
 # LISTEN_PID is the process's own number, which only it has before it becomes the program.

@@ -1,22 +1,29 @@
-"""Imports without what they bring along: modules that others import and a process has no use for.
+"""What the processes of this program have in common: lean imports, and what a child has and leaves.
 
 `postpone` has a module loaded only when it is used. The TLS of `import trio` alone takes 5 MiB: OpenSSL, and
 what Python has around it. A process that talks to an API server uses it and pays for it; no other does.
-`replaced` has imports find something smaller in a module's place for a while. `passing` lets go of modules
-that a process has no more use for.
+`replaced` has imports find something smaller in the place of a module for a while. `passing` lets go of
+modules that a process has no more use for.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import resource
+import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, Final
+
+# The RLIMIT_DATA of the steward: with the guard and the walker below the limit of their unit or pod.
+STEWARD_DATA_BYTES: Final = 160 << 20
+_STACK_BYTES: Final = 512 << 10
 
 # Only what is imported whole (`import ssl`) and not looked into at its import can be postponed.
 UNUSED: Final = (
@@ -28,6 +35,44 @@ UNUSED: Final = (
     "ipaddress",  # urllib.parse, which pathlib imports
 )
 _loading: Final = threading.RLock()
+
+
+def child_environment() -> dict[str, str]:
+    """Return an environment in which a child finds this program's modules, and nothing else of ours."""
+    return {"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path)), "LC_ALL": "C.UTF-8"}
+
+
+def ended_text(status: int) -> str:
+    """Return how a child ended by its exit status, which is negative where a signal killed it."""
+    if status < 0:
+        return f"killed by signal {-status} ({signal.strsignal(-status)})"
+    return f"ended with status {status}"
+
+
+def become_ordinary(data_bytes: int) -> None:
+    """Leave what the guard has for itself, and take no more than so much memory from now on.
+
+    A terminal's signals and a service manager's are meant for the guard.
+    """
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("0")
+    threading.stack_size(_STACK_BYTES)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, most))
+
+
+def close_others(kept: Collection[int]) -> None:
+    """Close what the guard was started with and had not opened itself."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in kept:
+            with suppress(OSError):  # that of the listing
+                os.close(fd)
 
 
 class _Postponed(ModuleType):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reactor.lean_imports import HollowModule, bare_package, passing, postpone, replaced
+from reactor.processes import HollowModule, bare_package, passing, postpone, replaced
 
 LOADED = """
 import sys
-from reactor.lean_imports import UNUSED, postpone
+from reactor.processes import UNUSED, postpone
 postpone(UNUSED)
 def loaded():
     return [name for name in (*UNUSED, "asyncio") if "__builtins__" in vars(sys.modules.get(name, sys))]
@@ -99,7 +99,7 @@ def test_the_command_lets_go_of_what_reads_configurations_before_it_imports_the_
 import gc, sys
 from pathlib import Path
 from reactor.commands.daemon import _READS_CONFIGURATIONS, _start
-from reactor.lean_imports import passing
+from reactor.processes import passing
 with passing(_READS_CONFIGURATIONS):
     start = _start(Path({str(config)!r}), None)
 assert "100Mi" in str(start.settings.eviction.thresholds), start
