@@ -134,10 +134,10 @@ class Rule:
 
     It acts once in `cooldown_seconds`, whichever of its cgroups it is for, and less often for a cgroup that
     this does not help. To reclaim is of `amount`, a share of which is of what the cgroup holds, for
-    `reclaim_seconds` at the most. Where its conditions are the machine's, `below` are the cgroups whose pods
-    it may hit; None: those of the cgroup in which the conditions hold. With `rests_in_each` the cool-down
+    `reclaim_seconds` at the most. If its conditions are the machine's, `below` are the cgroups whose pods it
+    may hit; None: those of the cgroup in which the conditions hold. With `cooldown_per_cgroup` the cool-down
     itself is each cgroup's own: it is a setting of units that have nothing to do with each other. With
-    `rests_in_each_slice` it is each user's: who can make cgroups without end would have one for each second.
+    `cooldown_per_user_slice` it is each user's: a user can make cgroups without end.
     """
 
     name: str
@@ -150,8 +150,8 @@ class Rule:
     amount: ThresholdValue = DEFAULT_RECLAIM
     reclaim_seconds: float = 5.0
     below: tuple[str, ...] | None = None
-    rests_in_each: bool = False
-    rests_in_each_slice: bool = False
+    cooldown_per_cgroup: bool = False
+    cooldown_per_user_slice: bool = False
 
 
 class RuleInput(NamedTuple):

@@ -1,9 +1,9 @@
 """What systemd's units set by ManagedOOM…=, as rules that do what systemd-oomd does.
 
-A process in systemd-oomd's place (reactor/managed_oom) hears it of systemd, and keeps a file below /run. What
-the file says counts as a stranger's: it is of a fixed form, of bounded size, and can bring about no more than
-that pods which may be evicted are, one after the other, while tasks of the cgroup that holds them stall or
-swap is full. A file that is gone, wrong or old leaves the rules as they were, and that is reported.
+A process in systemd-oomd's place (reactor/managed_oom) receives them, and keeps a file below /run. That is
+untrusted: it is of a fixed form, of bounded size, and can bring about no more than that pods which may be
+evicted are, one after the other, while tasks of the cgroup that holds them stall or swap is full. A file that
+is gone, wrong or old leaves the rules as they were, and that is reported.
 
 Of memory pressure: `full avg10` of the unit is above its limit for its time while reclaim scans pages of it;
 then goes the one below it of which the most pages were scanned. Of swap: the machine's swap and memory are
@@ -200,7 +200,7 @@ class ManagedOomRules:
             os.close(fd)
 
     async def _accepted(self, units: Sequence[ManagedOomUnit]) -> list[ManagedOomUnit]:
-        """Return the units for which a rule may evict a pod; take note of the others."""
+        """Return the units for which a rule may evict a pod; record the others."""
         accepted, self._refused = [], {}
         self._release_names()
         for number, unit in enumerate(units):
@@ -277,8 +277,8 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
             action=RuleAction.EVICT_WORST,
             by=RankedBy.PGSCAN,
             cooldown_seconds=_COOLDOWN_SECONDS,
-            rests_in_each=True,
-            rests_in_each_slice=not is_systems,
+            cooldown_per_cgroup=True,
+            cooldown_per_user_slice=not is_systems,
         )
         for name, (percent, seconds, is_systems, cgroups) in by_name.items()
     ]

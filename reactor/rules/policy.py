@@ -20,7 +20,7 @@ _WINDOWS_KEPT = 2
 # Longer than this unobserved, of a daemon that was stopped say, a condition may have ceased in between.
 LONGEST_GAP_SECONDS: Final = 15.0
 _MOST_DOUBLINGS = 6
-_RESTS_KEPT = 2 << _MOST_DOUBLINGS
+_COOLDOWNS_KEPT = 2 << _MOST_DOUBLINGS
 
 
 class Sample(NamedTuple):
@@ -38,7 +38,7 @@ class Extremes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RuleState:
     """How a rule stands in one cgroup, as observed at `at_seconds`.
 
     `samples` are of each condition's counter, none of a gauge. `values` are the metrics as observed last,
@@ -55,41 +55,41 @@ class Standing:
 
 def observed(
     rule: Rule,
-    before: Standing | None,
+    before: RuleState | None,
     values: Mapping[Metric, float | None],
     now_seconds: float,
     earlier: Mapping[Metric, Sample] | None = None,
     *,
-    told: Mapping[Metric, Sample] | None = None,
+    reported: Mapping[Metric, Sample] | None = None,
     longest_gap_seconds: float = LONGEST_GAP_SECONDS,
-) -> Standing | None:
+) -> RuleState | None:
     """Return how a rule stands in a cgroup with what was observed now; None where nothing is worth keeping.
 
     A metric that is absent or None was not observed. `earlier` are counters as they were at the last
-    observation, from which their growth counts where nothing was kept of it. `told` is what the kernel itself
-    says of counters: no more than that, then. After more than `longest_gap_seconds` unobserved the conditions
-    begin to hold anew.
+    observation, from which their growth counts if nothing was kept of it. `reported` is what the kernel
+    itself reports of counters: no more than that, then. After more than `longest_gap_seconds` unobserved the
+    conditions begin to hold anew.
     """
-    samples, grown, stirs = [], [], False
+    samples, grown, grows = [], [], False
     for index, condition in enumerate(rule.conditions):
         value = values.get(condition.metric)
         kept = () if before is None else before.samples[index]
         if condition.metric.is_counter:
             if not kept and earlier is not None and condition.metric in earlier:
                 kept = (earlier[condition.metric],)
-                stirs = stirs or (value is not None and value > kept[0].value)
-            if told is not None and condition.metric in told:
-                kept = _with_told(kept, told[condition.metric])
+                grows = grows or (value is not None and value > kept[0].value)
+            if reported is not None and condition.metric in reported:
+                kept = _with_reported(kept, reported[condition.metric])
             kept = _with_sample(kept, value, condition.within_seconds, now_seconds)
             growth = _growth(kept, condition.within_seconds, now_seconds)
-            stirs = stirs or growth > 0
+            grows = grows or growth > 0
             value = growth if value is not None else None
         samples.append(kept)
         grown.append(value)
     if not all(_holds(condition, value) for condition, value in zip(rule.conditions, grown, strict=True)):
-        if not stirs:
+        if not grows:
             return None
-        return Standing(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
+        return RuleState(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
     known = [value for value in grown if value is not None]
     if (
         before is None
@@ -103,7 +103,7 @@ def observed(
             Extremes(min(value, one.lowest), max(value, one.highest))
             for value, one in zip(known, before.extremes, strict=True)
         )
-    return Standing(
+    return RuleState(
         at_seconds=now_seconds,
         samples=tuple(samples),
         values=tuple(grown),
@@ -114,24 +114,24 @@ def observed(
 
 def due(
     rule: Rule,
-    standings: Mapping[str, Standing],
+    states: Mapping[str, RuleState],
     acted: Acts,
     now_seconds: float,
 ) -> Firing | None:
-    """Return what a rule is to act for now: where it does not rest, the cgroup in which it has held longest.
+    """Return what a rule is to act for now: unless it cools down, the cgroup in which it has held longest.
 
-    `standings` is by cgroup, and so is `acted`, how the rule acted last for each.
+    `states` is by cgroup, and so is `acted`, how the rule acted last for each.
     """
     held = [
         (one.since_seconds, cgroup)
-        for cgroup, one in _awake(rule, standings, acted, now_seconds).items()
+        for cgroup, one in _not_cooling_down(rule, states, acted, now_seconds).items()
         if one.since_seconds is not None and now_seconds - one.since_seconds >= rule.for_seconds
     ]
     if not held:
         return None
     since_seconds, cgroup = min(held)
-    standing = standings[cgroup]
-    inputs = zip(rule.conditions, standing.values, standing.extremes, strict=True)
+    state = states[cgroup]
+    inputs = zip(rule.conditions, state.values, state.extremes, strict=True)
     firing = Firing(
         rule=rule,
         cgroup=cgroup,
@@ -147,55 +147,55 @@ def due(
     return replace(firing, unhelpful=_unhelpful(firing, acted.get(cgroup)))
 
 
-def why_not(rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float) -> str | None:
+def why_not(rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: float) -> str | None:
     """Return why a rule acts for none of its cgroups now, in words; None where it is due."""
     held = {
         cgroup: now_seconds - one.since_seconds
-        for cgroup, one in standings.items()
+        for cgroup, one in states.items()
         if one.since_seconds is not None
     }
     if not held:
         return "its conditions hold in none of its cgroups"
-    awake = [cgroup for cgroup in _awake(rule, standings, acted, now_seconds) if cgroup in held]
+    awake = [cgroup for cgroup in _not_cooling_down(rule, states, acted, now_seconds) if cgroup in held]
     cgroup = max(awake or held, key=lambda one: held[one])
     if held[cgroup] < rule.for_seconds:
         return f"it has held in {printable(cgroup)} for {held[cgroup]:.0f} of {rule.for_seconds:g} s"
     if awake:
         return None
-    left_seconds = resting_seconds(rule, acted, now_seconds)
+    left_seconds = cooldown_of_all_seconds(rule, acted, now_seconds)
     if left_seconds > 0:
         last = last_acted(acted)
         return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
-    slice_, resting = _slice_of(cgroup), _resting_slices(rule, acted, now_seconds)
-    if slice_ in resting:
+    slice_, cooling = _slice_of(cgroup), _slices_cooling_down(rule, acted, now_seconds)
+    if slice_ in cooling:
         whose = printable(slice_)
-        return f"it acted for a cgroup of {whose}, and rests there for {resting[slice_]:.0f} s more"
+        return f"it acted for a cgroup of {whose}, and rests there for {cooling[slice_]:.0f} s more"
     own = acted[cgroup]
-    left_seconds = _rest_left_seconds(rule, own, now_seconds)
+    left_seconds = _left_seconds(rule, own, now_seconds)
     return (
         f"it acted for {printable(cgroup)} {now_seconds - own.at_seconds:.0f} s ago, and rests there for "
         f"{left_seconds:.0f} s more: {own.unhelpful} times in a row it did not help"
     )
 
 
-def _awake(
-    rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float
-) -> dict[str, Standing]:
-    """Return how a rule stands in the cgroups in which it does not rest."""
-    if resting_seconds(rule, acted, now_seconds) > 0:
+def _not_cooling_down(
+    rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: float
+) -> dict[str, RuleState]:
+    """Return how a rule stands in the cgroups in which it does not cool down."""
+    if cooldown_of_all_seconds(rule, acted, now_seconds) > 0:
         return {}
-    resting = _resting_slices(rule, acted, now_seconds)
+    cooling = _slices_cooling_down(rule, acted, now_seconds)
     return {
-        cgroup: standing
-        for cgroup, standing in standings.items()
-        if (cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0)
-        and (not resting or _slice_of(cgroup) not in resting)
+        cgroup: state
+        for cgroup, state in states.items()
+        if (cgroup not in acted or _left_seconds(rule, acted[cgroup], now_seconds) <= 0)
+        and (not cooling or _slice_of(cgroup) not in cooling)
     }
 
 
-def resting_seconds(rule: Rule, acted: Acts, now_seconds: float) -> float:
-    """Return for how much longer a rule rests in all of its cgroups, zero or less where it does not."""
-    if rule.rests_in_each or not acted:
+def cooldown_of_all_seconds(rule: Rule, acted: Acts, now_seconds: float) -> float:
+    """Return for how much longer a rule acts for none of its cgroups, zero or less if it may."""
+    if rule.cooldown_per_cgroup or not acted:
         return 0.0
     return last_acted(acted).at_seconds + rule.cooldown_seconds - now_seconds
 
@@ -206,20 +206,20 @@ def last_acted(acted: Acts) -> Acted:
 
 
 def cooldown_left_seconds(rule: Rule, acted: Acts, cgroups: Collection[str], now_seconds: float) -> float:
-    """Return for how long a rule acts for none of these cgroups, as it rests in all or in each of them."""
-    rests = [_rest_left_seconds(rule, one, now_seconds) for cgroup, one in acted.items() if cgroup in cgroups]
-    in_each = min(rests) if rests and len(rests) == len(cgroups) else 0.0
-    return max(0.0, in_each, resting_seconds(rule, acted, now_seconds))
+    """Return for how long a rule acts for none of these cgroups: it cools down in all or in each of them."""
+    left = [_left_seconds(rule, one, now_seconds) for cgroup, one in acted.items() if cgroup in cgroups]
+    in_each = min(left) if left and len(left) == len(cgroups) else 0.0
+    return max(0.0, in_each, cooldown_of_all_seconds(rule, acted, now_seconds))
 
 
-def rest_seconds(rule: Rule, acted: Acted) -> float:
-    """Return for how long a rule rests in a cgroup: twice as long for each time that it did not help."""
+def cooldown_of_seconds(rule: Rule, acted: Acted) -> float:
+    """Return for how long a rule cools down in a cgroup: twice as long for each time that it did not help."""
     return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
 
 
-def _resting_slices(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
-    """Return the users' slices in all cgroups of which a rule rests, and for how much longer."""
-    if not rule.rests_in_each_slice:
+def _slices_cooling_down(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
+    """Return the users' slices in all cgroups of which a rule cools down, and for how much longer."""
+    if not rule.cooldown_per_user_slice:
         return {}
     left = sorted(
         (one.at_seconds + rule.cooldown_seconds - now_seconds, cgroup) for cgroup, one in acted.items()
@@ -232,17 +232,17 @@ def _slice_of(cgroup: str) -> str:
     return "/".join(cgroup.split("/")[:3])
 
 
-def _rest_left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:
-    return acted.at_seconds + rest_seconds(rule, acted) - now_seconds
+def _left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:
+    return acted.at_seconds + cooldown_of_seconds(rule, acted) - now_seconds
 
 
 def after_acting(firing: Firing, before: Acts) -> dict[str, Acted]:
     """Return how a rule acted last for each cgroup once it has acted for this.
 
-    What is older than the longest two rests is forgotten.
+    What is older than the longest two cool-downs is forgotten.
     """
     own = Acted(firing.at_seconds, _unhelpful(firing, before.get(firing.cgroup)))
-    oldest_seconds = firing.at_seconds - _RESTS_KEPT * firing.rule.cooldown_seconds
+    oldest_seconds = firing.at_seconds - _COOLDOWNS_KEPT * firing.rule.cooldown_seconds
     kept = {cgroup: one for cgroup, one in before.items() if one.at_seconds >= oldest_seconds}
     return {**kept, firing.cgroup: own}
 
@@ -284,16 +284,16 @@ def _with_sample(
     return (*recent, Sample(now_seconds, value))
 
 
-def _with_told(kept: tuple[Sample, ...], told: Sample) -> tuple[Sample, ...]:
-    """Return a counter's samples with one that the kernel tells of, where that is news.
+def _with_reported(kept: tuple[Sample, ...], reported: Sample) -> tuple[Sample, ...]:
+    """Return a counter's samples with one that the kernel reports, if that is news.
 
     It is not where the counter was lower even later: what was observed has grown by more.
     """
-    later = tuple(one for one in kept if one.at_seconds >= told.at_seconds)
-    if later and later[0].value < told.value:
+    later = tuple(one for one in kept if one.at_seconds >= reported.at_seconds)
+    if later and later[0].value < reported.value:
         return kept
-    before = (one for one in kept if one.at_seconds < told.at_seconds and one.value <= told.value)
-    return (*before, told, *later)
+    before = (one for one in kept if one.at_seconds < reported.at_seconds and one.value <= reported.value)
+    return (*before, reported, *later)
 
 
 def _growth(samples: Sequence[Sample], within_seconds: float, now_seconds: float) -> float:

@@ -35,7 +35,7 @@ Open = Callable[[Path, Literal["some", "full"], int, int], int]
 class Trigger(NamedTuple):
     """What to be woken for: so much stall of a kind within a window, by a pressure file.
 
-    `inode` is that of the cgroup's directory, which tells it from another one of its name.
+    `inode` is that of the cgroup's directory, which distinguishes it from another one of its name.
     """
 
     cgroup: str
@@ -106,7 +106,7 @@ class RulePressure:
             if trigger not in self._tasks and is_due:
                 scope = self._tasks[trigger] = trio.CancelScope()
                 self._nursery.start_soon(self._hold, trigger, scope)
-        self._say()
+        self._show()
 
     async def wait(self, seconds: float) -> tuple[Fired, ...]:
         """Return what has fired, as soon as any has; nothing after so many seconds."""
@@ -126,7 +126,7 @@ class RulePressure:
                 self._refused[trigger] = (trio.current_time(), error.strerror or str(error))
         if self._tasks.get(trigger) is scope:
             del self._tasks[trigger]
-        self._say()
+        self._show()
 
     async def _watch(self, trigger: Trigger) -> None:
         # Not abandoned where it is cancelled: the descriptor would be lost.
@@ -138,7 +138,7 @@ class RulePressure:
             with select.epoll() as epoll:
                 epoll.register(fd, select.EPOLLPRI)
                 self._armed.add(trigger)
-                self._say()
+                self._show()
                 while True:
                     await trio.lowlevel.wait_readable(epoll.fileno())
                     if any(events & (select.EPOLLERR | select.EPOLLHUP) for _, events in epoll.poll(0)):
@@ -152,8 +152,8 @@ class RulePressure:
             # Its end waits for an RCU grace period: 12 to 30 ms.
             close_behind(fd)
 
-    def _say(self) -> None:
-        """Say how the triggers stand, once none is being armed any more."""
+    def _show(self) -> None:
+        """Show how many triggers are armed, once none is being armed any more."""
         if self._nursery is None or self._tasks.keys() - self._armed:
             return
         if not self._wanted:

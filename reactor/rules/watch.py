@@ -5,7 +5,7 @@ the cgroups of a rule are observed follows from what that costs: once in a secon
 takes for a thousandth of a CPU. Where a rule asks for pressure and no task of the machine stalls nothing is
 read at all. A cgroup in which the conditions hold, or a counter grows, is observed each second, within a
 fiftieth of a CPU: a tenant can have thousands of them grow. What is due is observed afresh before it is done.
-Where the kernel's own triggers tell of a stall, that cgroup is observed then, and not at the next second.
+If the kernel's own triggers report a stall, that cgroup is observed then, and not at the next second.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from reactor.model.rules import (
 from reactor.policy.rules import hit_by
 from reactor.rules.observe import RuleObserver, share_of_machine
 from reactor.rules.policy import (
+    RuleState,
     Sample,
-    Standing,
     after_acting,
     cooldown_left_seconds,
     due,
@@ -60,14 +60,14 @@ _SHARE_OF_FINDING: Final = 0.0004
 _SHARE_UNDER_PRESSURE: Final = 0.02
 _LOG: Final = logging.getLogger("reactor.rules")
 _LONGEST_SECONDS: Final = 60.0
-# Of what stirs: below the gap after which the policy takes a condition for a new one.
-_LONGEST_STIRRING_SECONDS: Final = 10.0
+# Of what grows: below the gap after which the policy takes a condition for a new one.
+_LONGEST_ACTIVE_SECONDS: Final = 10.0
 _SHOWN: Final = 5
 _MACHINE: Final = "/"
 # The kernel averages what was in each such time: an average rises only while there is as much pressure in it.
 _OF_AN_AVERAGE_SECONDS: Final = 2.0
-# The kernel tells of a window that ended a moment ago; what it tells is to hold when that is observed afresh.
-_TOLD_LATE_SHARE: Final = 0.9
+# The kernel reports a window that ended a moment ago; what it reports is to hold when observed afresh.
+_REPORTED_LATE_SHARE: Final = 0.9
 _PODS_AT_ONCE: Final = 8
 _SELECTORS_AT_ONCE: Final = 16
 _MOST_CGROUPS_SHOWN: Final = 32
@@ -84,7 +84,7 @@ class _Group:
     `floors` are the lowest limits, `required` the gauges that each of the rules asks for. The group is only
     observed while tasks stall for `resource`, by `share` of the time at least (None: always). `counters` are
     as they were at the last observation, `peaks` the highest value of a gauge in the last round, and
-    `standings` are by rule and cgroup.
+    `states` are by rule and cgroup.
     """
 
     selectors: tuple[PodParent, ...]
@@ -99,19 +99,19 @@ class _Group:
     find_due_seconds: float = 0.0
     find_at_rest_due_seconds: float = 0.0
     due_seconds: float = 0.0
-    stirring_due_seconds: float = 0.0
+    active_due_seconds: float = 0.0
     every_seconds: float = _TICK_SECONDS
     counters: dict[str, tuple[float, dict[Metric, float]]] = field(default_factory=dict)
     peaks: dict[Metric, float] = field(default_factory=dict)
-    standings: dict[str, dict[str, Standing]] = field(default_factory=dict)
+    states: dict[str, dict[str, RuleState]] = field(default_factory=dict)
 
     @property
     def is_of_users(self) -> bool:
         """Return whether users have made all of the rules."""
-        return all(rule.rests_in_each_slice for rule in self.rules)
+        return all(rule.cooldown_per_user_slice for rule in self.rules)
 
-    def note_peaks(self, values: Mapping[Metric, float | None]) -> None:
-        """Take note of the highest values of gauges in this round."""
+    def add_peaks(self, values: Mapping[Metric, float | None]) -> None:
+        """Record the highest values of gauges in this round."""
         for metric, value in values.items():
             if value is not None and not metric.is_counter:
                 self.peaks[metric] = max(value, self.peaks.get(metric, value))
@@ -121,17 +121,17 @@ class _Group:
         kept = set(rule.cgroups)
         self.selected = {**self.selected, **_only(before.selected, kept)}
         self.counters |= _only(before.counters, kept)
-        self.standings[rule.name] = _only(before.standings[rule.name], kept)
+        self.states[rule.name] = _only(before.states[rule.name], kept)
 
     def forget(self, cgroup: str) -> None:
         """Forget what is known of a cgroup, which is gone or another one by now."""
         self.counters.pop(cgroup, None)
-        for standings in self.standings.values():
-            standings.pop(cgroup, None)
+        for states in self.states.values():
+            states.pop(cgroup, None)
 
     def active_cgroups(self) -> list[str]:
         """Return the cgroups in which a rule's conditions hold, or a counter grows."""
-        return list({cgroup: None for standings in self.standings.values() for cgroup in standings})
+        return list({cgroup: None for states in self.states.values() for cgroup in states})
 
 
 class Acting(Protocol):
@@ -155,7 +155,7 @@ class RuleWatch:
     """Observes what the rules are for, and has `guard` do what they ask for.
 
     `acted`, by the rules' names, outlives it: a reload ends no cool-down. `worked_seconds` is the CPU time
-    that the thread has taken. `triggers` tell of stalls as they happen, None: the clock alone does.
+    that the thread has taken. `triggers` report stalls as they happen; None: the clock alone counts.
     """
 
     def __init__(  # noqa: PLR0913 - what it is connected to
@@ -186,7 +186,7 @@ class RuleWatch:
         self._stalled: dict[PressureResource, tuple[float, float]] = {}
         self._stall_shares: dict[PressureResource, float] = {}
         self._amounts_before: dict[str, dict[str, dict[str, int]]] = {}  # by rule, cgroup, uid
-        self._told: dict[str, tuple[str, float]] = {}
+        self._waiting: dict[str, tuple[str, float]] = {}
         self._turn_began_seconds = 0.0
         self._turn_cost_seconds = 0.0
         for what, why in self.problems.items():
@@ -244,11 +244,11 @@ class RuleWatch:
                 while (left_seconds := until_seconds - trio.current_time()) > 0:
                     fired = await triggers.wait(left_seconds)
                     if fired:
-                        pause_seconds = await self.attend(fired)
+                        pause_seconds = await self.act_on_stalls(fired)
                         await trio.sleep_until(min(until_seconds, trio.current_time() + pause_seconds))
 
-    async def attend(self, fired: Sequence[Fired]) -> float:
-        """Observe the cgroups whose tasks stall, and act; return for how long to attend to no more of it.
+    async def act_on_stalls(self, fired: Sequence[Fired]) -> float:
+        """Observe the cgroups whose tasks stall, and act; return for how long no more is to be acted on.
 
         What the kernel has seen in a rule's own window counts as observed.
         """
@@ -262,10 +262,10 @@ class RuleWatch:
                 selected = group.selected.get(trigger.cgroup)
                 is_ours = group.resource == trigger.resource
                 if is_ours and selected is not None and selected.inode == trigger.inode:
-                    self._observe(group, selected, told=trigger if is_exact else None)
+                    self._observe(group, selected, reported=trigger if is_exact else None)
                     await self._give_way()
             for rule in group.rules:
-                if group.standings[rule.name]:
+                if group.states[rule.name]:
                     await self._act(group, rule)
         return self._turn_cost() / _SHARE_UNDER_PRESSURE
 
@@ -277,7 +277,7 @@ class RuleWatch:
         return is_v2 or any(one.text == _MACHINE for one in group.selectors)
 
     def _machine_triggers(self) -> tuple[Trigger, ...]:
-        """Return what tells that tasks of the machine stall enough for any rule."""
+        """Return the triggers that report that tasks of the machine stall enough for any rule."""
         shares: dict[PressureResource, float] = {}
         for group in self._groups:
             if group.resource is not None:
@@ -344,18 +344,18 @@ class RuleWatch:
                     await self._find(group)
                 await self._observe_all(group, group.selected, is_round=True)
                 self._next_round(group)
-            elif any(group.standings.values()) and now_seconds >= group.stirring_due_seconds:
+            elif any(group.states.values()) and now_seconds >= group.active_due_seconds:
                 await self._observe_all(group, group.active_cgroups())
                 pause_seconds = self._pause_seconds(
-                    group, _SHARE_UNDER_PRESSURE, most_seconds=_LONGEST_STIRRING_SECONDS
+                    group, _SHARE_UNDER_PRESSURE, most_seconds=_LONGEST_ACTIVE_SECONDS
                 )
-                group.stirring_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
+                group.active_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
             elif not is_open and self._is_found_at_rest(group, now_seconds):
                 await self._find(group)
                 pause_seconds = max(_LONGEST_SECONDS, group.find_due_seconds - self._clock_seconds())
                 group.find_at_rest_due_seconds = self._clock_seconds() + pause_seconds
             for rule in group.rules:
-                if group.standings[rule.name] or rule.name in self._amounts_before:
+                if group.states[rule.name] or rule.name in self._amounts_before:
                     await self._act(group, rule)
 
     def document(self) -> list[dict[str, Any]]:
@@ -381,7 +381,7 @@ class RuleWatch:
         self._of_machine, self._arm_due_seconds = self._machine_triggers(), 0.0
         present = {rule.name for group in self._groups for rule in group.rules}
         self._amounts_before = _only(self._amounts_before, present)
-        self._told = _only(self._told, present)
+        self._waiting = _only(self._waiting, present)
         # A unit that is restarted brings its rule back.
         oldest_seconds = self._clock_seconds() - _ACTED_KEPT_SECONDS
         for name in [name for name in self._acted if name not in present]:
@@ -389,7 +389,7 @@ class RuleWatch:
                 del self._acted[name]
 
     def _note_stalls(self, now_seconds: float) -> None:
-        """Take note for what share of the time since the last tick some task of the machine has stalled."""
+        """Record for what share of the time since the last tick some task of the machine has stalled."""
         for resource in {group.resource for group in self._groups if group.resource is not None}:
             total_seconds = self._observer.machine_stall_seconds(resource)
             before = self._stalled.get(resource)
@@ -447,20 +447,20 @@ class RuleWatch:
                 self._observe(group, selected)
             await self._give_way()
 
-    def _observe(self, group: _Group, selected: Selected, *, told: Trigger | None = None) -> None:
-        """Observe one cgroup for all rules of a group; `told` is a trigger that the kernel says has fired."""
+    def _observe(self, group: _Group, selected: Selected, *, reported: Trigger | None = None) -> None:
+        """Observe one cgroup for all rules of a group; `reported` is a trigger that has fired."""
         now_seconds = self._clock_seconds()
         cgroup = selected.cgroup
-        is_stirring = any(cgroup in standings for standings in group.standings.values())
+        is_active = any(cgroup in states for states in group.states.values())
         values = self._observer.read(cgroup, selected.directory, group.required)
-        group.note_peaks(values)
-        if not is_stirring and not all(
+        group.add_peaks(values)
+        if not is_active and not all(
             value is not None and value >= group.floors[one] for one, value in values.items()
         ):
             return  # no rule holds without these
         others = [metric for metric in group.metrics if metric not in values]
         values |= self._observer.read(cgroup, selected.directory, others)
-        group.note_peaks(values)
+        group.add_peaks(values)
         at_seconds, before = group.counters.get(cgroup, (now_seconds, {}))
         counters: dict[Metric, float] = {}
         for metric, value in values.items():
@@ -468,24 +468,24 @@ class RuleWatch:
                 continue
             if metric.is_counter:
                 counters[metric] = value
-                is_stirring = is_stirring or before.get(metric, value) != value
+                is_active = is_active or before.get(metric, value) != value
             else:
-                is_stirring = is_stirring or value >= group.floors[metric]
+                is_active = is_active or value >= group.floors[metric]
         if counters:
             group.counters[cgroup] = (now_seconds, counters)
-        growth = {} if told is None else _told(told, counters, now_seconds)
-        if not is_stirring and not growth:
+        growth = {} if reported is None else _reported(reported, counters, now_seconds)
+        if not is_active and not growth:
             return
         earlier = {metric: Sample(at_seconds, value) for metric, value in before.items()}
         for rule in group.rules:
-            standings = group.standings[rule.name]
-            if cgroup not in standings and not _may_hold(rule, values):
+            states = group.states[rule.name]
+            if cgroup not in states and not _may_hold(rule, values):
                 continue
-            standing = observed(rule, standings.get(cgroup), values, now_seconds, earlier, told=growth)
-            if standing is None:
-                standings.pop(cgroup, None)
+            state = observed(rule, states.get(cgroup), values, now_seconds, earlier, reported=growth)
+            if state is None:
+                states.pop(cgroup, None)
             else:
-                standings[cgroup] = standing
+                states[cgroup] = state
 
     def _next_round(self, group: _Group) -> None:
         """Say when all of a group's cgroups are observed again, by what that has cost now."""
@@ -497,41 +497,41 @@ class RuleWatch:
 
     async def _act(self, group: _Group, rule: Rule) -> None:
         """Do what a rule asks for where it is due."""
-        standings = group.standings[rule.name]
+        states = group.states[rule.name]
         if rule.action is RuleAction.EVICT_WORST and rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
-            await self._note_amounts(rule, standings)
-        firing = self._due(rule, standings)
+            await self._note_amounts(rule, states)
+        firing = self._due(rule, states)
         if firing is None:
             return
         waits_for = (firing.cgroup, firing.since_seconds)
-        if self._told.get(rule.name) == waits_for and self._guard.why_waits(firing):
-            return  # that it waits was said
+        if self._waiting.get(rule.name) == waits_for and self._guard.why_waits(firing):
+            return  # that it waits was reported
         amounts = await self._amounts_since(rule, firing.cgroup)
         selected = group.selected.get(firing.cgroup)
         if selected is None or not _is_there(selected):
             group.forget(firing.cgroup)
             return
         self._observe(group, selected)  # afresh: between this and what is done nothing is awaited
-        firing = self._due(rule, standings)
+        firing = self._due(rule, states)
         if firing is None or firing.cgroup != selected.cgroup:
             return
         if self._guard.fire(firing, amounts):
             self._acted[rule.name] = after_acting(firing, self._acts(rule))
-            standings.pop(firing.cgroup, None)
-            self._told.pop(rule.name, None)
+            states.pop(firing.cgroup, None)
+            self._waiting.pop(rule.name, None)
         else:
-            self._told[rule.name] = waits_for
+            self._waiting[rule.name] = waits_for
 
-    def _due(self, rule: Rule, standings: Mapping[str, Standing]) -> Firing | None:
-        return due(rule, standings, self._acts(rule), self._clock_seconds())
+    def _due(self, rule: Rule, states: Mapping[str, RuleState]) -> Firing | None:
+        return due(rule, states, self._acts(rule), self._clock_seconds())
 
     def _acts(self, rule: Rule) -> Acts:
         return self._acted.get(rule.name, {})
 
-    async def _note_amounts(self, rule: Rule, standings: Mapping[str, Standing]) -> None:
+    async def _note_amounts(self, rule: Rule, states: Mapping[str, RuleState]) -> None:
         """Note what the pods below a cgroup are ranked by when the rule's conditions begin to hold there."""
         before = self._amounts_before.pop(rule.name, {})
-        held = [cgroup for cgroup, one in standings.items() if one.since_seconds is not None]
+        held = [cgroup for cgroup, one in states.items() if one.since_seconds is not None]
         if held:
             self._amounts_before[rule.name] = {
                 cgroup: before[cgroup] if cgroup in before else await self._amounts(rule, cgroup)
@@ -579,8 +579,8 @@ class RuleWatch:
             self._turn_began_seconds = self._worked_seconds()
 
     def _rule_document(self, group: _Group, rule: Rule, now_seconds: float) -> dict[str, Any]:
-        standings = group.standings[rule.name]
-        held = {cgroup: one for cgroup, one in standings.items() if one.since_seconds is not None}
+        states = group.states[rule.name]
+        held = {cgroup: one for cgroup, one in states.items() if one.since_seconds is not None}
         longest = sorted(held, key=lambda cgroup: held[cgroup].since_seconds or 0.0)[:_SHOWN]
         acted = self._acts(rule)
         last = last_acted(acted) if acted else None
@@ -613,8 +613,8 @@ class RuleWatch:
 
     def _why_not(self, group: _Group, rule: Rule, now_seconds: float) -> str:
         """Return why a rule has not acted just now, in words."""
-        standings, acted = group.standings[rule.name], self._acts(rule)
-        if not any(one.since_seconds is not None for one in standings.values()):
+        states, acted = group.states[rule.name], self._acts(rule)
+        if not any(one.since_seconds is not None for one in states.values()):
             if group.resource is not None and group.resource not in self._stalled:
                 return f"pressure of this machine ({group.resource}) can't be observed"
             never_because = self._never_because(rule)
@@ -625,18 +625,18 @@ class RuleWatch:
             if not group.selected:
                 shown = map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])
                 return f"no cgroup is or matches {', '.join(shown)}"
-        firing = self._due(rule, standings)
+        firing = self._due(rule, states)
         if firing is not None:
             return self._guard.why_waits(firing) or "it is due now"
-        return why_not(rule, standings, acted, now_seconds) or "it is due now"
+        return why_not(rule, states, acted, now_seconds) or "it is due now"
 
 
-def _told(trigger: Trigger, counters: Mapping[Metric, float], now_seconds: float) -> dict[Metric, Sample]:
+def _reported(trigger: Trigger, counters: Mapping[Metric, float], now_seconds: float) -> dict[Metric, Sample]:
     """Return what the counter of a trigger was at its window's beginning, or less: so much has it grown."""
     metric = Metric(Measure.STALL, f"{trigger.resource} {trigger.kind}")
     if metric not in counters:
         return {}
-    at_seconds = now_seconds - _TOLD_LATE_SHARE * trigger.window_seconds
+    at_seconds = now_seconds - _REPORTED_LATE_SHARE * trigger.window_seconds
     return {metric: Sample(at_seconds, counters[metric] - trigger.stall_seconds)}
 
 
@@ -671,7 +671,7 @@ def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, 
         floors=floors,
         resource=resource,
         share=min(map(_share, gates), default=0.0),
-        standings={rule.name: {} for rule in rules},
+        states={rule.name: {} for rule in rules},
     )
 
 
@@ -719,14 +719,14 @@ def _is_there(selected: Selected) -> bool:
         return False
 
 
-def _holding(rule: Rule, cgroup: str, standing: Standing, now_seconds: float) -> dict[str, Any]:
-    since_seconds = standing.since_seconds or now_seconds
+def _holding(rule: Rule, cgroup: str, state: RuleState, now_seconds: float) -> dict[str, Any]:
+    since_seconds = state.since_seconds or now_seconds
     return {
         "cgroup": printable(cgroup),
         "for_seconds": round(now_seconds - since_seconds, 3),
         "values": {
             str(condition): _rounded(value)
-            for condition, value in zip(rule.conditions, standing.values, strict=True)
+            for condition, value in zip(rule.conditions, state.values, strict=True)
         },
     }
 

@@ -16,7 +16,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.policy import admit, after_reclaim, decide, images_to_collect, memory_level, unused_images
 from reactor.policy.admission import REASON
 from reactor.policy.rules import decide_firing, hit_by
-from reactor.rules.policy import Sample, Standing, after_acting, due, observed, why_not
+from reactor.rules.policy import RuleState, Sample, after_acting, due, observed, why_not
 from reactor.simulate.scenario import Scenario, Step
 from reactor.simulate.summary import Summary
 
@@ -36,7 +36,7 @@ class RuleReplay:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = rules
         self._selectors = {rule.name: tuple(map(PodParent, rule.cgroups)) for rule in rules}
-        self._standings: dict[str, dict[str, Standing]] = {rule.name: {} for rule in rules}
+        self._states: dict[str, dict[str, RuleState]] = {rule.name: {} for rule in rules}
         self._acted: dict[str, Acts] = {}
         self._amounts_before: dict[tuple[str, str], Mapping[str, float]] = {}
         self._counters: dict[str, dict[Metric, Sample]] = {}
@@ -53,12 +53,12 @@ class RuleReplay:
         """Return what each rule that is due decides in a step; one that waits is asked again in the next."""
         decisions = []
         for rule in self.rules:
-            standings = self._observe(rule, numbers, at_seconds)
-            for cgroup in [cgroup for cgroup, one in standings.items() if one.since_seconds is not None]:
+            states = self._observe(rule, numbers, at_seconds)
+            for cgroup in [cgroup for cgroup, one in states.items() if one.since_seconds is not None]:
                 if rule.action is RuleAction.EVICT_WORST:
                     amounts = _amounts(rule, cgroup, snapshot, pods, numbers)
                     self._amounts_before.setdefault((rule.name, cgroup), amounts)
-            firing = due(rule, standings, self._acted.get(rule.name, {}), at_seconds)
+            firing = due(rule, states, self._acted.get(rule.name, {}), at_seconds)
             if firing is None:
                 continue
             before = self._amounts_before.get((rule.name, firing.cgroup), {})
@@ -67,7 +67,7 @@ class RuleReplay:
             decision = decide_firing(settings, state, firing, snapshot, pods, amounts_since)
             if not decision.waits:
                 self._acted[rule.name] = after_acting(firing, self._acted.get(rule.name, {}))
-                standings.pop(firing.cgroup)
+                states.pop(firing.cgroup)
                 self._amounts_before.pop((rule.name, firing.cgroup), None)
             decisions.append(decision)
         self._counters = {
@@ -82,16 +82,16 @@ class RuleReplay:
         """Yield, for each rule, what it did in a step or why it did nothing, as plain JSON values."""
         for rule in self.rules:
             decision = next((one for one in decisions if one.rule and one.rule.rule.name == rule.name), None)
-            standings = self._standings[rule.name]
+            states = self._states[rule.name]
             line: dict[str, Any] = {
                 "name": rule.name,
                 "action": str(rule.action),
                 "acted": decision is not None and not decision.waits,
-                "holdsIn": [cgroup for cgroup, one in standings.items() if one.since_seconds is not None],
+                "holdsIn": [cgroup for cgroup, one in states.items() if one.since_seconds is not None],
             }
             firing = None if decision is None else decision.rule
             if decision is None or firing is None:
-                because = why_not(rule, standings, self._acted.get(rule.name, {}), at_seconds)
+                because = why_not(rule, states, self._acted.get(rule.name, {}), at_seconds)
                 yield {**line, "because": because}
                 continue
             yield {
@@ -105,28 +105,28 @@ class RuleReplay:
                 "ranking": [place.pod.key for place in decision.ranking],
             }
 
-    def _observe(self, rule: Rule, numbers: Numbers, at_seconds: float) -> dict[str, Standing]:
-        standings = self._standings[rule.name]
-        for cgroup in [cgroup for cgroup in standings if cgroup not in numbers]:
-            del standings[cgroup]
+    def _observe(self, rule: Rule, numbers: Numbers, at_seconds: float) -> dict[str, RuleState]:
+        states = self._states[rule.name]
+        for cgroup in [cgroup for cgroup in states if cgroup not in numbers]:
+            del states[cgroup]
         for cgroup, values in numbers.items():
             if not any(one.is_parent(cgroup) for one in self._selectors[rule.name]):
                 continue
-            standing = observed(
+            state = observed(
                 rule,
-                standings.get(cgroup),
+                states.get(cgroup),
                 values,
                 at_seconds,
                 self._counters.get(cgroup),
                 longest_gap_seconds=math.inf,
             )
-            if standing is None:
-                standings.pop(cgroup, None)
+            if state is None:
+                states.pop(cgroup, None)
             else:
-                standings[cgroup] = standing
-            if standing is None or standing.since_seconds is None:
+                states[cgroup] = state
+            if state is None or state.since_seconds is None:
                 self._amounts_before.pop((rule.name, cgroup), None)
-        return standings
+        return states
 
 
 def _amounts(

@@ -12,12 +12,12 @@ from reactor.model.pod_parents import PodParent
 from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
 from reactor.rules.managed import managed_rules, refused_because, rule_name
-from reactor.rules.policy import Extremes, Standing, due, resting_seconds, why_not
+from reactor.rules.policy import Extremes, RuleState, cooldown_of_all_seconds, due, why_not
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE = ManagedOomKind
 DEFAULTS = OomdDefaults()
-STANDS = Standing(
+STANDS = RuleState(
     at_seconds=0.0,
     samples=((), ()),
     values=(90.0, 90.0),
@@ -131,6 +131,6 @@ def test_a_rule_rests_in_the_cgroup_alone_that_it_acted_for() -> None:
     acted = {"/a": Acted(100.0, unhelpful=1)}
     assert ("/b", 0) == due_in(rule, acted, 129.0)
     assert ("/a", 1) == due_in(rule, acted, 130.0)
-    assert 0 == resting_seconds(rule, acted, 101.0)
+    assert 0 == cooldown_of_all_seconds(rule, acted, 101.0)
     assert due_in(swap, {"/": Acted(100.0)}, 114.0) is None
     assert ("/a", 1) == due_in(swap, {"/": Acted(100.0)}, 115.0)

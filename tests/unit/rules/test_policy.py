@@ -27,14 +27,14 @@ from reactor.model.rules import (
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.rules.policy import (
+    RuleState,
     Sample,
-    Standing,
     after_acting,
     cooldown_left_seconds,
+    cooldown_of_seconds,
     due,
     last_acted,
     observed,
-    rest_seconds,
     why_not,
 )
 from tests.support.builders import make_pod
@@ -71,31 +71,31 @@ def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:
     return Firing(rule=written, cgroup=cgroup, since_seconds=0.0, at_seconds=12.0, inputs=inputs)
 
 
-def after(rule: Rule, *seen: tuple[float, Mapping[Metric, float | None]]) -> Standing | None:
+def after(rule: Rule, *seen: tuple[float, Mapping[Metric, float | None]]) -> RuleState | None:
     """Return how a rule stands after these observations, each with its time."""
-    standing, earlier = None, dict[Metric, Sample]()
+    state, earlier = None, dict[Metric, Sample]()
     for at_seconds, values in seen:
-        standing = observed(rule, standing, values, at_seconds, earlier)
+        state = observed(rule, state, values, at_seconds, earlier)
         earlier |= {
             metric: Sample(at_seconds, value) for metric, value in values.items() if value is not None
         }
-    return standing
+    return state
 
 
-def since(standing: Standing | None) -> float | None:
-    return None if standing is None else standing.since_seconds
+def since(state: RuleState | None) -> float | None:
+    return None if state is None else state.since_seconds
 
 
 def test_a_rule_is_due_once_its_conditions_have_held_for_its_time_and_not_before() -> None:
     rule = make_rule()
-    standing = after(rule, (0.0, {FULL: 59.99}), (1.0, {FULL: 60.0}), (5.0, {FULL: 90.0}))
-    assert standing is not None
-    assert due(rule, {"/apps/hog": standing}, {}, 10.99) is None
+    state = after(rule, (0.0, {FULL: 59.99}), (1.0, {FULL: 60.0}), (5.0, {FULL: 90.0}))
+    assert state is not None
+    assert due(rule, {"/apps/hog": state}, {}, 10.99) is None
 
-    standing = observed(rule, standing, {FULL: 70.0}, 11.0)
+    state = observed(rule, state, {FULL: 70.0}, 11.0)
 
-    assert standing is not None
-    firing = due(rule, {"/apps/hog": standing}, {}, 11.0)
+    assert state is not None
+    firing = due(rule, {"/apps/hog": state}, {}, 11.0)
     assert firing is not None
     assert (RuleInput(THRASHES, 70.0, 60.0, 90.0),) == firing.inputs
     assert ("/apps/hog", 1.0, 10.0, 0) == (
@@ -139,10 +139,10 @@ def test_of_growth_that_began_before_the_window_its_share_counts() -> None:
     """Observed once in a second and a little more, a window of a second has never two observations in it."""
     stalls = Metric(Measure.STALL, "memory full")
     rule = make_rule(Condition(stalls, 0.5, within_seconds=1.0))
-    standing = after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.75}))
-    assert (standing, since(standing)) != (None, None)
-    assert standing is not None
-    assert standing.values == (pytest.approx(0.6),)
+    state = after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.75}))
+    assert (state, since(state)) != (None, None)
+    assert state is not None
+    assert state.values == (pytest.approx(0.6),)
     assert since(after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.5}))) is None
     longer = make_rule(Condition(stalls, 1.5, within_seconds=2.0))
     seen = (0.0, {stalls: 0.0}), (1.25, {stalls: 1.0}), (2.5, {stalls: 2.0})
@@ -152,11 +152,11 @@ def test_of_growth_that_began_before_the_window_its_share_counts() -> None:
 def test_growth_over_more_than_two_windows_does_not_count_but_is_followed() -> None:
     """So it is where very many cgroups are observed: once it grows, a cgroup is observed each second."""
     rule = make_rule(Condition(MAX, 10.0, within_seconds=10.0))
-    standing = after(rule, (0.0, {MAX: 0.0}), (24.0, {MAX: 500.0}))
-    assert standing is not None
-    assert (standing.values, standing.since_seconds) == ((0.0,), None)
-    assert 25.0 == since(observed(rule, standing, {MAX: 510.0}, 25.0))
-    assert observed(rule, standing, {MAX: 500.0}, 25.0) is None
+    state = after(rule, (0.0, {MAX: 0.0}), (24.0, {MAX: 500.0}))
+    assert state is not None
+    assert (state.values, state.since_seconds) == ((0.0,), None)
+    assert 25.0 == since(observed(rule, state, {MAX: 510.0}, 25.0))
+    assert observed(rule, state, {MAX: 500.0}, 25.0) is None
     assert after(rule, (0.0, {MAX: 500.0}), (24.0, {MAX: 500.0})) is None
 
 
@@ -180,17 +180,17 @@ def test_a_counter_that_stands_still_is_forgotten_after_its_window() -> None:
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 50)), min_size=1, max_size=80))
 def test_growth_is_never_more_than_there_was_and_samples_are_few(steps: list[tuple[float, int]]) -> None:
     rule = make_rule(REACHES_ITS_LIMIT)
-    standing, at, value, history = None, 0.0, 0.0, list[tuple[float, float]]()
+    state, at, value, history = None, 0.0, 0.0, list[tuple[float, float]]()
     for pause, growth in steps:
         at, value = at + pause, value + growth
         history.append((at, value))
         earlier = {MAX: Sample(*history[-2])} if len(history) > 1 else None
-        standing = observed(rule, standing, {MAX: value}, at, earlier)
+        state = observed(rule, state, {MAX: value}, at, earlier)
         least = min(then for when, then in history if at - when <= 30.0)
-        counted = 0.0 if standing is None else standing.values[0] or 0.0
+        counted = 0.0 if state is None else state.values[0] or 0.0
         assert counted <= value - min(then for when, then in history if at - when <= 60.0)
-        if standing is not None:
-            assert len(standing.samples[0]) <= 67
+        if state is not None:
+            assert len(state.samples[0]) <= 67
         if all(pause >= 1 for pause, _ in steps):  # all samples are kept: it is what there was at least
             assert counted >= value - least
 
@@ -200,9 +200,9 @@ def test_a_rule_is_due_only_where_each_observation_of_its_time_held(
     values: list[float | None], for_seconds: float
 ) -> None:
     rule = make_rule(for_seconds=for_seconds)
-    standing = after(rule, *((float(at), {FULL: value}) for at, value in enumerate(values)))
+    state = after(rule, *((float(at), {FULL: value}) for at, value in enumerate(values)))
     now = float(len(values) - 1)
-    firing = None if standing is None else due(rule, {"/a": standing}, {}, now)
+    firing = None if state is None else due(rule, {"/a": state}, {}, now)
     held = [value is not None and value >= 60 for value in values]
     longest = next((count for count, one in enumerate(reversed(held)) if not one), len(held))
     assert (firing is not None) == (longest > 0 and longest - 1 >= for_seconds)
@@ -210,22 +210,22 @@ def test_a_rule_is_due_only_where_each_observation_of_its_time_held(
 
 def test_the_cgroup_that_has_held_for_longest_goes_first_and_a_cool_down_is_the_rules() -> None:
     rule = make_rule(for_seconds=1.0)
-    standings = {
+    states = {
         name: found
         for name, at in {"/apps/b": 2.0, "/apps/a": 1.0, "/apps/c": 4.5}.items()
         if (found := after(rule, (at, {FULL: 90.0}))) is not None
     }
-    standings["/apps/d"] = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
-    firing = due(rule, standings, {}, 5.0)
+    states["/apps/d"] = RuleState(at_seconds=1.0, samples=((),), values=(1.0,))
+    firing = due(rule, states, {}, 5.0)
     assert firing is not None
     assert ("/apps/a", 1) == (firing.cgroup, firing.others)
-    assert due(rule, standings, {"/apps/c": Acted(-54.9)}, 5.0) is None
-    assert due(rule, standings, {"/apps/c": Acted(-55.0)}, 5.0) is not None
+    assert due(rule, states, {"/apps/c": Acted(-54.9)}, 5.0) is None
+    assert due(rule, states, {"/apps/c": Acted(-55.0)}, 5.0) is not None
 
 
 def test_a_cool_down_is_longer_for_the_cgroup_alone_that_is_not_helped() -> None:
     rule = make_rule(for_seconds=1.0)
-    held = {one: standing for one in "ab" if (standing := after(rule, (1.0, {FULL: 90.0}))) is not None}
+    held = {one: state for one in "ab" if (state := after(rule, (1.0, {FULL: 90.0}))) is not None}
     acted = {"a": Acted(0.0, unhelpful=1)}
     assert due(rule, held, acted, 59.9) is None
     for at_seconds, cgroup in ((60.0, "b"), (119.9, "b"), (120.0, "a")):
@@ -250,10 +250,10 @@ def test_a_cool_down_is_longer_for_the_cgroup_alone_that_is_not_helped() -> None
 
 def test_a_rule_that_is_due_says_how_often_it_did_not_help() -> None:
     rule = make_rule(for_seconds=1.0, action=RuleAction.EVICT)
-    standing = after(rule, (70.0, {FULL: 90.0}))
-    assert standing is not None
+    state = after(rule, (70.0, {FULL: 90.0}))
+    assert state is not None
     for acted, unhelpful in (({}, 0), ({"/apps": Acted(15.0)}, 1), ({"/other": Acted(15.0)}, 0)):
-        firing = due(rule, {"/apps": standing}, acted, 75.0)
+        firing = due(rule, {"/apps": state}, acted, 75.0)
         assert firing is not None
         assert unhelpful == firing.unhelpful
 
@@ -278,19 +278,19 @@ def test_why_a_rule_does_not_act_is_told_and_nothing_where_it_is_due(
     at_seconds: float, acted: Acts, why: str | None
 ) -> None:
     rule = make_rule()
-    standings = {
+    states = {
         name: found
         for name, at in {"/a": 1.0, "/b": 3.0}.items()
         if (found := after(rule, (at, {FULL: 90.0}))) is not None
     }
-    assert why == why_not(rule, standings, acted, at_seconds)
-    assert (why is None) == (due(rule, standings, acted, at_seconds) is not None)
+    assert why == why_not(rule, states, acted, at_seconds)
+    assert (why is None) == (due(rule, states, acted, at_seconds) is not None)
 
 
 def test_a_rule_that_holds_nowhere_says_so() -> None:
-    counted = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
-    for standings in ({}, {"/a": counted}):
-        assert "its conditions hold in none of its cgroups" == why_not(make_rule(), standings, {}, 2.0)
+    counted = RuleState(at_seconds=1.0, samples=((),), values=(1.0,))
+    for states in ({}, {"/a": counted}):
+        assert "its conditions hold in none of its cgroups" == why_not(make_rule(), states, {}, 2.0)
 
 
 def test_a_recording_has_no_gaps_between_its_steps() -> None:
@@ -305,12 +305,12 @@ STALLED = make_rule(Condition(STALLS, 0.5, within_seconds=2.0))
 
 
 def test_what_the_kernel_tells_of_a_counter_counts_as_observed() -> None:
-    told = {STALLS: Sample(8.2, 99.5), FULL: Sample(8.2, 1.0)}
-    first = observed(STALLED, None, {STALLS: 100.0}, 10.0, told=told)
+    reported = {STALLS: Sample(8.2, 99.5), FULL: Sample(8.2, 1.0)}
+    first = observed(STALLED, None, {STALLS: 100.0}, 10.0, reported=reported)
     assert 10.0 == since(first)
     assert 10.0 == since(observed(STALLED, first, {STALLS: 100.0}, 10.15))
     assert since(observed(STALLED, first, {STALLS: 100.0}, 12.0)) is None
-    assert observed(STALLED, None, {STALLS: None}, 10.0, told=told) is None
+    assert observed(STALLED, None, {STALLS: None}, 10.0, reported=reported) is None
 
 
 @pytest.mark.parametrize(
@@ -323,9 +323,9 @@ def test_what_the_kernel_tells_of_a_counter_counts_as_observed() -> None:
     ],
 )
 def test_what_is_told_and_what_was_observed_stand_beside_each_other(kept: tuple[Sample, ...]) -> None:
-    before = Standing(at_seconds=9.9, samples=(kept,))
-    told = {STALLS: Sample(8.2, 99.5)}
-    assert 10.0 == since(observed(STALLED, before, {STALLS: 100.0}, 10.0, told=told))
+    before = RuleState(at_seconds=9.9, samples=(kept,))
+    reported = {STALLS: Sample(8.2, 99.5)}
+    assert 10.0 == since(observed(STALLED, before, {STALLS: 100.0}, 10.0, reported=reported))
 
 
 @given(
@@ -336,16 +336,16 @@ def test_what_is_told_truly_never_makes_growth_of_more_than_there_was(
     steps: list[tuple[float, float]], ago_seconds: float
 ) -> None:
     at_seconds, value, history = 0.0, 0.0, [(0.0, 0.0)]
-    standing = None
+    state = None
     for pause_seconds, growth in steps:
         at_seconds, value = at_seconds + pause_seconds, value + growth
         then = at_seconds - ago_seconds
         lower = max(one for at, one in history if at <= then) if then >= 0 else 0.0
-        told = {STALLS: Sample(then, lower)} if then >= 0 else None
-        standing = observed(STALLED, standing, {STALLS: value}, at_seconds, told=told)
+        reported = {STALLS: Sample(then, lower)} if then >= 0 else None
+        state = observed(STALLED, state, {STALLS: value}, at_seconds, reported=reported)
         history.append((at_seconds, value))
-        if standing is not None:
-            (grown,) = standing.values
+        if state is not None:
+            (grown,) = state.values
             assert grown is not None
             assert grown <= value + 1e-9
 
@@ -354,12 +354,12 @@ def test_a_rule_that_does_not_help_rests_twice_as_long_each_time_and_a_report_ne
     firing = replace(firing_of(), since_seconds=100.0, at_seconds=130.0)
     rule, apps = firing.rule, firing.cgroup
     first = after_acting(firing, {})
-    assert ({apps: Acted(130.0)}, 60.0) == (first, rest_seconds(rule, first[apps]))
+    assert ({apps: Acted(130.0)}, 60.0) == (first, cooldown_of_seconds(rule, first[apps]))
     again = replace(firing, since_seconds=189.0, at_seconds=200.0)
     second = after_acting(again, first)
-    assert (1, 120.0) == (second[apps].unhelpful, rest_seconds(rule, second[apps]))
-    assert 240.0 == rest_seconds(rule, after_acting(replace(again, since_seconds=201.0), second)[apps])
-    assert 64 * 60.0 == rest_seconds(rule, Acted(0.0, unhelpful=99))
+    assert (1, 120.0) == (second[apps].unhelpful, cooldown_of_seconds(rule, second[apps]))
+    assert 240.0 == cooldown_of_seconds(rule, after_acting(replace(again, since_seconds=201.0), second)[apps])
+    assert 64 * 60.0 == cooldown_of_seconds(rule, Acted(0.0, unhelpful=99))
     for helped in (
         replace(again, since_seconds=190.0),
         replace(again, cgroup="/other"),

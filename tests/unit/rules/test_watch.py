@@ -370,7 +370,7 @@ async def test_a_stall_that_the_kernel_has_seen_in_the_rules_window_is_acted_on_
     assert [] == on_v2.reads
 
     on_v2.fake.file("/node/hog", "memory.pressure", pressure(0.0, 10.6))
-    await watch.attend(stalled(on_v2, watch, "hog", is_exact=is_exact))
+    await watch.act_on_stalls(stalled(on_v2, watch, "hog", is_exact=is_exact))
     assert victims == on_v2.loop.kills.killed
     assert {"/node/hog"} == set(on_v2.reads)
     if victims:
@@ -411,7 +411,7 @@ async def test_a_stall_of_the_machine_opens_what_is_for_it_without_waiting_for_t
     on_v2.loop.now_seconds -= 0.8
     on_v2.stall(0.1)
     (of_machine,) = watch._of_machine
-    await watch.attend([Fired(of_machine, is_exact=True)])
+    await watch.act_on_stalls([Fired(of_machine, is_exact=True)])
     assert ["hog"] == on_v2.loop.kills.killed
 
 
@@ -420,8 +420,8 @@ async def test_a_trigger_of_a_cgroup_that_is_another_one_by_now_says_nothing(on_
     watch = on_v2.watch(make_rule(STALL, for_seconds=0.0), triggers=RulePressure(SourceBoard()))
     await on_v2.ticks(watch, 1)
     (fired,) = stalled(on_v2, watch, "hog", is_exact=True)
-    await watch.attend([Fired(fired.trigger._replace(inode=fired.trigger.inode + 1), is_exact=True)])
-    await watch.attend([Fired(fired.trigger._replace(resource="io"), is_exact=True)])
+    await watch.act_on_stalls([Fired(fired.trigger._replace(inode=fired.trigger.inode + 1), is_exact=True)])
+    await watch.act_on_stalls([Fired(fired.trigger._replace(resource="io"), is_exact=True)])
     assert [] == on_v2.reads
 
 
@@ -487,7 +487,7 @@ async def test_rules_of_users_have_all_others_observed_no_less_often_however_man
     for count in (1, 3):
         cgroups = ("/node/hog", "/node/small", "/node")[:count]
         of_users = [
-            make_rule(USAGE, cgroups=(one,), name=one, rests_in_each=True, rests_in_each_slice=True)
+            make_rule(USAGE, cgroups=(one,), name=one, cooldown_per_cgroup=True, cooldown_per_user_slice=True)
             for one in cgroups
         ]
         watch = watched.watch(make_rule(USAGE))
@@ -503,7 +503,7 @@ async def test_what_was_observed_some_time_ago_is_observed_afresh_before_it_is_a
     watched.use("hog", 90)
     await watched.ticks(watch, 2)
     (group,) = watch._groups
-    group.due_seconds = group.stirring_due_seconds = 9999.0  # as where thousands of cgroups stir
+    group.due_seconds = group.active_due_seconds = 9999.0  # as where thousands of cgroups stir
     watched.use("hog", 10)
     await watched.ticks(watch, 5)
     assert [] == watched.loop.kills.killed
