@@ -6,10 +6,10 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -25,6 +25,7 @@ from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
+from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
@@ -227,22 +228,31 @@ class Generation:
         self._reclaiming, self._uncollected = False, 0
 
     @property
-    def problems(self) -> dict[str, str]:
-        """Return what can't be read, set or is refused at present, and why."""
-        found = self.housekeeping.problems | self._disk_check.problems
-        if self._oom_scores is not None and self._oom_scores.problem is not None:
-            found["oom_score_adj of pods"] = self._oom_scores.problem
-        if self._warrants is not None and self._warrants.problem is not None:
-            found["kernelKill"] = self._warrants.problem
-        if self._soft_reclaim_problem is not None:
-            found["reclaimBeforeSoft"] = f"has no effect: {self._soft_reclaim_problem}"
-        if self.rules is not None:
-            found |= self.rules.problems
+    def reports(self) -> Iterator[Report]:
+        """Yield what there is to report of what this configuration decides."""
+        yield Report(problems=lambda: self.housekeeping.problems | self._disk_check.problems)
+        yield Report(document=self.filesystems.document)
+        soft_reclaim_problem = self._soft_reclaim_problem
+        if soft_reclaim_problem is not None:
+            because = f"has no effect: {soft_reclaim_problem}"
+            yield Report(problems=lambda: {"reclaimBeforeSoft": because})
+        scores, rules, managed = self._oom_scores, self.rules, self.managed_oom
+        if scores is not None:
+            yield Report(problems=problem("oom_score_adj of pods", lambda: scores.problem))
+        documents = {"rules": list[dict[str, Any]]()} if rules is None else {}
+        yield Report(
+            problems=lambda: {} if rules is None else rules.problems,
+            document=lambda: documents if rules is None else {"rules": rules.document()},
+            explanation=lambda: documents if rules is None else {"rules": rules.document()},
+        )
         if self._rules_reclaim and self._pod_reclaim.unavailable_because is not None:
-            found["rules: reclaim"] = f"has no effect: {self._pod_reclaim.unavailable_because}"
-        if self.managed_oom is not None:
-            found |= self.managed_oom.problems
-        return found
+            rules_because = f"has no effect: {self._pod_reclaim.unavailable_because}"
+            yield Report(problems=lambda: {"rules: reclaim": rules_because})
+        mode = {"mode": self.settings.systemd_oomd}
+        yield Report(
+            problems=lambda: {} if managed is None else managed.problems,
+            document=lambda: {"systemd_oomd": mode if managed is None else {**mode, **managed.document()}},
+        )
 
     def _swap_watch(self, tree: CgroupTree) -> SwapWatch | None:
         """Return what watches swap, None where no threshold is for it."""

@@ -33,27 +33,23 @@ from reactor.act.kill import KillPath
 from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
 from reactor.errors import ConfigError, NoDaemonError, Problem, extra_remedy, failure_text
+from reactor.guard.generation import Generation
 from reactor.guard.generation_supervisor import GenerationSupervisor
+from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import listen, remove
-from reactor.guard.no_victims import NoVictims
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps
 from reactor.guard.notify import ServiceNotice
-from reactor.guard.oom import OomKills
-from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.passes import RULES
-from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
 from reactor.guard.shutdown_file import ShutdownFile
 from reactor.guard.single_instance_lock import is_stood_by
-from reactor.guard.slowdowns import Slowdowns
-from reactor.guard.source_losses import SourceLosses
 from reactor.guard.state import StateFile, restore
-from reactor.guard.status import View, explain, memory_held, status, top
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
 from reactor.guard.wording import in_dry_run
@@ -212,6 +208,7 @@ class Daemon:
             self._tally.count_oom_kill,
             self._generations.glance_at_pods,
         )
+        self._own_reports = tuple(self._lasting_reports())
 
     @property
     def _settings(self) -> Settings:
@@ -219,45 +216,68 @@ class Daemon:
         return self._generations.settings
 
     @property
-    def view(self) -> View:
-        """Return what `reactor status` is told of."""
+    def reports(self) -> Reports:
+        """Return all that there is to report now."""
         generation = self._generations.present
-        if generation is None:
-            raise NoDaemonError("the daemon is starting: ask again")
-        problems = {**self._problems, **generation.problems}
-        problems |= {} if self._cluster is None else self._cluster.problems
-        problems |= self._shutdown.problems
-        kept = {
-            "journal": self._lines.problem,
-            "steward": self._steward.problem,
-            "state": self._keeper.problem,
-            "last good configuration": None if self._last_good is None else self._last_good.problem,
-            "kill path": self._generations.kill_path_problem,
-            "evictions": self._slowdowns.problem,
-            "no evictable pod": self._no_victims.problem,
-            "order of the OOM killer": self._oom_order.problem,
-        }
-        problems |= {name: why for name, why in kept.items() if why is not None}
-        problems |= self.supervisor.problems
-        return View(
+        node = NodeReport(
             settings=self._settings,
             known=self._known,
-            node=generation.parts.node,
-            usages=generation.parts.usages,
-            sources=generation.board.states(),
-            oom=self._oom,
+            sources=() if generation is None else generation.board.states(),
             started_unix_seconds=self._started_unix_seconds,
-            problems=problems,
-            parts=self.supervisor.states,
-            filesystems=generation.filesystems,
-            cluster=None if self._cluster is None else self._cluster.document(),
-            processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
-            shutdown=self._shutdown.document(),
-            oom_order=self._oom_order.document(),
-            warrants=self._generations.warrants.document(),
-            rules=() if generation.rules is None else generation.rules.document(),
-            systemd_oomd={} if generation.managed_oom is None else generation.managed_oom.document(),
-            health=self._health(),
+        )
+        return Reports(node, (*self._own_reports, *(() if generation is None else generation.reports)))
+
+    def _lasting_reports(self) -> Iterator[Report]:
+        """Yield what there is to report as long as the process lives."""
+        yield Report(problems=lambda: self._problems)
+        cluster, last_good = self._cluster, self._last_good
+        if cluster is not None:
+            yield Report(
+                problems=lambda: cluster.problems,
+                document=lambda: {"kubernetes": cluster.document()},
+                gauges=lambda: {"cluster": cluster.document()},
+            )
+        if last_good is not None:
+            yield Report(problems=problem("last good configuration", lambda: last_good.problem))
+        yield Report(
+            problems=problem("journal", lambda: self._lines.problem),
+            gauges=lambda: {"journal": {"written": self._lines.written, "lost": self._lines.lost}},
+        )
+        yield Report(
+            problems=problem("steward", lambda: self._steward.problem),
+            document=lambda: {
+                "processes": {"guard": {"pid": os.getpid()}, "steward": self._steward.document()}
+            },
+            gauges=lambda: {"refused_requests": self._steward.refused},
+        )
+        yield Report(problems=problem("state", lambda: self._keeper.problem))
+        yield Report(problems=problem("kill path", lambda: self._generations.kill_path_problem))
+        yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
+        yield Report(
+            problems=problem("no evictable pod", lambda: self._no_victims.problem),
+            gauges=lambda: {"no_victims": self._no_victims.by_signal(self._settings.eviction.thresholds)},
+        )
+        yield Report(document=lambda: {"oom_kills": {"counted": dict(self._oom.counted)}})
+        yield Report(
+            problems=lambda: self.supervisor.problems,
+            document=lambda: {"parts": [part.document() for part in self.supervisor.states]},
+            gauges=lambda: {"parts": {part.name: part.restarts for part in self.supervisor.states}},
+        )
+        yield Report(
+            problems=lambda: self._shutdown.problems,
+            document=lambda: {"shutdown": self._shutdown.document(), "health": self._health()},
+            gauges=lambda: {"shutdown": self._shutdown.times(), "tally": self._tally.document()},
+        )
+        yield Report(
+            problems=problem("order of the OOM killer", lambda: self._oom_order.problem),
+            document=lambda: {"oom_order": {"mode": self._settings.oom_order, **self._oom_order.document()}},
+            gauges=lambda: {"oom_order": self._oom_order.counts()},
+        )
+        warrants = self._generations.warrants
+        yield Report(
+            problems=problem("kernelKill", lambda: warrants.problem),
+            document=lambda: {"kernel_kill": {"mode": self._settings.kernel_kill, **warrants.document()}},
+            gauges=lambda: {"warrants": dict(warrants.counted)},
         )
 
     def reload(self, settings: Settings) -> None:
@@ -289,8 +309,8 @@ class Daemon:
         """Keep the present configuration, and say so."""
         self._tally.count_reload(taken=False)
         if isinstance(error, ConfigError):
-            for problem in error.problems:
-                _LOG.error("reload refused: %s", problem)
+            for refused in error.problems:
+                _LOG.error("reload refused: %s", refused)
         else:
             _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
         _LOG.error("reload refused: the configuration in force stays")
@@ -301,8 +321,8 @@ class Daemon:
 
         A daemon that starts so is not ready until a reload is taken: an update of its pods goes no further.
         """
-        for problem in error.problems:
-            _LOG.error("configuration refused: %s", problem)
+        for refused in error.problems:
+            _LOG.error("configuration refused: %s", refused)
         _LOG.error("configuration refused: the last good configuration is in force")
         self._refused(error, "the last good configuration is in force")
         self.not_ready_because = f"configuration: {self._problems[_CONFIGURATION]}"
@@ -341,8 +361,8 @@ class Daemon:
         it took 0.2 s longer to its first pass, half of it for a full garbage collection.
         """
         with gc_paused():
-            for problem in protect_self(self._settings.realtime):
-                what, _, why = problem.partition(": ")
+            for refused in protect_self(self._settings.realtime):
+                what, _, why = refused.partition(": ")
                 self._problems[what] = why
             yield
 
@@ -405,9 +425,9 @@ class Daemon:
             self._problems["socket"] = f"no status to be had: {error}"
 
     def _restore(self) -> None:
-        problem = restore(self._keeper, self._known)
-        if problem is not None:
-            self._problems["state file"] = problem
+        refused = restore(self._keeper, self._known)
+        if refused is not None:
+            self._problems["state file"] = refused
         self._keeper.show(self._known.state)
 
     def _start_parts(self, nursery: trio.Nursery) -> None:
@@ -469,20 +489,28 @@ class Daemon:
         with self._records.guard():
             self._losses.changed(state)
 
+    def _running(self) -> Generation:
+        """Return the generation that runs. Raises NoDaemonError."""
+        generation = self._generations.present
+        if generation is None:
+            raise NoDaemonError("the daemon is starting: ask again")
+        return generation
+
     def _answers(self) -> Mapping[RequestKind, Answer]:
         """Return what the steward may ask for."""
 
         async def status_answer(_: Request) -> Mapping[str, Any]:
-            return {"status": status(self.view), "held": self._held()}
+            return {"status": self.reports.status(), "held": self._held(self._running())}
 
         async def explain_answer(_: Request) -> Mapping[str, Any]:
-            return await explain(self.view)
+            return await self.reports.explain(self._running().parts.usages)
 
         async def top_answer(request: Request) -> Mapping[str, Any]:
-            return await top(self.view, self._order, request.places)
+            parts = self._running().parts
+            return await self.reports.top(self._order, parts.usages, parts.node.memory(), request.places)
 
         async def reading(_: Request) -> Mapping[str, Any]:
-            return self._reading()
+            return self.reports.reading()
 
         async def health(_: Request) -> Mapping[str, Any]:
             return self._health()
@@ -495,14 +523,13 @@ class Daemon:
             RequestKind.HEALTH: health,
         }
 
-    def _held(self) -> Mapping[str, Any] | None:
+    def _held(self, running: Generation) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
-        view, present = self.view, self._generations.present
-        ended = frozenset(() if present is None else present.passes.ended_cgroups())
+        ended = frozenset(running.passes.ended_cgroups())
         return memory_held(
-            view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
-            [pod for pod in view.known.pods if pod.cgroup not in ended],
-            view.usages.memory(),
+            self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
+            [pod for pod in self._known.pods if pod.cgroup not in ended],
+            running.parts.usages.memory(),
         )
 
     def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
@@ -557,31 +584,6 @@ class Daemon:
 
     def _is_alive(self) -> bool:
         return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
-
-    def _reading(self) -> Mapping[str, Any]:
-        now_seconds = time.monotonic()
-        generation = self._generations.present
-        return Reading(
-            now_seconds=now_seconds,
-            settings=self._settings.eviction,
-            state=self._known.state,
-            observations=self._known.observed.at(now_seconds),
-            sources=() if generation is None else generation.board.states(),
-            pods=len(self._known.pods),
-            tally=self._tally.document(),
-            started_unix_seconds=self._started_unix_seconds,
-            pid=os.getpid(),
-            journal_written=self._lines.written,
-            journal_lost=self._lines.lost,
-            refused_requests=self._steward.refused,
-            parts=self.supervisor.states,
-            cluster=None if self._cluster is None else self._cluster.document(),
-            problems=() if generation is None else self.view.problems.keys(),
-            shutdown=self._shutdown.times(),
-            oom_order=self._oom_order.counts(),
-            warrants=self._generations.warrants.counted,
-            no_victims=self._no_victims.signals,
-        ).document()
 
 
 def kubernetes_node_of(

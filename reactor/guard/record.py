@@ -8,15 +8,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from reactor.act.reap import KillReport
-from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.termination import Termination
 from reactor.guard.wording import standing
 from reactor.link.documents import ORDERED, Outcome, instant
-from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
+from reactor.model.decisions import (
+    Decision,
+    DiskEviction,
+    Eviction,
+    HardMemoryKill,
+    MemoryReclaim,
+    RankedPod,
+    Slowdown,
+    Snapshot,
+    SoftReclaim,
+)
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import MemoryAvailable
-from reactor.model.signals import IN_BYTES, ON_DISK, Resource
+from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.reclaim.runner import Reclaimed
@@ -346,6 +355,35 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
 def process_document(process: ProcessMemory) -> dict[str, Any]:
     """Return who a process is as plain JSON values, its name fit for people."""
     return {"pid": process.pid, "name": printable(process.name), "bytes": process.held_bytes}
+
+
+def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
+    """Return a slowdown as plain JSON values; `now_seconds` is on the pass's clock."""
+    return {
+        "signal": slowdown.signal,
+        "reason": slowdown.reason,
+        "message": slowdown.message,
+        "for_seconds": round(now_seconds - slowdown.since_seconds, 3),
+        "left_seconds": round(max(0.0, slowdown.until_seconds - now_seconds), 3),
+        "held_by": slowdown.held_by,
+        "held_by_bytes": slowdown.held_by_bytes,
+    }
+
+
+def unhelpful_document(kill: HardMemoryKill | DiskEviction, now_seconds: float) -> Mapping[str, Any]:
+    """Return an eviction that did not help as plain JSON values."""
+    if isinstance(kill, DiskEviction):
+        is_in_bytes = RESOURCE[kill.signal] in IN_BYTES
+        credited = {"credited_bytes": kill.credited if is_in_bytes else None}
+        credited |= {} if is_in_bytes else {"credited_inodes": kill.credited}
+    else:
+        credited = {"credited_bytes": kill.credited_bytes}
+    return {
+        "uid": kill.uid,
+        "signal": kill.signal,
+        **credited,
+        "ago_seconds": round(now_seconds - kill.at_seconds, 3),
+    }
 
 
 def _text(text: str | None) -> str | None:

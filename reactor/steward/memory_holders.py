@@ -81,7 +81,7 @@ def memory_holders(
 ) -> dict[str, Any]:
     """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
 
-    `held` is what the guard answered (`reactor.guard.status.memory_held`). memory.stat of the node and of
+    `held` is what the guard answered (`reactor.guard.reports.memory_held`). memory.stat of the node and of
     each pod is read, which takes too long for the guard.
     `kernel_bytes` is what the kernel holds of the machine ("/") beside the working set, None for a cgroup.
     """

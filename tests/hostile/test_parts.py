@@ -105,7 +105,7 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
             await _evicts(node, trial, f"hog-{number}", ended)
             await until(lambda name=name: 1 == _part(daemon, name).restarts, f"a failure of {name}")
             assert name in faults.failed
-            assert "InjectedError" in daemon.view.problems[f"part {name}"]
+            assert "InjectedError" in daemon.reports.problems()[f"part {name}"]
         await _evicts(node, trial, "last", ended)
         with trio.fail_after(20 * PATIENCE):
             while any(_part(daemon, name).health is not PartHealth.RUNNING for name in names):  # noqa: ASYNC110
@@ -138,8 +138,8 @@ async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_
         for number, broken in enumerate((unbuildable, undecidable)):
             daemon.reload(broken)
             with trio.fail_after(20 * PATIENCE):
-                while not daemon.view.problems.get("configuration"):  # noqa: ASYNC110 - a plain dict
+                while not daemon.reports.problems().get("configuration"):  # noqa: ASYNC110 - a plain dict
                     await trio.sleep(0.01)
             await _evicts(node, trial, f"hog-{number}", ended)
-            assert daemon.view.settings.eviction == settings.eviction
+            assert daemon.reports.node.settings.eviction == settings.eviction
         nursery.cancel_scope.cancel()

@@ -13,11 +13,7 @@ from typing import Any
 
 import pytest
 
-from reactor.guard.reading import Reading
-from reactor.guard.tally import Tally
 from reactor.kernel.swap import SwapTraffic
-from reactor.model.decisions import PolicyState
-from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth, SourceState
@@ -34,6 +30,7 @@ from tests.support.monitoring import (
     queries,
     tool,
 )
+from tests.support.readings import reading_of
 
 INSTANCE = "db-7:9753"
 RISING, FLAT = "0+1x90", "5+0x90"  # by one a minute: 15 in 15 minutes
@@ -227,25 +224,19 @@ def exported() -> set[str]:
         signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text="64Mi", amount=Fraction(64 << 20))
     )
     one = Observation(available=1, capacity=2, taken_at_seconds=0)
-    reading = Reading(
-        now_seconds=1,
-        settings=EvictionSettings(thresholds=(threshold,)),
-        state=PolicyState(),
-        observations={
+    reading = reading_of(
+        threshold,
+        seen={
             Signal.MEMORY_AVAILABLE: one,
             Signal.NODEFS_INODES_FREE: one,
             Signal.PID_AVAILABLE: one,
         },
         sources=(SourceState(name="psi", health=SourceHealth.ARMED),),
-        pods=1,
-        tally=Tally().document(),
-        started_unix_seconds=0,
-        pid=1,
         cluster={"node": "a", "watches": {"pods": True}, "untold_evictions": 0},
     )
     metrics = Metrics()
     metrics.read(
-        reading.document(),
+        reading,
         StewardReading(
             parts={"a": 1},
             swap_traffic=SwapTraffic(in_bytes=1, out_bytes=2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -11,18 +12,17 @@ import trio
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
-from reactor.guard.oom import OomKills
 from reactor.guard.parts import Parts
 from reactor.guard.passes import Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.guard.status import View
+from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.guard.termination import ProcessKills
 from reactor.guard.warrants import Warrants
 from reactor.model.decisions import Eviction
-from reactor.model.oom import OomKill
+from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.settings import EvictionSettings, KernelKill, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
@@ -359,6 +359,20 @@ def fake_kills():
     return FakeKills()
 
 
+# What else there is to report, of a daemon in which nothing of it is configured.
+NOTHING_MORE: dict[str, Any] = {
+    "oom_order": {"mode": OomOrderMode.LEAVE},
+    "kernel_kill": {"mode": KernelKill.OFF},
+    "rules": [],
+    "systemd_oomd": {"mode": SystemdOomd.IGNORE},
+    "oom_kills": {"counted": dict.fromkeys(OomScope, 0)},
+    "parts": [],
+    "processes": {},
+    "shutdown": {},
+    "health": {},
+}
+
+
 @pytest.fixture
 def make_view(make_loop, make_threshold, nursery):
     """A view of a loop, and the loop."""
@@ -368,19 +382,18 @@ def make_view(make_loop, make_threshold, nursery):
         loop = make_loop(*thresholds)
         recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
 
-        def view() -> View:
-            return View(
-                settings=Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node"),
-                known=loop.known,
-                node=loop.node,
-                usages=loop.usages,
-                sources=sources,
-                oom=OomKills(loop.known, lambda _: None, lambda _: None, loop.passes.glance),
-                started_unix_seconds=0.0,
-                problems={"journal": "full"},
-                filesystems=FakeFilesystems(),
-                clock_seconds=lambda: loop.now_seconds,
+        settings = Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node")
+
+        def view() -> Reports:
+            node = NodeReport(
+                settings=settings, known=loop.known, sources=sources, clock_seconds=lambda: loop.now_seconds
             )
+            others = (
+                Report(document=FakeFilesystems().document),
+                Report(document=lambda: NOTHING_MORE, explanation=lambda: {"rules": []}),
+                Report(problems=lambda: {"journal": "full"}),
+            )
+            return Reports(node, others)
 
         def make_pass() -> None:
             recorder.record(loop.passes.make([WAKE]), nursery)

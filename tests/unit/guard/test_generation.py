@@ -146,6 +146,10 @@ class GrowingPod:
         return (make_pod("hog"),)
 
 
+def problems_of(generation: Generation) -> dict[str, str]:
+    return {what: why for one in generation.reports for what, why in one.problems().items()}
+
+
 @asynccontextmanager
 async def running(
     settings: Settings,
@@ -280,7 +284,7 @@ async def soft_eviction(fake: FakeTree) -> tuple[list[PassRecord], dict[str, str
     async with running(settings, fake.tree) as (generation, records):
         while not any(record.decision.evictions for record in records):  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
-        problems = generation.problems
+        problems = problems_of(generation)
     return records, problems
 
 
@@ -324,7 +328,7 @@ async def reclaimed_by_rule(fake: FakeTree, *, dry_run: bool = False) -> tuple[P
     async with running(settings, fake.tree) as (generation, records):
         while not any(record.decision.rule for record in records):  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
-        problems = generation.problems
+        problems = problems_of(generation)
         assert None is generation.passes.known.state.rule_reclaim_until_seconds
     (record,) = [record for record in records if record.decision.rule]
     return record, problems

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from reactor.guard.oom_victims import OomVictims, pod_in
-from reactor.guard.status import status
 from reactor.model.decisions import OomVictim
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import PodUsage
@@ -248,7 +247,7 @@ def test_pod_of_a_cgroup_is_the_one_that_holds_it(make_pod) -> None:
 async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
     loop, view, _ = make_view()
     loop.passes.oom_killed(kill_of(victim.pid))
-    (told,) = status(view())["oom_victims"]
+    (told,) = view().status()["oom_victims"]
     assert (told["pid"], told["victim_bytes"], told["credited_bytes"]) == (victim.pid, 250 * MIB, 250 * MIB)
     assert told["given_up_in_seconds"] == 10.0
     loop.known.oom_victims.close()

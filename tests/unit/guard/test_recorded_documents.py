@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from reactor.guard.no_victims import NoVictims
-from reactor.guard.oom import OomKills
-from reactor.guard.order import EvictionOrder
+from reactor.guard.incidents import NoVictims, OomKills, SourceLosses
 from reactor.guard.record import Reclaimed, outcome_document
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.guard.source_losses import SourceLosses
-from reactor.guard.status import explain, status, top
+from reactor.guard.reports import EvictionOrder, Report, Reports
 from reactor.guard.tally import Tally
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SwapTraffic
@@ -26,6 +23,7 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Condition, Firing, Measure, Metric, Rule, RuleAction, RuleInput
+from reactor.model.settings import OomOrderMode
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.oom_scores.order import OomOrder
@@ -41,10 +39,10 @@ from tests.golden.files import CHANGED, is_recorded
 from tests.support.builders import make_observation, make_pod
 from tests.unit.guard.conftest import MIB, WAKE
 from tests.unit.guard.test_kubernetes import link_of, node_in, settings_in
-from tests.unit.guard.test_metrics_promtool import reading
 from tests.unit.guard.test_node_shutdown import PREPARING, _pod
 from tests.unit.guard.test_node_shutdown import Node as ShuttingDown
 from tests.unit.guard.test_recorder import FakeJournal
+from tests.unit.guard.test_reports_promtool import reading
 from tests.unit.guard.test_warrants import setting  # noqa: F401 - a fixture
 from tests.unit.rules.test_watch import make_rule, watched  # noqa: F401 - fixtures
 
@@ -55,19 +53,19 @@ SOURCES = (
 CONDITION = Condition(Metric(Measure.PRESSURE, "memory full avg10"), 40.0)
 
 
-def full(view: Any, tmp_path: Path) -> Any:
-    """Return a view with everything optional in it."""
-    return replace(
-        view,
-        cluster=node_in(tmp_path).document(),
-        parts=(
-            PartState(name="records", health=PartHealth.RUNNING, restarts=1, last_error="gone", problem=None),
-        ),
-        processes={"guard": {"pid": 1}, "steward": link_of(settings_in(tmp_path)).document()},
-        shutdown=ShuttingDown(tmp_path, ()).shutdown.document(),
-        oom_order={"first": {"pod": "a/b", "uid": "u", "processes": 1}, "others": 2},
-        health={"alive": True, "not_ready_because": None},
-    )
+def full(view: Reports, tmp_path: Path) -> Reports:
+    """Return these reports with everything optional in them."""
+    part = PartState(name="records", health=PartHealth.RUNNING, restarts=1, last_error="gone", problem=None)
+    oom_order = {"first": {"pod": "a/b", "uid": "u", "processes": 1}, "others": 2}
+    more = {
+        "kubernetes": node_in(tmp_path).document(),
+        "parts": [part.document()],
+        "processes": {"guard": {"pid": 1}, "steward": link_of(settings_in(tmp_path)).document()},
+        "shutdown": ShuttingDown(tmp_path, ()).shutdown.document(),
+        "oom_order": {"mode": OomOrderMode.LEAVE, **oom_order},
+        "health": {"alive": True, "not_ready_because": None},
+    }
+    return Reports(view.node, (*view._others, Report(document=lambda: more)))
 
 
 def crowded(loop: Any, make_pass: Any) -> None:
@@ -115,11 +113,11 @@ def reclaimed() -> Reclaimed:
 async def test_status_has_the_keys_types_and_words_that_it_had(make_view, tmp_path):
     _, view, make_pass = make_view()
     make_pass()
-    plain = answered(status(view()), RecentRecords(), {})
+    plain = answered(view().status(), RecentRecords(), {})
     loop, view, make_pass = make_view(*SOURCES)
     crowded(loop, make_pass)
-    all_on = answered(status(full(view(), tmp_path)), recent(await journaled(loop)), {"journal": "full"})
-    watching = await top(full(view(), tmp_path), EvictionOrder(), 2)
+    all_on = answered(full(view(), tmp_path).status(), recent(await journaled(loop)), {"journal": "full"})
+    watching = await full(view(), tmp_path).top(EvictionOrder(), loop.usages, loop.node.memory(), 2)
 
     made = {"plain": shape([plain]), "everything on": shape([all_on]), "top": shape([watching])}
 
@@ -144,7 +142,7 @@ async def test_explain_has_the_keys_types_and_words_that_it_had(make_view, tmp_p
     loop.known.state = replace(loop.known.state, in_flight=())
     lines = recent(await journaled(loop))
 
-    made = shape([explanation(await explain(full(view(), tmp_path)), lines, None)])
+    made = shape([explanation(await full(view(), tmp_path).explain(loop.usages), lines, None)])
 
     assert is_recorded("explain.json", made), CHANGED
 
@@ -280,7 +278,7 @@ def test_metrics_have_the_names_labels_and_help_that_they_had(make_threshold):
         "rules_unhelpful": [("r", "evict", 1)],
         "process_evictions": [("memory.available", "killed", 1)],
     }
-    scraped = {**reading(make_threshold, tally).document(), "tally": counted}
+    scraped = {**reading(make_threshold, tally).reading(), "tally": counted}
     metrics.read(json.loads(json.dumps(scraped)), own)
 
     made = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.status import memory_held
+from reactor.guard.reports import memory_held
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import PodUsage
 from reactor.steward.memory_holders import memory_holders

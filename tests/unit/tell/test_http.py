@@ -12,13 +12,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.guard.reading import Reading
-from reactor.guard.tally import Tally
-from reactor.model.decisions import PolicyState
-from reactor.model.settings import EvictionSettings
 from reactor.tell.http import Exposition, serve_metrics
 from reactor.tell.metrics import Metrics
 from reactor.tell.prometheus import Collector, CollectorRegistry
+from tests.support.readings import reading_of
 
 pytestmark = pytest.mark.suite("hostile clients")
 
@@ -28,18 +25,7 @@ GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 def some_metrics() -> Metrics:
     """Return the metrics of a daemon that has just started."""
     metrics = Metrics()
-    reading = Reading(
-        now_seconds=0.0,
-        settings=EvictionSettings(),
-        state=PolicyState(),
-        observations={},
-        sources=(),
-        pods=0,
-        tally=Tally().document(),
-        started_unix_seconds=0.0,
-        pid=1,
-    )
-    metrics.read(reading.document())
+    metrics.read(reading_of())
     return metrics
 
 

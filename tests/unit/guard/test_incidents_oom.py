@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from reactor.guard.incidents import OomKills
 from reactor.guard.node import Node
-from reactor.guard.oom import OomKills
 from reactor.guard.record_queue import encode
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass

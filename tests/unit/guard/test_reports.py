@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.status import explain, status
 from reactor.model.decisions import InFlight
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import PodUsage
@@ -21,7 +20,7 @@ async def test_status_shows_each_threshold_with_its_margin(make_view):
     _, view, make_pass = make_view()
     make_pass()
 
-    document = status(view())
+    document = view().status()
 
     (memory,) = document["signals"]
     assert (memory["available"], memory["capacity"], memory["unit"]) == (400 * MIB, 512 * MIB, "bytes")
@@ -37,7 +36,7 @@ async def test_soft_threshold_tells_for_how_long_it_has_been_below(make_view, ob
     make_pass()
     loop.now_seconds += 12
 
-    hard, soft = status(view())["signals"][0]["thresholds"]
+    hard, soft = view().status()["signals"][0]["thresholds"]
 
     assert (hard["below_for_seconds"], hard["met"]) == (None, False)
     assert (soft["below_for_seconds"], soft["met"]) == (12, False)
@@ -49,7 +48,7 @@ async def test_condition_tells_since_when(make_view, observation):
     make_pass()
     loop.now_seconds += 7
 
-    conditions = {one["condition"]: one for one in status(view())["conditions"]}
+    conditions = {one["condition"]: one for one in view().status()["conditions"]}
 
     assert conditions["MemoryPressure"]["in_force"]
     assert conditions["MemoryPressure"]["for_seconds"] == 7
@@ -61,7 +60,7 @@ async def test_unread_signal_is_unknown_and_not_zero(make_view):
     loop.node.memory_seen = {}
     make_pass()
 
-    (memory,) = status(view())["signals"]
+    (memory,) = view().status()["signals"]
 
     assert (memory["available"], memory["capacity"]) == (None, None)
     assert [one["margin"] for one in memory["thresholds"]] == [None, None]
@@ -78,7 +77,7 @@ async def test_source_of_a_signal_is_the_first_that_is_armed(make_view, memcg, e
     )
     make_pass()
 
-    assert status(view())["signals"][0]["source"]["name"] == expected
+    assert view().status()["signals"][0]["source"]["name"] == expected
 
 
 async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
@@ -89,7 +88,7 @@ async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
         "uid-second": PodUsage(memory_working_set_bytes=2),
     }
 
-    document = await explain(view())
+    document = await view().explain(loop.usages)
 
     assert [one["pod"] for one in document["ranking"]] == ["cgroup/first", "cgroup/second"]
     assert "within its request of 64Mi" in document["ranking"][1]["because"]
@@ -101,13 +100,13 @@ async def test_where_one_process_is_killed_status_and_explain_say_so(make_view, 
     session = replace(make_pod("session"), process_victim=ProcessVictim(rule="unit session"))
     loop.have(session, make_pod("other", request_bytes=64 * MIB))
 
-    ranking = (await explain(view()))["ranking"]
+    ranking = (await view().explain(loop.usages))["ranking"]
 
     assert [("cgroup/session", "process"), ("cgroup/other", "pod")] == [
         (one["pod"], one["victim"]) for one in ranking
     ]
     assert "one process of it is killed, not the pod" in ranking[0]["because"]
-    assert {"pods": 1} == status(view())["process_victims"]
+    assert {"pods": 1} == view().status()["process_victims"]
 
 
 async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_view, make_pod):
@@ -115,11 +114,11 @@ async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_vi
     pods = [make_pod(name) for name in ("ended", "ending", "next")]
     loop.have(*pods)
     loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=9) for pod in pods}
-    known = view().known
+    known = view().node.known
     known.tell(PodEmptied(uid="uid-ended"))
     flight = InFlight(uid="uid-ending", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=9)
     known.state = replace(known.state, in_flight=(flight,))
 
-    document = await explain(view())
+    document = await view().explain(loop.usages)
 
     assert [(one["place"], one["pod"]) for one in document["ranking"]] == [(1, "cgroup/next")]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from reactor.errors import NoDaemonError
 from reactor.guard.listening import AnotherDaemonError, listen
-from reactor.guard.order import EvictionOrder
-from reactor.guard.status import explain, status, top
+from reactor.guard.reports import EvictionOrder
 from reactor.steward.answers import explanation, name_asked, places_asked
 from reactor.steward.answers import status as completed
 from reactor.steward.recent import RecentRecords
@@ -99,17 +98,19 @@ async def test_wrong_question_is_answered_with_what_is_accepted(line):
     ],
 )
 async def test_wrong_types_and_sizes_are_answered_and_nothing_is_raised(make_view, question):
-    _, view, _ = make_view()
+    loop, view, _ = make_view()
     order, failures, recent = EvictionOrder(), [], RecentRecords()
 
     async def explained(asked):
         name = name_asked(asked.get("pod"))
-        return explanation(await explain(view()), recent, name)
+        return explanation(await view().explain(loop.usages), recent, name)
 
     commands = {
-        "status": lambda _: completed(status(view()), recent, {}),
+        "status": lambda _: completed(view().status(), recent, {}),
         "explain": explained,
-        "top": lambda asked: top(view(), order, places_asked(asked.get("pods", 40))),
+        "top": lambda asked: view().top(
+            order, loop.usages, loop.node.memory(), places_asked(asked.get("pods", 40))
+        ),
     }
 
     document = await _answer(question, commands, failures.append)

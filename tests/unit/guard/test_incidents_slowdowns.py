@@ -6,7 +6,8 @@ import time
 import trio
 import trio.testing
 
-from reactor.guard.slowdowns import Slowdowns, slowdown_document
+from reactor.guard.incidents import Slowdowns
+from reactor.guard.record import slowdown_document
 from reactor.model.decisions import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Signal

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import trio
 
-from reactor.guard.reading import Reading
+from reactor.guard.incidents import NoVictims
+from reactor.guard.node import Node
+from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.guard.tally import Tally
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
-from reactor.model.settings import EvictionSettings
+from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
+from reactor.observe.latest import Observed
 from reactor.reclaim.images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics, StewardReading
+from tests.support.builders import make_pod
+from tests.support.readings import of_others
 
 MIB = 1 << 20
 _ROOT = Path(__file__).parents[3]
@@ -36,7 +40,7 @@ def promtool() -> str:
     return found
 
 
-def reading(make_threshold, tally: Tally) -> Reading:
+def reading(make_threshold, tally: Tally) -> Reports:
     thresholds = (
         make_threshold(100 * MIB),
         make_threshold(200 * MIB, grace_period_seconds=30),
@@ -44,9 +48,8 @@ def reading(make_threshold, tally: Tally) -> Reading:
         make_threshold(1000, Signal.NODEFS_INODES_FREE),
         make_threshold(1000, Signal.NODEFS_AVAILABLE),
     )
-    return Reading(
-        now_seconds=110.0,
-        settings=EvictionSettings(thresholds=thresholds),
+    known = Node(
+        observed=Observed(stale_seconds=100.0),
         state=PolicyState(
             conditions=(NodeCondition.MEMORY_PRESSURE,),
             slowdowns=(
@@ -62,28 +65,34 @@ def reading(make_threshold, tally: Tally) -> Reading:
             ),
             in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),),
         ),
-        observations={
-            Signal.MEMORY_AVAILABLE: Observation(
-                available=150 * MIB, capacity=512 * MIB, taken_at_seconds=110
-            ),
-            Signal.PID_AVAILABLE: Observation(available=3000, capacity=4000, taken_at_seconds=100.0),
-            Signal.NODEFS_INODES_FREE: Observation(available=5, capacity=10, taken_at_seconds=100.0),
-        },
+        pods=(make_pod("a"), make_pod("b")),
+    )
+    memory = Observation(available=150 * MIB, capacity=512 * MIB)
+    known.observed.take({Signal.MEMORY_AVAILABLE}, {Signal.MEMORY_AVAILABLE: memory}, 110.0)
+    others = {
+        Signal.PID_AVAILABLE: Observation(available=3000, capacity=4000),
+        Signal.NODEFS_INODES_FREE: Observation(available=5, capacity=10),
+    }
+    known.observed.take(others.keys(), others, 100.0)
+    node = NodeReport(
+        settings=Settings(eviction=EvictionSettings(thresholds=thresholds)),
+        known=known,
         sources=(
             SourceState(name="memcg-eventfd", health=SourceHealth.ARMED, wakes=3),
             SourceState(name="processes", health=SourceHealth.FAILED, wakes=1, lost=7),
         ),
-        pods=2,
-        tally=tally.document(),
         started_unix_seconds=1.5e9,
-        pid=os.getpid(),
-        cluster={"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
-        oom_order={"first": 2, "others": 1},
-        warrants={WarrantEnd.SERVED: 2},
-        journal_written=4,
-        journal_lost=1,
-        problems=["journal"],
+        clock_seconds=lambda: 110.0,
     )
+    more = {
+        **of_others(tally),
+        "no_victims": NoVictims(lambda _: None).by_signal(thresholds),
+        "cluster": {"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
+        "oom_order": {"first": 2, "others": 1},
+        "warrants": {WarrantEnd.SERVED: 2},
+        "journal": {"written": 4, "lost": 1},
+    }
+    return Reports(node, [Report(gauges=lambda: more, problems=lambda: {"journal": "full"})])
 
 
 @pytest.fixture
@@ -99,7 +108,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     tally.observe_pass(record)
     tally.observe_attempt(record, record.attempts[0])
     tally.count_reload(taken=False)
-    told = reading(make_threshold, tally).document()
+    told = reading(make_threshold, tally).reading()
     own = StewardReading(
         parts={"metrics": 2},
         restart_loops=1,
@@ -209,7 +218,7 @@ async def test_when_each_counter_began_is_not_said_for_each(scrape):
 
 async def test_what_is_counted_is_there_at_zero_before_it_happens(make_threshold):
     metrics = Metrics()
-    metrics.read(reading(make_threshold, Tally()).document())
+    metrics.read(reading(make_threshold, Tally()).reading())
     value = metrics.registry.get_sample_value
     for signal in Signal:
         assert value("reactor_evictions_total", {"signal": signal, "outcome": "killed"}) == 0
@@ -224,7 +233,7 @@ async def test_an_eviction_that_came_to_nothing_is_none_of_the_kubelets_count(ma
     outcomes = ("killed", "terminated", "failed", "gone", "dry-run", "called off", "pre-empted")
     tally["evictions"] = [("memory.available", outcome, 1) for outcome in outcomes]
     metrics = Metrics()
-    metrics.read({**reading(make_threshold, Tally()).document(), "tally": tally})
+    metrics.read({**reading(make_threshold, Tally()).reading(), "tally": tally})
     found = metrics.registry.get_sample_value("kubelet_evictions", {"eviction_signal": "memory.available"})
     assert found == 2.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reactor.guard.source_losses import SourceLosses
+from reactor.guard.incidents import SourceLosses
 from reactor.model.wakes import SourceHealth, SourceState
 
 

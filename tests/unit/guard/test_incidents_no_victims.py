@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reactor.guard.no_victims import NoVictims
+from reactor.guard.incidents import NoVictims
 from reactor.model.signals import Signal
 from tests.support.builders import make_observation, make_pod
 from tests.unit.guard.conftest import MIB, WAKE
@@ -39,7 +39,7 @@ async def test_it_is_said_once_and_is_a_problem_for_as_long_as_it_lasts(make_loo
         for _ in range(5):
             no_victims.passed(loop.passes.make([WAKE]))
     assert "50Mi by cgroup/database (never list)" in no_victims.problem
-    assert ["memory.available"] == no_victims.signals
+    assert {"memory.available": True} == no_victims.by_signal(loop.known.settings.thresholds)
     assert 1 == len(caplog.records)
     (line,) = lines
     assert ("no-victim", 40 * MIB, False) == (line["kind"], line["available"], line["dry_run"])
@@ -47,7 +47,8 @@ async def test_it_is_said_once_and_is_a_problem_for_as_long_as_it_lasts(make_loo
 
     short(loop, 300)
     no_victims.passed(loop.passes.make([WAKE]))
-    assert (None, []) == (no_victims.problem, no_victims.signals)
+    assert no_victims.problem is None
+    assert {"memory.available": False} == no_victims.by_signal(loop.known.settings.thresholds)
     short(loop)
     no_victims.passed(loop.passes.make([WAKE]))
     assert 2 == len(lines)

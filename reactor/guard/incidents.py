@@ -1,0 +1,247 @@
+"""What befalls the node: each is logged and journaled once, when it begins, and is a problem while it lasts.
+
+The lines of the journal are what operators are notified by.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from reactor.guard.node import Node
+from reactor.guard.oom_victims import pod_in
+from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, instant
+from reactor.model.amounts import amount_text
+from reactor.model.decisions import NoVictim, Slowdown, SlowReason
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod
+from reactor.model.signals import RESOURCE, Resource, Signal
+from reactor.model.thresholds import Threshold
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.sources.catalogue import BY_NAME
+from reactor.text import printable
+
+_EVICT_LOG: Final = logging.getLogger("reactor.evict")
+_OOM_LOG: Final = logging.getLogger("reactor.oom")
+_IN_VAIN: Final = frozenset({Outcome.FAILED, Outcome.GONE})
+_LOST: Final = frozenset({SourceHealth.DEGRADED, SourceHealth.FAILED})
+_SAYS: Final = {
+    OomScope.NODE: "the kernel's OOM killer was faster than us",
+    OomScope.OWN_LIMIT: "at the limit of a pod or container, not for the node's sake",
+    OomScope.ABOVE_NODE: "memory ran out above the guarded node",
+    OomScope.UNKNOWN: "the kernel's counters do not say at whose limit",
+}
+
+Document = Mapping[str, Any]
+Write = Callable[[Callable[[], Document]], object]  # journals; it may not block
+
+
+class Slowdowns:
+    """Evictions that are slowed down, from pass to pass; `on_slowed` is called with each that is new."""
+
+    def __init__(self, on_slowed: Callable[[Slowdown], None] = lambda _: None) -> None:
+        self._on_slowed = on_slowed
+        self._in_force: dict[tuple[Signal, SlowReason], Slowdown] = {}
+
+    def passed(self, slowdowns: Iterable[Slowdown]) -> None:
+        """Take over those that a pass found in force."""
+        found = {(one.signal, one.reason): one for one in slowdowns}
+        for kind in found.keys() - self._in_force.keys():
+            _EVICT_LOG.warning("evictions for %s are slowed down: %s", kind[0], found[kind].message)
+            self._on_slowed(found[kind])
+        for signal, reason in self._in_force.keys() - found.keys():
+            _EVICT_LOG.info("evictions for %s are not slowed down any more (%s)", signal, reason)
+        self._in_force = found
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is slowed down at present and why, None where nothing is."""
+        return "; ".join(dict.fromkeys(one.message for one in self._in_force.values())) or None
+
+
+class NoVictims:
+    """Thresholds that are met while no pod can be evicted, from pass to pass.
+
+    `on_new` is called with each that is new, `write` journals its line. Each lasts until its threshold is not
+    met any more, or a pod is evicted for it.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        on_new: Callable[[NoVictim], None] = lambda _: None,
+    ) -> None:
+        self._write = write
+        self._on_new = on_new
+        self._present: dict[Threshold, NoVictim] = {}
+
+    def passed(self, record: PassRecord) -> None:
+        """Take over what a pass has found."""
+        decision = record.decision
+        if decision.rule is not None:
+            return
+        for threshold in self._present.keys() - set(decision.thresholds_met):
+            del self._present[threshold]
+            _EVICT_LOG.info("%s is not met any more", threshold)
+        if any(map(_is_helpful, record.attempts)) and decision.acted_on is not None:
+            self._present.pop(decision.acted_on, None)
+        found = decision.no_victim
+        if found is None:
+            return
+        is_new = found.threshold not in self._present
+        self._present[found.threshold] = found
+        if is_new:
+            _EVICT_LOG.warning("%s", found.message)
+            self._write(partial(_no_victim_document, record, found, time.time()))
+            self._on_new(found)
+
+    def by_signal(self, thresholds: Iterable[Threshold]) -> dict[str, bool]:
+        """Return of each signal with a threshold whether one is met while no pod can be evicted."""
+        present = {threshold.signal for threshold in self._present}
+        return {signal: signal in present for signal in sorted({one.signal for one in thresholds})}
+
+    @property
+    def problem(self) -> str | None:
+        """Return which thresholds are met and who holds what they are short of, None where there is none."""
+        return "; ".join(one.message for one in self._present.values()) or None
+
+
+def _is_helpful(attempt: EvictionAttempt) -> bool:
+    return attempt.outcome not in _IN_VAIN and not attempt.is_empty
+
+
+def _no_victim_document(record: PassRecord, found: NoVictim, at_unix_seconds: float) -> Mapping[str, Any]:
+    seen = record.snapshot.signals.get(found.threshold.signal)
+    return {
+        "kind": NO_VICTIM,
+        "time": instant(at_unix_seconds),
+        "decision": record.id,
+        "dry_run": record.dry_run,
+        "signal": found.threshold.signal,
+        "resource": RESOURCE[found.threshold.signal],
+        "threshold": str(found.threshold),
+        "available": None if seen is None else seen.available,
+        "capacity": None if seen is None else seen.capacity,
+        "message": printable(found.message),
+    }
+
+
+class SourceLosses:
+    """Sources that are lost: another stands in for one, or none does; until it is armed again.
+
+    Chains, retries and reloads report again and again how a source stands.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._lost: set[str] = set()
+
+    def changed(self, state: SourceState) -> None:
+        """Record how a source stands now."""
+        if state.health in _LOST:
+            if state.name not in self._lost:
+                self._lost.add(state.name)
+                document = _source_document(state, time.time())
+                self._write(lambda: document)
+        elif state.health is SourceHealth.ARMED:
+            self._lost.discard(state.name)
+
+
+def _source_document(state: SourceState, at_unix_seconds: float) -> Document:
+    known = BY_NAME.get(state.name)
+    purpose = "" if known is None else f" ({known.purpose})"
+    return {
+        "kind": SOURCE_LOST,
+        "time": instant(at_unix_seconds),
+        "source": state.name,
+        "health": state.health,
+        "detail": printable(state.detail),
+        "message": printable(f"source {state.name}{purpose} is {state.health}: {state.detail}"),
+    }
+
+
+class OomKills:
+    """The kernel's own OOM kills: a journal line, a log line, a count.
+
+    A kill at a limit that reactor guards means that the kernel was faster. One at a pod's own limit is the
+    kernel doing what that limit asks for. `count` may not block.
+    `glance` brings the known pods up to date: a pod that meets its limit at its start is younger than the
+    last housekeeping.
+    """
+
+    def __init__(
+        self,
+        known: Node,
+        write: Write,
+        count: Callable[[OomKill], None],
+        glance: Callable[[], None],
+    ) -> None:
+        self._known = known
+        self._write = write
+        self._count = count
+        self._glance = glance
+        self.counted = dict.fromkeys(OomScope, 0)
+
+    def record(self, kill: OomKill) -> None:
+        """Record one kill, or several that were only counted."""
+        document = self._document(kill)
+        self.counted[kill.scope] += kill.kills
+        self._count(kill)
+        self._write(lambda: document)
+        level = logging.ERROR if kill.scope is OomScope.NODE else logging.WARNING
+        _OOM_LOG.log(level, "%s; scope=%s decision=%d", document["message"], kill.scope, document["decision"])
+
+    def _document(self, kill: OomKill) -> Document:
+        pod = self._victim(kill.victim_cgroup)
+        evicting = pod is not None and self._known.under_way.at(pod.uid, kill.at_ns)
+        return {
+            "kind": OOM_KILL,
+            "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
+            "at_ns": kill.at_ns,
+            "decision": self._known.passes,  # the last one before it was reported
+            "source": kill.source,
+            "scope": kill.scope,
+            "kills": kill.kills,
+            "pid": kill.pid,
+            "comm": kill.comm,
+            "victim_bytes": kill.victim_bytes,
+            "victim_cgroup": kill.victim_cgroup,
+            "pod": None if pod is None else pod.key,
+            "uid": None if pod is None else pod.uid,
+            "being_evicted": evicting,
+            "limit_cgroup": kill.limit_cgroup,
+            "limit_bytes": kill.limit_bytes,
+            "usage_bytes": kill.usage_bytes,
+            "message": _message(kill, pod, evicting=evicting),
+        }
+
+    def _victim(self, cgroup: str | None) -> Pod | None:
+        """Return the pod that died in a cgroup, None where that is in none."""
+        if cgroup is None:
+            return None
+        pod = pod_in(cgroup, self._known.pods)
+        if pod is None:
+            self._glance()
+            pod = pod_in(cgroup, self._known.pods)
+        return pod
+
+
+def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
+    """Return what happened as one line."""
+    where = ""
+    if kill.limit_bytes is not None:
+        limit = amount_text(kill.limit_bytes, Resource.MEMORY)
+        where = f" at the limit of {limit} of {kill.limit_cgroup or 'the machine'}"
+    if kill.pid is None:
+        victim = f"{kill.kills} process{'es' if kill.kills > 1 else ''}, by the kernel's count"
+    else:
+        size = amount_text(kill.victim_bytes or 0, Resource.MEMORY)
+        home = pod.key if pod is not None else kill.victim_cgroup or "a cgroup that is not known"
+        victim = (
+            f"{kill.comm} (pid {kill.pid}, {size}) of {home}{', which was being evicted' if evicting else ''}"
+        )
+    return printable(f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}")

@@ -1,0 +1,483 @@
+"""What the guard reports: `status`, `top`, `explain`, what is scraped, and what is wrong.
+
+Each thing that has something to say makes a `Report` of it; `status`, a scrape and the problems are three
+merges over one list (`Reports`). The steward adds what it knows itself (reactor/steward/answers.py).
+
+`top` and `explain` read pods on behalf of people. A thousand pods read at once would keep the loop from a
+wake for 6 ms. One who asks every second is not to cost a kill that: pods are read a few at a time, the loop
+goes first between them, and the more a reading has cost the longer it is good for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import trio
+
+import reactor
+from reactor.guard.node import Node
+from reactor.guard.parts import PodUsages
+from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document
+from reactor.guard.wording import standing
+from reactor.link.documents import instant
+from reactor.model.decisions import InFlight, OomVictim, PolicyState, RankedPod
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import FREED_TOGETHER, RESOURCE, UNIT, NodeCondition, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.observe.storage import with_storage
+from reactor.policy import rank
+from reactor.policy.oom_victims import credit_bytes
+from reactor.policy.outside import memory_outside_pods
+from reactor.policy.process_victims import takes_one_process
+from reactor.sources.catalogue import chain_of
+from reactor.text import printable
+
+_LARGEST_HOLDERS: Final = 3
+# 0.25 ms on cgroup v1, 0.6 ms at the most of 640 times.
+PODS_AT_ONCE: Final = 32
+_MOST_PLACES: Final = 200
+# Of the time, for looking at pods on behalf of people: a look of 20 ms is good for 4 s.
+_SHARE: Final = 0.005
+
+
+def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one thing has to say; each is called at any moment, and neither waits nor raises.
+
+    `problems` is what is not as it should be, and why. `document` are its keys of `status`, `explanation`
+    those of them that `explain` has too, `gauges` its part of what is scraped (reactor/tell/metrics.py).
+    """
+
+    problems: Callable[[], Mapping[str, str]] = _nothing
+    document: Callable[[], Mapping[str, Any]] = _nothing
+    explanation: Callable[[], Mapping[str, Any]] = _nothing
+    gauges: Callable[[], Mapping[str, Any]] = _nothing
+
+
+def problem(what: str, why: Callable[[], str | None]) -> Callable[[], Mapping[str, str]]:
+    """Return the `problems` of what has one at the most, by this name."""
+
+    def problems() -> Mapping[str, str]:
+        found = why()
+        return {} if found is None else {what: found}
+
+    return problems
+
+
+class Reports:
+    """The merges over the reports of a moment; of two that have the same key, the later one counts."""
+
+    def __init__(self, node: NodeReport, others: Iterable[Report]) -> None:
+        self.node = node
+        self._others = tuple(others)
+
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        return {what: why for one in self._others for what, why in one.problems().items()}
+
+    def status(self) -> dict[str, Any]:
+        """Return how the node stands, its signals as the last pass that observed them saw them."""
+        others = {key: value for one in self._others for key, value in one.document().items()}
+        problems = {printable(what): printable(why) for what, why in self.problems().items()}
+        return {**self.node.document(), **others, "problems": problems}
+
+    def reading(self) -> dict[str, Any]:
+        """Return what is scraped."""
+        others = {key: value for one in self._others for key, value in one.gauges().items()}
+        return {**self.node.gauges(), **others, "problems": list(self.problems())}
+
+    async def explain(self, usages: PodUsages) -> dict[str, Any]:
+        """Return where every pod stands in the ranking now."""
+        others = {key: value for one in self._others for key, value in one.explanation().items()}
+        return {**await _explain(self.node, usages), **others}
+
+    async def top(
+        self, order: EvictionOrder, usages: PodUsages, memory: Mapping[Signal, Observation], places: int
+    ) -> dict[str, Any]:
+        """Return how the node stands this moment, and the head of the present order of eviction.
+
+        `memory` is read afresh, without any pass: at rest the last one may have been ten seconds ago.
+        """
+        return {
+            **self.status(),
+            "signals": self.node.signals(memory),
+            "order": await order.first(self.node, usages, places),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What there is to say of the node and of what the loop knows."""
+
+    settings: Settings
+    known: Node
+    sources: tuple[SourceState, ...] = ()
+    started_unix_seconds: float = 0.0
+    clock_seconds: Callable[[], float] = time.monotonic
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        state, now_seconds = self.known.state, self.clock_seconds()
+        return {
+            "version": reactor.__version__,
+            "pid": os.getpid(),
+            "started": instant(self.started_unix_seconds),
+            "dry_run": self.settings.dry_run,
+            "runtime": None,  # the steward's to know
+            "kubernetes": None,  # unless there is a report of it
+            "node_cgroup": self.settings.node_cgroup,
+            "memory_available": self.settings.memory_available,
+            "pods": len(self.known.pods),
+            "process_victims": {
+                "pods": sum(1 for pod in self.known.pods if pod.process_victim is not None),
+            },
+            "passes": self.known.passes,
+            "signals": self.signals({}),
+            "reclaimed": [reclaimed_document(one) for one in self.known.reclaimed],
+            "conditions": [self._condition(condition, now_seconds) for condition in NodeCondition],
+            "in_flight": [self._in_flight(flight, now_seconds) for flight in state.in_flight],
+            "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],
+            "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
+            "sources": [_source(source) for source in self.sources],
+            "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0},  # removed, but a key
+        }
+
+    def gauges(self) -> dict[str, Any]:
+        """Return what is scraped of it."""
+        state, now_seconds = self.known.state, self.clock_seconds()
+        seen = self.known.observed.at(now_seconds)
+        thresholds = self.settings.eviction.thresholds
+        return {
+            "version": reactor.__version__,
+            "pid": os.getpid(),
+            "started_unix_seconds": self.started_unix_seconds,
+            "signals": [self._gauges_of(signal, one, now_seconds) for signal, one in seen.items()],
+            "unobserved": sorted({one.signal for one in thresholds} - seen.keys()),
+            "conditions": list(state.conditions),
+            "slowdowns": [one.reason for one in state.slowdowns],
+            "never_evicted": {
+                one.held_by: one.held_by_bytes for one in state.slowdowns if one.held_by is not None
+            },
+            "in_flight": len(state.in_flight),
+            "sources": [
+                {"name": one.name, "health": one.health, "wakes": one.wakes, "lost": one.lost}
+                for one in self.sources
+            ],
+            "pods": len(self.known.pods),
+            "cluster": None,  # unless there is a report of it
+        }
+
+    def signals(self, fresh: Mapping[Signal, Observation]) -> list[dict[str, Any]]:
+        """Return the signals as observed last, but for those that are read afresh."""
+        now_seconds = self.clock_seconds()
+        read = {signal: replace(seen, taken_at_seconds=now_seconds) for signal, seen in fresh.items()}
+        seen = {**self.known.observed.at(now_seconds), **read}
+        return [
+            self._signal(signal, seen.get(signal), now_seconds)
+            for signal in Signal
+            if signal in seen or self._thresholds(signal)
+        ]
+
+    def _thresholds(self, signal: Signal) -> list[Threshold]:
+        return [one for one in self.settings.eviction.thresholds if one.signal == signal]
+
+    def _signal(self, signal: Signal, seen: Observation | None, now_seconds: float) -> dict[str, Any]:
+        source = _source_of(signal, self.sources)
+        taken = None if seen is None else seen.taken_at_seconds
+        return {
+            "signal": signal,
+            "unit": UNIT[RESOURCE[signal]],
+            **_amounts(seen),
+            "absurd": None if seen is None else seen.absurdity,
+            "age_seconds": None if taken is None else round(now_seconds - taken, 3),
+            "source": None if source is None else _source(source),
+            "thresholds": [self._threshold(one, seen, now_seconds) for one in self._thresholds(signal)],
+        }
+
+    def _threshold(
+        self, threshold: Threshold, seen: Observation | None, now_seconds: float
+    ) -> dict[str, Any]:
+        amount = None if seen is None else int(threshold.value.of(seen.capacity))
+        since = self.known.state.first_observed.get(threshold)
+        return {
+            "threshold": str(threshold),
+            "kind": "hard" if threshold.is_hard else "soft",
+            "amount": amount,
+            "margin": None if seen is None or amount is None else seen.available - amount,
+            "reached_in_seconds": None,  # of disks, which the steward knows
+            "grace_period_seconds": threshold.grace_period_seconds,
+            "met": threshold in self.known.state.thresholds_met,
+            "absurd": seen is not None and seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
+            "below_for_seconds": None if since is None else round(now_seconds - since, 3),
+        }
+
+    def _gauges_of(self, signal: Signal, seen: Observation, now_seconds: float) -> Mapping[str, Any]:
+        taken = seen.taken_at_seconds
+        return {
+            "signal": signal,
+            "unit": UNIT[RESOURCE[signal]],
+            "available": seen.available,
+            "capacity": seen.capacity,
+            "age_seconds": None if taken is None else max(0.0, now_seconds - taken),
+            "thresholds": [
+                {
+                    "kind": "hard" if threshold.is_hard else "soft",
+                    "amount": float(threshold.value.of(seen.capacity)),
+                    "absurd": seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
+                }
+                for threshold in self._thresholds(signal)
+            ],
+        }
+
+    def _condition(self, condition: NodeCondition, now_seconds: float) -> dict[str, Any]:
+        state = self.known.state
+        since = state.condition_since.get(condition) if condition in state.conditions else None
+        return {
+            "condition": condition,
+            "in_force": condition in state.conditions,
+            "since": None if since is None else instant(time.time() - (now_seconds - since)),
+            "for_seconds": None if since is None else round(now_seconds - since, 3),
+        }
+
+    def _in_flight(self, flight: InFlight, now_seconds: float) -> dict[str, Any]:
+        pod = next((pod for pod in self.known.pods if pod.uid == flight.uid), flight.pod)
+        return {
+            "pod": flight.uid if pod is None else pod.key,
+            "uid": flight.uid,
+            "resource": flight.resource,
+            "left_bytes": flight.left_bytes,
+            "pod_lives": flight.process_bytes is not None,
+            "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
+            "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
+        }
+
+
+async def _explain(node: NodeReport, usages: PodUsages) -> dict[str, Any]:
+    """Return where every pod stands in the ranking now.
+
+    The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
+    memory ran out this moment. Pods that are being evicted, or were and have no process since, are not in it.
+    Pods are read a few at a time, and the loop goes first between them.
+    """
+    now_seconds = node.clock_seconds()
+    observations = node.known.observed.at(now_seconds)
+    signal = _ranked_signal(node.known.state)
+    gone = {pod.uid for pod in node.known.emptied_among(node.known.pods)}
+    gone |= {flight.uid for flight in node.known.state.in_flight}
+    pods = tuple(pod for pod in node.known.pods if pod.uid not in gone)
+    used = await _usages_in_turns(node, usages, pods, signal)
+    resource = RESOURCE[signal]
+    ranking: list[dict[str, Any]] = []
+    places = _rank_now(node.settings.eviction, pods, used, signal)
+    for number, place in enumerate(places, 1):
+        if number % PODS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        ranking.append(
+            {
+                "place": number,
+                "pod": place.pod.key,
+                "uid": place.pod.uid,
+                "qos_class": place.pod.qos_class,
+                "priority": place.pod.priority,
+                "preference": place.pod.preference.name.lower(),
+                "usage": place.usage,
+                "request": place.request,
+                "swap_bytes": place.swap_bytes,
+                "victim": "process" if takes_one_process(place.pod, resource) else "pod",
+                "because": standing(place, resource),
+            }
+        )
+    return {
+        "signal": signal,
+        "observation": _amounts(observations.get(signal)),
+        "ranking": ranking,
+        "pods": len(places),
+        "slowdowns": [slowdown_document(one, now_seconds) for one in node.known.state.slowdowns],
+    }
+
+
+def _ranked_signal(state: PolicyState) -> Signal:
+    """Return the signal for which a pod would be evicted now: of the threshold met, else memory."""
+    return state.thresholds_met[0].signal if state.thresholds_met else Signal.MEMORY_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    signal: Signal
+    places: tuple[RankedPod, ...]
+    pods: int
+    at_seconds: float
+    took_seconds: float
+
+    def is_good(self, signal: Signal, places: int, now_seconds: float) -> bool:
+        wanted = min(places, self.pods)
+        good_for_seconds = self.took_seconds / _SHARE
+        return (
+            self.signal is signal
+            and len(self.places) >= wanted
+            and now_seconds - self.at_seconds < good_for_seconds
+        )
+
+
+class EvictionOrder:
+    """The head of the ranking. All who ask share one look; nothing of it takes part in a pass."""
+
+    def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._clock_seconds = clock_seconds
+        self._looking = trio.Lock()
+        self._last: _Look | None = None
+
+    async def first(self, node: NodeReport, usages: PodUsages, places: int) -> dict[str, Any]:
+        """Return up to `places` (200 at the most) of the ranking as plain JSON values, and how old it is."""
+        places = max(0, min(places, _MOST_PLACES))
+        signal = _ranked_signal(node.known.state)
+        async with self._looking:
+            last = self._last
+            if last is None or not last.is_good(signal, places, self._clock_seconds()):
+                last = self._last = await self._look(node, usages, signal, places)
+        resource = RESOURCE[signal]
+        ending = {flight.uid for flight in node.known.state.in_flight}
+        return {
+            "signal": signal,
+            "resource": resource,
+            "pods": last.pods,
+            "age_seconds": round(self._clock_seconds() - last.at_seconds, 3),
+            "first": [
+                {
+                    "place": number,
+                    "being_evicted": place.pod.uid in ending,
+                    **ranked_document(place, resource),
+                }
+                for number, place in enumerate(last.places[:places], 1)
+            ],
+        }
+
+    async def _look(self, node: NodeReport, usages: PodUsages, signal: Signal, places: int) -> _Look:
+        pods = node.known.pods
+        took_seconds = 0.0
+        best: tuple[RankedPod, ...] = ()
+        used: dict[str, PodUsage] = {}
+        for start in range(0, len(pods), PODS_AT_ONCE):
+            began = self._clock_seconds()
+            some = pods[start : start + PODS_AT_ONCE]
+            used |= _usages(node, usages, some, signal)
+            present = (pod for pod in some if pod.uid not in usages.vanished)
+            # The best so far stand before the others, so that ties keep the pods' order.
+            among = (*(place.pod for place in best), *present)
+            best = _rank_now(node.settings.eviction, among, used, signal)[:places]
+            used = {place.pod.uid: used[place.pod.uid] for place in best if place.pod.uid in used}
+            took_seconds += self._clock_seconds() - began
+            await trio.lowlevel.checkpoint()
+        return _Look(
+            signal=signal,
+            places=best,
+            pods=len(pods),
+            at_seconds=self._clock_seconds(),
+            took_seconds=took_seconds,
+        )
+
+
+def _rank_now(
+    settings: EvictionSettings, pods: Iterable[Pod], usages: Mapping[str, PodUsage], signal: Signal
+) -> tuple[RankedPod, ...]:
+    """Return the pods in the order in which a pass would rank them."""
+    return rank(pods, usages, signal, settings.layout, with_swap=settings.ranks_swap)
+
+
+async def _usages_in_turns(
+    node: NodeReport, usages: PodUsages, pods: Sequence[Pod], signal: Signal
+) -> Mapping[str, PodUsage]:
+    """Return what pods use of what the signal is about, by uid; the loop goes first between a few of them."""
+    used: dict[str, PodUsage] = {}
+    for start in range(0, len(pods), PODS_AT_ONCE):
+        used |= _usages(node, usages, pods[start : start + PODS_AT_ONCE], signal)
+        await trio.lowlevel.checkpoint()
+    return used
+
+
+def _usages(
+    node: NodeReport, usages: PodUsages, pods: Sequence[Pod], signal: Signal
+) -> Mapping[str, PodUsage]:
+    """Return what these pods use of what the signal is about, by uid."""
+    uids = [pod.uid for pod in pods]
+    if RESOURCE[signal] in FREED_TOGETHER:
+        return usages.of(uids)
+    counted = usages.of(uids, with_processes=True) if RESOURCE[signal] is Resource.PIDS else {}
+    return with_storage(counted, node.known.storage.usages(pods), pods)
+
+
+def memory_held(
+    seen: Observation | None, pods: Sequence[Pod], used: Mapping[str, PodUsage]
+) -> dict[str, Any] | None:
+    """Return how much of the working set the pods hold, and their cgroups; None where that is not known."""
+    if seen is None or seen.absurdity is not None:
+        return None
+    outside_bytes = memory_outside_pods(seen, pods, used)
+    if outside_bytes is None:
+        return None
+    return {
+        **counted_as(seen),
+        "used_bytes": seen.capacity - seen.available,
+        "outside_bytes": outside_bytes,
+        "never_evicted": _never_evicted(pods, used),
+        "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
+    }
+
+
+def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[str, Any]:
+    """Return how much the pods hold that are never evicted, and the largest of them."""
+    held = [
+        (used[pod.uid].memory_working_set_bytes or 0, pod.key)
+        for pod in pods
+        if pod.critical_because is not None and pod.uid in used
+    ]
+    held.sort(reverse=True)
+    return {
+        "bytes": sum(amount for amount, _ in held),
+        "largest": [{"pod": pod, "bytes": amount} for amount, pod in held[:_LARGEST_HOLDERS]],
+    }
+
+
+def _amounts(seen: Observation | None) -> dict[str, Any]:
+    if seen is None:
+        return {"available": None, "capacity": None}
+    return {"available": seen.available, "capacity": seen.capacity, **counted_as(seen)}
+
+
+def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:
+    """Return the source that would wake the loop for a signal: the first in its chain that is armed."""
+    by_name = {source.name: source for source in sources}
+    candidates = [by_name[one.name] for one in chain_of(signal) if one.name in by_name]
+    armed = [source for source in candidates if source.health is SourceHealth.ARMED]
+    return next(iter(armed or candidates), None)
+
+
+def _source(source: SourceState) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "health": source.health,
+        "detail": source.detail,
+        "wakes": source.wakes,
+        "lost": source.lost,
+    }
+
+
+def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
+    return {
+        "pid": victim.pid,
+        "uid": victim.uid,
+        "killed_by": "kernel" if victim.pod_key is None else "reactor",
+        "victim_bytes": victim.victim_bytes,
+        "credited_bytes": credit_bytes(victim),
+        "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),
+    }

@@ -1,0 +1,43 @@
+"""What is scraped of a daemon of which little is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reactor.guard.node import Node
+from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.guard.tally import Tally
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceState
+from reactor.observe.latest import Observed
+
+
+def of_others(tally: Tally) -> dict[str, Any]:
+    """Return what else than the node's own is scraped, with nothing in it but the tally."""
+    return {
+        "tally": tally.document(),
+        "parts": {},
+        "journal": {"written": 0, "lost": 0},
+        "refused_requests": 0,
+        "no_victims": {},
+        "shutdown": {},
+        "oom_order": {"first": 0, "others": 0},
+        "warrants": {},
+    }
+
+
+def reading_of(
+    *thresholds: Threshold,
+    seen: Mapping[Signal, Observation] | None = None,
+    sources: tuple[SourceState, ...] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """Return what is scraped of a daemon with these thresholds."""
+    known = Node(observed=Observed(stale_seconds=1.0))
+    known.observed.take(list(seen or ()), seen or {}, 1.0)
+    settings = Settings(eviction=EvictionSettings(thresholds=thresholds))
+    node = NodeReport(settings=settings, known=known, sources=sources, clock_seconds=lambda: 1.0)
+    return Reports(node, [Report(gauges=lambda: {**of_others(Tally()), **more})]).reading()
