@@ -27,7 +27,7 @@ from reactor.disks.walk_messages import Add, Drop
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.orders import CountedPlace
-from reactor.link.usages import PlaceUsage
+from reactor.link.requests import PlaceUsage
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.crossing import about, summary
 from reactor.testbed.daemon_process import DaemonProcess

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from reactor.disks.walk_messages import LONGEST_PATH, Add, Drop, Kind, MessageError, Report, Request
+from reactor.disks.walk_messages import LONGEST_PATH, Add, Drop, Kind, Report, Request
+from reactor.forms import FormError
 from reactor.link.orders import CountedPlace
-from reactor.link.usages import MOST_USAGES, PlaceUsage, UsageKind, Usages
+from reactor.link.requests import MOST_USAGES, PlaceUsage, UsageKind, Usages
 
 _OVERDUE_SECONDS: Final = 120.0
 
@@ -164,9 +165,9 @@ class DiskUsage:
         return None if place is None else place.place.path
 
     def take(self, report: Report) -> None:
-        """Take what the walker reports of a place. Raises MessageError for a place that never was."""
+        """Take what the walker reports of a place. Raises FormError for a place that never was."""
         if not 0 < report.place < self._next_number:
-            raise MessageError(f"got place {report.place}; accepted: 1 to {self._next_number - 1}")
+            raise FormError(f"got place {report.place}; accepted: 1 to {self._next_number - 1}")
         place = self._by_number.get(report.place)
         if place is None:
             return  # it was dropped meanwhile

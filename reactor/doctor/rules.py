@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_reclaim import unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
 from reactor.kernel.small_file import read
-from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomError, read_report_at_once
+from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report_at_once
 from reactor.model.managed_oom import ManagedOomReport
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
@@ -229,7 +230,7 @@ def _report(path: Path) -> ManagedOomReport | str:
         return f"{path} is missing: systemd-oomd.service does not run reactor"
     except PermissionError as error:
         return f"{path}: {error.strerror}"
-    except (OSError, ManagedOomError) as error:
+    except (OSError, FormError) as error:
         return f"{path}: {error}"
 
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import trio
 
+from reactor.forms import FormError
 from reactor.guard.record_queue import encode
 from reactor.link.frames import FrameKind, Message
-from reactor.link.requests import RequestError
 from reactor.model.signals import NodeCondition
 
 _LOG: Final = logging.getLogger("reactor.announce")
@@ -78,12 +78,12 @@ class ClusterReports:
         self._wake()
 
     def reported(self, number: int) -> None:
-        """Forget a report that is safe. Raises RequestError for one that was not sent.
+        """Forget a report that is safe. Raises FormError for one that was not sent.
 
         One that was replaced meanwhile is not kept any more.
         """
         if not 0 < number <= self._sent:
-            raise RequestError(f"got report {number} as safe; accepted: one that was sent")
+            raise FormError(f"got report {number} as safe; accepted: one that was sent")
         self._kept = {key: one for key, one in self._kept.items() if one.number != number}
 
     async def next(self) -> Message:

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import trio
 
+from reactor.forms import FormError
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message
-from reactor.link.requests import RequestError
 
 _LOG: Final = logging.getLogger("reactor.journal")
 _MOST_WAITING: Final = 256
@@ -94,13 +94,13 @@ class RecordQueue:
         self._wake()
 
     def taken(self, up_to: int, lost: int) -> None:
-        """Take note that the steward is done with lines. Raises RequestError for what can't be."""
+        """Take note that the steward is done with lines. Raises FormError for what can't be."""
         places = [message.number for message in self._kept][: self._sent]
         if up_to not in places:
-            raise RequestError(f"got line {up_to} as taken; accepted: one that was sent and not taken yet")
+            raise FormError(f"got line {up_to} as taken; accepted: one that was sent and not taken yet")
         count = places.index(up_to) + 1
         if lost > count:
-            raise RequestError(f"got {lost} lost lines; accepted: {count} at the most")
+            raise FormError(f"got {lost} lost lines; accepted: {count} at the most")
         for _ in range(count):
             self._kept_bytes -= len(self._kept.popleft().content)
         self._sent -= count

@@ -18,11 +18,11 @@ import trio
 from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.link.shutdown import (
     GO_ON,
     LONGEST_BYTES,
     ShutdownNews,
-    ShutdownNewsError,
     ShutdownNewsKind,
     read_news,
 )
@@ -87,7 +87,7 @@ class ShutdownWatch:
             await pace.turn()
             try:
                 news = read_news(raw)
-            except ShutdownNewsError as error:
+            except FormError as error:
                 self.refused += 1
                 if self.refused == 1:
                     _LOG.error("the process that watches logind: a message is refused: %s", error)

@@ -24,6 +24,7 @@ import trio
 from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
 from reactor.link.commands import commands_of, write_commands
@@ -35,12 +36,11 @@ from reactor.link.requests import (
     Piece,
     ReclaimOver,
     Request,
-    RequestError,
     RequestKind,
     Space,
+    Usages,
     read_request,
 )
-from reactor.link.usages import Usages
 from reactor.model.settings import Command, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
@@ -95,14 +95,14 @@ class CountedStorage(Protocol):
         """Yield what a steward is to be told that knows of these places, which are brought up to date."""
 
     def take(self, usages: Usages) -> None:
-        """Take over what was counted. Raises RequestError where it can't be."""
+        """Take over what was counted. Raises FormError where it can't be."""
 
     def steward_ended(self) -> None:
         """Take note that the counts under way have come to nothing."""
 
 
 class PodNews(Protocol):
-    """Is told what the steward knows of a Kubernetes node's pods; raises RequestError for what can't be."""
+    """Is told what the steward knows of a Kubernetes node's pods; raises FormError for what can't be."""
 
     def restart(self) -> None:
         """Take note that another steward tells from now on."""
@@ -121,7 +121,7 @@ class Reports(Protocol):
         """Begin again with what is not safe yet."""
 
     def reported(self, number: int) -> None:
-        """Forget a report that is safe. Raises RequestError."""
+        """Forget a report that is safe. Raises FormError."""
 
     async def next(self) -> Message:
         """Return what is to be sent next; wait for it."""
@@ -402,17 +402,17 @@ class StewardLink:
                 session.answered(request)
             elif isinstance(request, Piece):
                 if self._pods is None:
-                    raise RequestError("got pods of a cluster; accepted: on a Kubernetes node")  # noqa: TRY301
+                    raise FormError("got pods of a cluster; accepted: on a Kubernetes node")  # noqa: TRY301
                 self._pods.take(request)
             else:
                 self._do(request, session)
-        except RequestError as error:
+        except FormError as error:
             self._refuse(error)
             return
         self._heard_seconds = trio.current_time()
 
     def _do(self, request: Request, session: _Session) -> None:
-        """Do what a request asks for. Raises RequestError where that can't be."""
+        """Do what a request asks for. Raises FormError where that can't be."""
         if request.kind in QUESTIONS:
             session.asked(request)
         elif request.kind is RequestKind.TAKEN:
@@ -433,7 +433,7 @@ class StewardLink:
     def _take_space(self, space: Space) -> None:
         age_ns = time.monotonic_ns() - space.at_ns
         if not 0 <= age_ns <= _OLDEST_NS or space.order > self._orders.number:
-            raise RequestError(
+            raise FormError(
                 f"got an observation of order {space.order}, {age_ns / 1e9:.3f} s old; accepted: of orders "
                 f"that were given, 0 to {_OLDEST_NS / 1e9:g} s old"
             )
@@ -449,7 +449,7 @@ class StewardLink:
             return
         now = trio.current_time()
         if len(self._layouts_at) == _LAYOUTS_AT_ONCE and now - self._layouts_at[0] < _LAYOUTS_SECONDS:
-            raise RequestError(f"got a layout; accepted: {_LAYOUTS_AT_ONCE} in {_LAYOUTS_SECONDS:g} s")
+            raise FormError(f"got a layout; accepted: {_LAYOUTS_AT_ONCE} in {_LAYOUTS_SECONDS:g} s")
         self._layouts_at.append(now)
         self._news.lies_as(request.layout)
 
@@ -471,7 +471,7 @@ class StewardLink:
             return encode(_FAILED)
         return content
 
-    def _refuse(self, error: RequestError) -> None:
+    def _refuse(self, error: FormError) -> None:
         if self.problem is None:
             _LOG.error("steward: a request is refused: %s", error)
         self.refused += 1
@@ -524,11 +524,11 @@ class _Session:
             send.send_nowait(answer)
 
     def asked(self, question: Request) -> None:
-        """Take a question. Raises RequestError where too many wait already."""
+        """Take a question. Raises FormError where too many wait already."""
         try:
             self._asking.send_nowait(question)
         except trio.WouldBlock as error:
-            raise RequestError(f"got a question; accepted: {_MOST_QUESTIONS} at a time") from error
+            raise FormError(f"got a question; accepted: {_MOST_QUESTIONS} at a time") from error
 
     def close(self) -> None:
         """Tell those who wait for an answer that there will be none."""

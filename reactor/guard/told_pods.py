@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from reactor.forms import FormError
 from reactor.kernel.small_file import KeptFile, document_of
 from reactor.link.listings import (
     MOST_RECORDS,
@@ -27,7 +28,7 @@ from reactor.link.listings import (
     read_spec,
     split_records,
 )
-from reactor.link.requests import Piece, Request, RequestError, Section
+from reactor.link.requests import Piece, Request, Section
 from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource
 from reactor.model.settings import PodOrigin, Settings
@@ -115,25 +116,25 @@ class ToldPods:
         self._heard_at = float("-inf")
 
     def heard(self, request: Request) -> None:
-        """Take note of PODS_HEARD. Raises RequestError where it is about no listing that is in force."""
+        """Take note of PODS_HEARD. Raises FormError where it is about no listing that is in force."""
         if request.number != self._numbers.get(Section.SPECS, 0):
-            raise RequestError(
+            raise FormError(
                 f"got all pods in the listing {request.number}; accepted: the last whole one of specs"
             )
         self._heard_at = self._clock_seconds() if request.places else float("-inf")
 
     def take(self, piece: Piece) -> None:
-        """Take a piece of a listing. Raises RequestError for what fits no listing, which is dropped then."""
+        """Take a piece of a listing. Raises FormError for what fits no listing, which is dropped then."""
         section = piece.section
         before = self._listings.pop(section, None)
         if piece.index == 0:
             if piece.number <= self._numbers.get(section, 0):
-                raise RequestError(
+                raise FormError(
                     f"got the listing {piece.number} of {section.name} again; accepted: a later one"
                 )
             listing = _Listing(piece, self._known.get(section, {}))
         elif before is None or (piece.number, piece.index) != (before.number, before.next_index):
-            raise RequestError(
+            raise FormError(
                 f"got piece {piece.index} of the listing {piece.number} of {section.name}, out of its turn; "
                 f"dropped: the listing"
             )
@@ -146,7 +147,7 @@ class ToldPods:
         else:
             self._listings[section] = listing
         if piece.index == 0 and before is not None:
-            raise RequestError(
+            raise FormError(
                 f"got listing {piece.number} of {section.name} within listing {before.number}; dropped: that "
                 f"one, of which {before.left_bytes} bytes are missing"
             )
@@ -178,14 +179,14 @@ class ToldPods:
         source, pod = read_spec(record, critical_because)
         # Only the kubelet tells of static pods themselves, and only the API server of their mirrors.
         if source in (_NOT_OF_KUBELET if self._is_of_kubelet else _NOT_OF_API):
-            raise RequestError(f"got a pod of source {source}; accepted: one that its list can have")
+            raise FormError(f"got a pod of source {source}; accepted: one that its list can have")
         return pod.uid, pod
 
     def _remembered(self, raw: bytes) -> _Told:
         buffer = bytearray(raw)
         records = {record: self._read_spec(record) for record in split_records(buffer)}
         if buffer:
-            raise RequestError(f"got {len(buffer)} bytes too many")
+            raise FormError(f"got {len(buffer)} bytes too many")
         return records
 
 
@@ -210,7 +211,7 @@ class _Listing:
         self._buffer = bytearray()
 
     def take(self, piece: Piece, read: Callable[[bytes], tuple[str, Any]]) -> None:
-        """Take the next piece. Raises RequestError; a record that was known already is not read again."""
+        """Take the next piece. Raises FormError; a record that was known already is not read again."""
         self.next_index = piece.index + 1
         self.left_bytes -= len(piece.content)
         if (
@@ -218,7 +219,7 @@ class _Listing:
             or self.left_bytes < 0
             or piece.is_last != (not self.left_bytes)
         ):
-            raise RequestError(
+            raise FormError(
                 f"got a listing of {piece.total_bytes} bytes, {self.left_bytes} of them missing at its piece "
                 f"{piece.index}; accepted: as many as its first piece says"
             )
@@ -226,13 +227,11 @@ class _Listing:
         for record in split_records(self._buffer):
             uid, _ = told = self._known.get(record) or read(record)
             if uid in self._uids or len(self._uids) >= MOST_RECORDS:
-                raise RequestError(
-                    f"got the pod {uid} twice, or more than {MOST_RECORDS}; dropped: the listing"
-                )
+                raise FormError(f"got the pod {uid} twice, or more than {MOST_RECORDS}; dropped: the listing")
             self._uids.add(uid)
             self.records[record] = told
         if piece.is_last and self._buffer:
-            raise RequestError("got a listing with a record that is cut short; dropped: the listing")
+            raise FormError("got a listing with a record that is cut short; dropped: the listing")
 
 
 class _RememberedSpecs(KeptFile[_Told]):
@@ -264,9 +263,7 @@ def _parsed(content: bytes) -> bytes:
 def _read_runtime(record: bytes) -> tuple[str, RuntimePod]:
     uid, pod = read_runtime(record)
     if pod.source is not PodSource.API and may_be_api_uid(uid):
-        raise RequestError(
-            f"got pod {uid} of source {pod.source}; accepted: from the API server, as its uid is"
-        )
+        raise FormError(f"got pod {uid} of source {pod.source}; accepted: from the API server, as its uid is")
     return uid, pod
 
 

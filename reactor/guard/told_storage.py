@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from reactor.forms import FormError
 from reactor.link.orders import MOST_PLACES, CountedPlace, Places
-from reactor.link.requests import RequestError
-from reactor.link.usages import PlaceUsage, UsageKind, Usages
+from reactor.link.requests import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StoragePlace, Volume
 from reactor.observe.storage import pod_usage
 
@@ -180,15 +180,15 @@ class ToldStorage:
     def take(self, usages: Usages) -> None:
         """Take over what the steward has counted, where the places are still to be counted.
 
-        Raises RequestError, and takes nothing, where it can't be: a number that was never given, or seen at a
+        Raises FormError, and takes nothing, where it can't be: a number that was never given, or seen at a
         time that is no time to have seen it.
         """
         age_ns = time.monotonic_ns() - usages.at_ns
         if not 0 <= age_ns <= _OLDEST_NS:
-            raise RequestError(f"got usages {age_ns / 1e9:.3f} s old; accepted: 0 to {_OLDEST_NS / 1e9:g} s")
+            raise FormError(f"got usages {age_ns / 1e9:.3f} s old; accepted: 0 to {_OLDEST_NS / 1e9:g} s")
         unknown = max(one.place for one in usages.places)
         if unknown >= self._next_number:
-            raise RequestError(f"got place {unknown}; accepted: 1 to {self._next_number - 1}")
+            raise FormError(f"got place {unknown}; accepted: 1 to {self._next_number - 1}")
         at_seconds = self._clock_seconds() - age_ns / 1e9
         for one in usages.places:
             key = self._by_number.get(one.place)

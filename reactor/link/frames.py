@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
-from reactor.errors import ReactorError
+from reactor.forms import U64, Form, FormError, content
 
-VERSION: Final = 1
-_HEADER: Final = struct.Struct("=BBBxIQ")
+_VERSION: Final = 2
 _PIECE_BYTES: Final = 32 << 10  # far below what a socket takes at once by default (208 KiB)
-FRAME_BYTES: Final = _HEADER.size + _PIECE_BYTES
 # A decision over 1,000 pods takes 0.4 MiB.
 LONGEST_BYTES: Final = 16 << 20
-
-
-class FrameError(ReactorError):
-    """A frame is not of the fixed form."""
 
 
 class FrameKind(IntEnum):
@@ -61,19 +54,25 @@ class Message:
     content: bytes
 
 
+class _Frame(NamedTuple):
+    kind: FrameKind
+    number: U64
+    is_last: bool
+    content: Annotated[bytes, content(_PIECE_BYTES)]
+
+
+_FRAME: Final = Form(_Frame, prefix=bytes((_VERSION,)))
+FRAME_BYTES: Final = _FRAME.most_bytes
+
+
 def write_frames(message: Message) -> Iterator[bytes]:
-    """Yield the frames of a message. Raises FrameError for one that is too long."""
-    content = message.content
-    if len(content) > LONGEST_BYTES:
-        raise FrameError(f"got {len(content)} bytes; accepted: {LONGEST_BYTES} at the most")
-    start = 0
-    while True:
+    """Yield the frames of a message. Raises FormError for one that is too long."""
+    size = len(message.content)
+    if size > LONGEST_BYTES:
+        raise FormError(f"got {size} bytes; accepted: {LONGEST_BYTES} at the most")
+    for start in range(0, max(1, size), _PIECE_BYTES):
         end = start + _PIECE_BYTES
-        is_last = end >= len(content)
-        yield _HEADER.pack(VERSION, message.kind, is_last, 0, message.number) + content[start:end]
-        if is_last:
-            return
-        start = end
+        yield _FRAME.write(_Frame(message.kind, message.number, end >= size, message.content[start:end]))
 
 
 class Assembly:
@@ -85,23 +84,17 @@ class Assembly:
         self._bytes = 0
 
     def take(self, raw: bytes) -> Message | None:
-        """Return the message that this frame completes, None where more follow. Raises FrameError."""
-        if not _HEADER.size <= len(raw) <= FRAME_BYTES:
-            raise FrameError(f"got {len(raw)} bytes; accepted: {_HEADER.size} to {FRAME_BYTES}")
-        version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
-        if version != VERSION or reserved:
-            raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.ORDERS <= kind <= FrameKind.LEAVE:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.LEAVE:d}")
-        of = (FrameKind(kind), number)
+        """Return the message that this frame completes, None where more follow. Raises FormError."""
+        frame = _FRAME.read(raw)
+        of = (frame.kind, frame.number)
         if self._of not in {None, of}:
-            raise FrameError(f"got a frame of {of} within {self._of}")
+            raise FormError(f"got a frame of {of} within {self._of}")
         self._of = of
-        self._pieces.append(raw[_HEADER.size :])
-        self._bytes += len(raw) - _HEADER.size
+        self._pieces.append(frame.content)
+        self._bytes += len(frame.content)
         if self._bytes > LONGEST_BYTES:
-            raise FrameError(f"got more than {LONGEST_BYTES} bytes")
-        if not is_last:
+            raise FormError(f"got more than {LONGEST_BYTES} bytes")
+        if not frame.is_last:
             return None
         message = Message(*of, b"".join(self._pieces))
         self._pieces, self._of, self._bytes = [], None, 0

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeVar
 
-from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Piece, RequestError, Section
+from reactor.forms import FormError
+from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Piece, Section
 from reactor.model.node_pods import RuntimePod
 from reactor.model.pods import Container, Pod, PodSource, QosClass, Volume
 from reactor.model.quantity import Quantity
@@ -90,13 +91,13 @@ def fitting(records: Iterable[bytes]) -> list[bytes]:
 
 
 def split_records(buffer: bytearray) -> Iterator[bytes]:
-    """Yield the whole records at the head of the buffer, and remove them. Raises RequestError."""
+    """Yield the whole records at the head of the buffer, and remove them. Raises FormError."""
     start = 0
     try:
         while start + _LENGTH.size <= len(buffer):
             (length,) = _LENGTH.unpack_from(buffer, start)
             if not 0 < length <= LONGEST_RECORD_BYTES:
-                raise RequestError(f"got a record of {length} bytes; accepted: 1 to {LONGEST_RECORD_BYTES}")
+                raise FormError(f"got a record of {length} bytes; accepted: 1 to {LONGEST_RECORD_BYTES}")
             end = start + _LENGTH.size + length
             if end > len(buffer):
                 return
@@ -177,13 +178,13 @@ def is_name(text: str) -> bool:
 
 
 def read_spec(record: bytes, critical_because: CriticalBecause) -> tuple[PodSource, Pod]:
-    """Return the spec in a record. Raises RequestError."""
+    """Return the spec in a record. Raises FormError."""
     reader = _Reader(record)
     flags, qos, source, reserved, priority, grace_seconds, memory, storage = reader.take(_SPEC)
     if flags > _HAS_MEMORY | _HAS_STORAGE | _HAS_OWN_MEMORY | _HAS_LIMIT or reserved:
-        raise RequestError(f"got flags {flags:#x} of a spec; accepted: those that there are")
+        raise FormError(f"got flags {flags:#x} of a spec; accepted: those that there are")
     if qos >= len(_QOS) or source >= len(_SOURCES) or max(memory, storage) > _LARGEST:
-        raise RequestError(f"got class {qos}, source {source}, {memory} and {storage} bytes of a spec")
+        raise FormError(f"got class {qos}, source {source}, {memory} and {storage} bytes of a spec")
     uid, namespace, name = reader.name(), reader.name(), reader.name()
     own_memory = reader.amount() if flags & _HAS_OWN_MEMORY else None
     limit = reader.amount() if flags & _HAS_LIMIT else None
@@ -212,11 +213,11 @@ def read_spec(record: bytes, critical_because: CriticalBecause) -> tuple[PodSour
 
 
 def read_runtime(record: bytes) -> tuple[str, RuntimePod]:
-    """Return the uid and what the runtime knows of its pod, in a record. Raises RequestError."""
+    """Return the uid and what the runtime knows of its pod, in a record. Raises FormError."""
     reader = _Reader(record)
     (source,) = reader.take(_BYTE)
     if source >= len(_SOURCES) or _SOURCES[source] is PodSource.MIRROR:
-        raise RequestError(f"got source {source} of a pod of the runtime's; accepted: any but a mirror")
+        raise FormError(f"got source {source} of a pod of the runtime's; accepted: any but a mirror")
     uid, namespace, name = reader.name(), reader.name(), reader.name()
     sandboxes, containers = reader.counts(_MOST_SANDBOXES, MOST_CONTAINERS)
     pod = RuntimePod(
@@ -231,11 +232,11 @@ def read_runtime(record: bytes) -> tuple[str, RuntimePod]:
 
 
 def read_files(record: bytes) -> FileNames:
-    """Return what files tell of a pod, in a record. Raises RequestError."""
+    """Return what files tell of a pod, in a record. Raises FormError."""
     reader = _Reader(record)
     (flags,) = reader.take(_BYTE)
     if flags > 3:
-        raise RequestError(f"got flags {flags:#x} of files; accepted: up to 3")
+        raise FormError(f"got flags {flags:#x} of files; accepted: up to 3")
     uid = reader.name()
     name = (reader.name(), reader.name()) if flags & 2 else None
     reader.end()
@@ -243,7 +244,7 @@ def read_files(record: bytes) -> FileNames:
 
 
 class _Reader:
-    """Reads a record from its beginning. Everything raises RequestError for what is not of the form."""
+    """Reads a record from its beginning. Everything raises FormError for what is not of the form."""
 
     def __init__(self, record: bytes) -> None:
         self._record = record
@@ -251,7 +252,7 @@ class _Reader:
 
     def take(self, form: struct.Struct) -> tuple[int, ...]:
         if self._at + form.size > len(self._record):
-            raise RequestError(f"got a record of {len(self._record)} bytes, which is cut short")
+            raise FormError(f"got a record of {len(self._record)} bytes, which is cut short")
         found = form.unpack_from(self._record, self._at)
         self._at += form.size
         return found
@@ -262,7 +263,7 @@ class _Reader:
     def counts(self, *most: int) -> tuple[int, ...]:
         found = self.take(_COUNTS)
         if any(count > largest for count, largest in zip(found, most, strict=True)):
-            raise RequestError(f"got {found} items of a record; accepted: up to {most}")
+            raise FormError(f"got {found} items of a record; accepted: up to {most}")
         return found
 
     def id(self) -> str:
@@ -274,19 +275,19 @@ class _Reader:
 
     def end(self) -> None:
         if self._at != len(self._record):
-            raise RequestError(f"got {len(self._record) - self._at} bytes too many in a record")
+            raise FormError(f"got {len(self._record) - self._at} bytes too many in a record")
 
     def _text(self, form: re.Pattern[bytes]) -> str:
         (length,) = self.take(_BYTE)
         raw = self._bytes(length)
         if form.fullmatch(raw) is None:
-            raise RequestError(f"got {raw[:40]!r} in a record; accepted: a name or an amount")
+            raise FormError(f"got {raw[:40]!r} in a record; accepted: a name or an amount")
         return raw.decode("ascii")
 
     def _bytes(self, length: int) -> bytes:
         found = self._record[self._at : self._at + length]
         if len(found) != length:
-            raise RequestError(f"got a record of {len(self._record)} bytes, which is cut short")
+            raise FormError(f"got a record of {len(self._record)} bytes, which is cut short")
         self._at += length
         return found
 
@@ -295,7 +296,7 @@ class _Reader:
 def _quantity(whole: int, billionths: int, text: str) -> Quantity:
     """Return an amount; the pods of a node ask for few different ones."""
     if whole > _LARGEST or billionths >= _BILLION:
-        raise RequestError(f"got an amount of {whole} and {billionths} billionths; accepted: up to 2^63")
+        raise FormError(f"got an amount of {whole} and {billionths} billionths; accepted: up to 2^63")
     return Quantity(
         Fraction(whole * _BILLION + billionths, _BILLION) if billionths else Fraction(whole), text
     )
@@ -304,7 +305,7 @@ def _quantity(whole: int, billionths: int, text: str) -> Quantity:
 def _read_container(reader: _Reader) -> Container:
     (flags,) = reader.take(_BYTE)
     if flags & ~(_HAS_MEMORY | _HAS_STORAGE | _HAS_LIMIT):
-        raise RequestError(f"got flags {flags:#x} of a container; accepted: those that there are")
+        raise FormError(f"got flags {flags:#x} of a container; accepted: those that there are")
     name = reader.name()
     requests = {}
     if flags & _HAS_MEMORY:
@@ -318,7 +319,7 @@ def _read_container(reader: _Reader) -> Container:
 def _read_volume(reader: _Reader) -> Volume:
     (flags,) = reader.take(_BYTE)
     if flags > _IS_LOCAL | _IS_EMPTY_DIR | _HAS_SIZE_LIMIT:
-        raise RequestError(f"got flags {flags:#x} of a volume; accepted: those that there are")
+        raise FormError(f"got flags {flags:#x} of a volume; accepted: those that there are")
     return Volume(
         name=reader.name(),
         is_local=bool(flags & _IS_LOCAL),

@@ -9,10 +9,10 @@ The file is replaced as a whole, so that its reader never finds half of it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator, Iterable
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
+from reactor.forms import U16, U32, Form, FormError, choice, number, text
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
 from reactor.threads import without_pause
 
@@ -24,18 +24,30 @@ _AT_ONCE: Final = 16  # units, which take 0.25 ms at the most
 LONGEST_CGROUP_BYTES: Final = 1_024
 LONGEST_BYTES: Final = 256 << 10
 LONGEST_SECONDS: Final = 86_400.0
-_HEAD: Final = struct.Struct("=20sHHIH2x")
-_UNIT: Final = struct.Struct("=BxHIII")
 _TEXT_BYTES: Final = 400
-_OF_SYSTEM: Final = 2**32 - 1
 _MOST_LEFT_OUT: Final = 2**32 - 1
 _PER_PERCENT: Final = 100
 _PATTERN_SIGNS: Final = frozenset("*?[")
 _NO_NAMES: Final = frozenset(("", ".", ".."))
 
 
-class ManagedOomError(ValueError):
-    """The file is not of the fixed form, or says what can't be."""
+class _Head(NamedTuple):
+    version: U16
+    units: Annotated[int, number("H", MOST_UNITS)]
+    left_out: U32
+    problem: Annotated[str, text(_TEXT_BYTES, "H2x")]
+
+
+class _Unit(NamedTuple):
+    kind: Annotated[ManagedOomKind, choice(ManagedOomKind, "Bx")]
+    cgroup: Annotated[str, text(LONGEST_CGROUP_BYTES, errors="strict")]
+    uid: U32 | None
+    hundredths_percent: U32
+    milliseconds: U32
+
+
+_HEAD: Final = Form(_Head, prefix=MAGIC)
+_UNIT: Final = Form(_Unit)
 
 
 def unit_problem(unit: ManagedOomUnit) -> str | None:
@@ -66,7 +78,7 @@ def _cgroup_problem(cgroup: str) -> str | None:
 def write_report(report: ManagedOomReport) -> bytes:
     """Return the file; a text that is too long is cut, and what is too much is left out."""
     written: list[bytes] = []
-    left_out, size = report.left_out, _HEAD.size + _TEXT_BYTES
+    left_out, size = report.left_out, _HEAD.most_bytes
     for unit in report.units:
         raw = _write_unit(unit) if unit_problem(unit) is None else b""
         if not raw or len(written) >= MOST_UNITS or size + len(raw) > LONGEST_BYTES:
@@ -74,36 +86,29 @@ def write_report(report: ManagedOomReport) -> bytes:
             continue
         written.append(raw)
         size += len(raw)
-    text = report.problem.encode(errors="replace")[:_TEXT_BYTES]
-    head = _HEAD.pack(MAGIC, VERSION, len(written), min(left_out, _MOST_LEFT_OUT), len(text))
-    return b"".join((head, text, *written))
+    head = _Head(VERSION, len(written), min(left_out, _MOST_LEFT_OUT), report.problem)
+    return b"".join((_HEAD.write(head), *written))
 
 
 def read_report(raw: bytes) -> Generator[None, None, ManagedOomReport]:
-    """Return what the file says; yield after a few units. Raises ManagedOomError with the accepted form."""
-    if not _HEAD.size <= len(raw) <= LONGEST_BYTES:
-        raise ManagedOomError(f"got {len(raw)} bytes; accepted: {_HEAD.size} to {LONGEST_BYTES}")
-    magic, version, count, left_out, text_bytes = _HEAD.unpack_from(raw)
-    if magic != MAGIC or version != VERSION:
-        raise ManagedOomError(f"got {magic!r} version {version}; accepted: {MAGIC!r} version {VERSION}")
-    if count > MOST_UNITS or text_bytes > _TEXT_BYTES:
-        accepted = f"at most {MOST_UNITS} and {_TEXT_BYTES}"
-        raise ManagedOomError(f"got {count} units and {text_bytes} bytes of text; accepted: {accepted}")
-    at = _HEAD.size + text_bytes
-    problem = raw[_HEAD.size : at].decode(errors="replace")
+    """Return what the file says; yield after each unit. Raises FormError with the accepted form."""
+    if len(raw) > LONGEST_BYTES:
+        raise FormError(f"got {len(raw)} bytes; accepted: up to {LONGEST_BYTES}")
+    head, at = _HEAD.read_at(raw, 0)
+    if head.version != VERSION:
+        raise FormError(f"got version {head.version}; accepted: {VERSION}")
     units = []
-    for number in range(count):
+    for _ in range(head.units):
         unit, at = _read_unit(raw, at)
         units.append(unit)
-        if number % _AT_ONCE == _AT_ONCE - 1:
-            yield
+        yield
     if at != len(raw):
-        raise ManagedOomError(f"got {len(raw)} bytes; accepted: {at} with {count} units")
-    return ManagedOomReport(units=tuple(units), problem=problem, left_out=left_out)
+        raise FormError(f"got {len(raw)} bytes; accepted: {at} with {head.units} units")
+    return ManagedOomReport(units=tuple(units), problem=head.problem, left_out=head.left_out)
 
 
 def read_report_at_once(raw: bytes) -> ManagedOomReport:
-    """Return what the file says. Raises ManagedOomError with the accepted form."""
+    """Return what the file says. Raises FormError with the accepted form."""
     return without_pause(read_report(raw))
 
 
@@ -113,38 +118,22 @@ def sorted_units(units: Iterable[ManagedOomUnit]) -> list[ManagedOomUnit]:
 
 
 def _write_unit(unit: ManagedOomUnit) -> bytes:
-    path = unit.cgroup.encode()
-    percent, seconds = unit.limit_percent or 0.0, unit.duration_seconds or 0.0
-    uid = _OF_SYSTEM if unit.uid is None else unit.uid
-    return _UNIT.pack(unit.kind, len(path), uid, round(percent * _PER_PERCENT), round(seconds * 1000)) + path
+    hundredths = round((unit.limit_percent or 0.0) * _PER_PERCENT)
+    milliseconds = round((unit.duration_seconds or 0.0) * 1000)
+    return _UNIT.write(_Unit(unit.kind, unit.cgroup, unit.uid, hundredths, milliseconds))
 
 
 def _read_unit(raw: bytes, at: int) -> tuple[ManagedOomUnit, int]:
-    """Return the unit that begins there, and where the next one does. Raises ManagedOomError."""
-    start = at + _UNIT.size
-    if start > len(raw):
-        raise ManagedOomError("got the beginning of a unit; accepted: as many units as the head says")
-    kind, path_bytes, uid, limit, milliseconds = _UNIT.unpack_from(raw, at)
-    end = start + path_bytes
-    if end > len(raw):
-        raise ManagedOomError("got the beginning of a path; accepted: as many bytes as are announced")
-    if kind not in _KINDS:
-        raise ManagedOomError(f"got kind {kind}; accepted: {min(_KINDS):d} to {max(_KINDS):d}")
-    try:
-        cgroup = raw[start:end].decode()
-    except UnicodeDecodeError as error:
-        raise ManagedOomError(f"got {raw[start:end]!r:.80}; accepted: UTF-8") from error
+    """Return the unit that begins there, and where the next one does. Raises FormError."""
+    found, end = _UNIT.read_at(raw, at)
     unit = ManagedOomUnit(
-        kind=ManagedOomKind(kind),
-        cgroup=cgroup,
-        uid=None if uid == _OF_SYSTEM else uid,
-        limit_percent=limit / _PER_PERCENT if limit else None,
-        duration_seconds=milliseconds / 1000 if milliseconds else None,
+        kind=found.kind,
+        cgroup=found.cgroup,
+        uid=found.uid,
+        limit_percent=found.hundredths_percent / _PER_PERCENT if found.hundredths_percent else None,
+        duration_seconds=found.milliseconds / 1000 if found.milliseconds else None,
     )
     problem = unit_problem(unit)
     if problem is not None:
-        raise ManagedOomError(problem)
+        raise FormError(problem)
     return unit, end
-
-
-_KINDS: Final = frozenset(ManagedOomKind)

@@ -3,26 +3,20 @@
     to the guard      inhibited, not inhibited, preparing, cancelled, a problem
     from the guard    go on: what was to be done before the shutdown is done
 
-16 bytes, and up to 400 of text with a problem, which is shown and nothing else.
+The text of a problem is shown, and nothing else.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
-VERSION: Final = 1
-_FORM: Final = struct.Struct("=BBHIQ")
-_TEXT_BYTES: Final = 400
-LONGEST_BYTES: Final = _FORM.size + _TEXT_BYTES
+from reactor.forms import Form, number, text
+
+_VERSION: Final = 2
 MOST_SECONDS: Final = 7 * 24 * 3600
-GO_ON: Final = _FORM.pack(VERSION, 255, 0, 0, 0)
-
-
-class ShutdownNewsError(ValueError):
-    """A message is not of the fixed form, or says what can't be."""
+GO_ON: Final = bytes((_VERSION, 255))
 
 
 class ShutdownNewsKind(IntEnum):
@@ -45,31 +39,19 @@ class ShutdownNews:
     """One message to the guard; what a kind does not speak of is 0 and empty."""
 
     kind: ShutdownNewsKind
-    seconds: int = 0
-    text: str = ""
+    seconds: Annotated[int, number("I", MOST_SECONDS)] = 0
+    text: Annotated[str, text(400)] = ""
 
 
-def write_news(news: ShutdownNews) -> bytes:
-    """Return the message; a text that is too long is cut."""
-    text = news.text.encode(errors="replace")[:_TEXT_BYTES]
-    return _FORM.pack(VERSION, news.kind, 0, news.seconds, 0) + text
+def _problem(news: ShutdownNews) -> str | None:
+    if news.seconds and news.kind is not ShutdownNewsKind.INHIBITED:
+        return f"got {news.seconds} seconds with {news.kind.name}; accepted: with INHIBITED"
+    if news.text and news.kind is not ShutdownNewsKind.PROBLEM:
+        return f"got a text with {news.kind.name}; accepted: with PROBLEM"
+    return None
 
 
-def read_news(raw: bytes) -> ShutdownNews:
-    """Return the message. Raises ShutdownNewsError with the accepted form."""
-    if not _FORM.size <= len(raw) <= LONGEST_BYTES:
-        raise ShutdownNewsError(f"got {len(raw)} bytes; accepted: {_FORM.size} to {LONGEST_BYTES}")
-    version, kind, reserved, seconds, also_reserved = _FORM.unpack_from(raw)
-    if version != VERSION or reserved or also_reserved:
-        raise ShutdownNewsError(f"got version {version}; accepted: {VERSION}")
-    if kind not in _KINDS:
-        raise ShutdownNewsError(f"got kind {kind}; accepted: {min(_KINDS):d} to {max(_KINDS):d}")
-    if seconds > (MOST_SECONDS if kind == ShutdownNewsKind.INHIBITED else 0):
-        raise ShutdownNewsError(f"got {seconds} seconds; accepted: {MOST_SECONDS} at the most")
-    if len(raw) > _FORM.size and kind != ShutdownNewsKind.PROBLEM:
-        raise ShutdownNewsError(f"got a text with {ShutdownNewsKind(kind).name}; accepted: with a problem")
-    text = raw[_FORM.size :].decode(errors="replace")
-    return ShutdownNews(kind=ShutdownNewsKind(kind), seconds=seconds, text=text)
-
-
-_KINDS: Final = frozenset(ShutdownNewsKind)
+_NEWS: Final = Form(ShutdownNews, prefix=bytes((_VERSION,)), check=_problem)
+LONGEST_BYTES: Final = _NEWS.most_bytes
+write_news = _NEWS.write
+read_news = _NEWS.read

@@ -20,13 +20,13 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
+from reactor.forms import FormError  # noqa: E402
 from reactor.kernel.filesystem import read_project_quota  # noqa: E402
 from reactor.link.commands import read_commands  # noqa: E402
 from reactor.model.settings import Command  # noqa: E402
 from reactor.privileged.messages import (  # noqa: E402
     LONGEST_RUN,
     Cancel,
-    MessageError,
     Over,
     Run,
     read_asked,
@@ -66,7 +66,7 @@ class _Runs:
                 while raw := await self._steward.recv(LONGEST_RUN):
                     try:
                         self._begin(read_asked(raw), nursery)
-                    except MessageError as error:
+                    except FormError as error:
                         sys.stderr.write(f"{error}\n")
                         await trio.sleep(_PAUSE_SECONDS)
             nursery.cancel_scope.cancel()
@@ -76,7 +76,7 @@ class _Runs:
             if asked.number in self._runs:
                 self._runs[asked.number].cancel()
         elif asked.number in self._runs:
-            raise MessageError(f"got run {asked.number} again; accepted: each once")
+            raise FormError(f"got run {asked.number} again; accepted: each once")
         elif asked.command not in self._allowed:
             nursery.start_soon(self._answer, asked, "not run: it is not in the configuration")
         elif len(self._runs) >= _MOST_RUNS:

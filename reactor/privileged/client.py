@@ -12,14 +12,14 @@ from typing import Final, Self
 import trio
 
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.model.settings import Command
 from reactor.privileged.messages import (
     LONGEST_OVER,
-    MessageError,
+    Cancel,
     Run,
     read_over,
-    write_cancel,
-    write_run,
+    write_asked,
 )
 from reactor.processes import child_environment
 
@@ -116,7 +116,7 @@ class Commands:
                 over = read_over(raw)
                 with suppress(KeyError):
                     self._awaited.pop(over.number).send_nowait(over.problem)
-        except (OSError, MessageError) as error:
+        except (OSError, FormError) as error:
             raise PrivilegedError(f"the process that runs commands: {error}") from error
         raise PrivilegedError("the process that runs commands has ended")
 
@@ -138,9 +138,9 @@ class Commands:
         send, receive = trio.open_memory_channel[str | None](math.inf)
         self._awaited[number] = send
         try:
-            await self._connection.send(write_run(run))
+            await self._connection.send(write_asked(run))
             return await receive.receive()
-        except (OSError, MessageError) as error:
+        except (OSError, FormError) as error:
             return str(error)
         except trio.Cancelled:
             self._cancel(number)
@@ -152,4 +152,4 @@ class Commands:
         """Have a run ended, without waiting for that."""
         if self._process is not None:
             with suppress(OSError):
-                self._process.send(write_cancel(number))
+                self._process.send(write_asked(Cancel(number)))

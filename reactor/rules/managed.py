@@ -27,8 +27,9 @@ from typing import Any, Final
 
 import trio
 
+from reactor.forms import FormError
 from reactor.kernel.files import GONE
-from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomError, read_report
+from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
@@ -170,7 +171,7 @@ class ManagedOomRules:
             self._problem = f"{self._path} {_MISSING if missing else f'can not be read: {error.strerror}'}"
             self._seen = None
             return
-        except ManagedOomError as error:
+        except FormError as error:
             self._problem = f"{self._path}: {error}"
             return
         self._problem = None
@@ -178,7 +179,7 @@ class ManagedOomRules:
         await self._add(managed_rules(await self._accepted(report.units), self._defaults))
 
     def _read_changed(self) -> bytes | None:
-        """Return what the file holds, None where it holds what it did. Raises OSError, ManagedOomError.
+        """Return what the file holds, None where it holds what it did. Raises OSError.
 
         It lies on tmpfs: nothing is waited for.
         """
@@ -194,7 +195,7 @@ class ManagedOomRules:
                 return None
             self._seen, self._due_seconds = seen, self._clock_seconds() + _BETWEEN_SECONDS
             if found.st_size > LONGEST_BYTES:
-                raise ManagedOomError(f"got {found.st_size} bytes; accepted: {LONGEST_BYTES} at the most")
+                raise FormError(f"got {found.st_size} bytes; accepted: {LONGEST_BYTES} at the most")
             return os.read(fd, LONGEST_BYTES + 1)
         finally:
             os.close(fd)

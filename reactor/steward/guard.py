@@ -11,8 +11,7 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
-from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, write_request
-from reactor.link.usages import Usages
+from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, Usages, write_request
 
 _ALIVE_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 4.0

@@ -21,7 +21,7 @@ from reactor.backoff import Backoff
 from reactor.disks.usage import DiskUsage
 from reactor.disks.walk_messages import Report
 from reactor.link.orders import Places
-from reactor.link.usages import Usages
+from reactor.link.requests import Usages
 from reactor.steward.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
 from reactor.supervisor import Supervisor, report
 

@@ -23,13 +23,13 @@ from reactor.disks.walk_messages import (
     Hurry,
     Kind,
     Look,
-    MessageError,
     Report,
     Request,
     read_report,
     write_request,
 )
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.processes import child_environment, ended_text
 from reactor.threads import in_thread
 
@@ -150,7 +150,7 @@ class Walker:
             self._heard_seconds = trio.current_time()
             try:
                 self._hear(read_report(raw))
-            except MessageError as error:
+            except FormError as error:
                 raise WalkerError(f"walker: {error}") from error
             received += 1
             if received % _AT_ONCE == 0:
@@ -164,7 +164,7 @@ class Walker:
                     raise HangingError(self.at, self._hanging_seconds)
             case Kind.LOOKED:
                 if report.place > self._looks:
-                    raise MessageError(f"got look {report.place}; accepted: 1 to {self._looks}")
+                    raise FormError(f"got look {report.place}; accepted: 1 to {self._looks}")
                 if report.place == self._looks:
                     self.worked_seconds = report.nanoseconds / 1e9
                     self._looked.set()

@@ -10,7 +10,7 @@ from reactor.disks.places import Pace
 from reactor.disks.usage import DiskUsage
 from reactor.guard.told_storage import ToldStorage
 from reactor.link.orders import read_places, write_places
-from reactor.link.usages import read_usages, write_usages
+from reactor.link.requests import Usages, read_request, write_request
 from reactor.model.pods import Pod
 
 
@@ -40,4 +40,6 @@ class Counted:
     def tell(self) -> None:
         """Tell the guard what was counted."""
         for usages in self.usage.news():
-            self.storage.take(read_usages(write_usages(usages)))
+            read = read_request(write_request(usages))
+            assert isinstance(read, Usages)
+            self.storage.take(read)

@@ -10,24 +10,31 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 from reactor.errors import KernelInterfaceError
+from reactor.forms import U32, U64, Field, Form, choice
 
 LEVELS_PER_WATCH: Final = 4
 UNUSED: Final = (1 << 64) - 1
 
 LEVEL: Final = struct.Struct("=QQQQ")
 WATCH_HEAD: Final = struct.Struct("=QQQ")
-WATCH_RECORD: Final = struct.Struct("=IIQQQQII16s")
 OOM_HEAD: Final = struct.Struct("=IIQQQQQ16s")
 OOM_CGROUP: Final = struct.Struct("=Q128s")
 OOM_PATH_LEVELS: Final = 12
 OOM_RECORD_BYTES: Final = OOM_HEAD.size + OOM_PATH_LEVELS * OOM_CGROUP.size
 COUNTERS_RECORD: Final = struct.Struct("=QQQQ")
 NODE_COUNTING: Final = struct.Struct("=QQQ")
-WARRANT_RECORD: Final = struct.Struct("=IIQQ")
 _KIND: Final = struct.Struct("=I")
+
+
+def _text(comm: bytes) -> str:
+    """Return a task's name; the kernel cuts it at 15 bytes, in the midst of a character if need be."""
+    return comm.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+_Comm = Annotated[str, Field("16s", _text)]
 
 
 class RecordKind(IntEnum):
@@ -80,15 +87,15 @@ class WatchRecord:
     level in its watch. `pid` and `comm` are of the process whose charge it was.
     """
 
-    kind: RecordKind
-    watched: Watched
-    at_ns: int
-    watch_id: int
-    value: int
-    fire: int
-    level: int
-    pid: int
-    comm: str
+    kind: Annotated[RecordKind, choice(RecordKind, "I")]
+    watched: Annotated[Watched, choice(Watched, "I")]
+    at_ns: U64
+    watch_id: U64
+    value: U64
+    fire: U64
+    level: U32
+    pid: U32
+    comm: _Comm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +153,9 @@ class WarrantOutcome(IntEnum):
 class WarrantRecord:
     """The warrant of this generation was served, or voided by the kernel."""
 
-    outcome: WarrantOutcome
-    at_ns: int
-    generation: int
+    outcome: Annotated[WarrantOutcome, choice(WarrantOutcome, "I")]
+    at_ns: U64
+    generation: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +169,10 @@ class CounterAddresses:
     memory: int
     tasks: int
     level: int = 0
+
+
+WATCH_RECORD: Final = Form(WatchRecord)
+WARRANT_RECORD: Final = Form(WarrantRecord, prefix=_KIND.pack(RecordKind.WARRANT))
 
 
 def pack_watch(watch_id: int, levels: Sequence[Level], *, of_node: bool = False) -> bytes:
@@ -191,10 +202,9 @@ def parse_record(raw: bytes) -> WatchRecord | OomRecord | WarrantRecord:
         if kind == RecordKind.OOM_KILL:
             return _oom_record(raw)
         if kind == RecordKind.WARRANT:
-            _, outcome, at_ns, generation = WARRANT_RECORD.unpack(raw)
-            return WarrantRecord(outcome=WarrantOutcome(outcome), at_ns=at_ns, generation=generation)
+            return WARRANT_RECORD.read(raw)
         if kind is not None:
-            return _watch_record(raw)
+            return WATCH_RECORD.read(raw)
     except (struct.error, ValueError):
         pass
     raise KernelInterfaceError("eBPF ring buffer", raw[:96], "a record as in bpf/records.h")
@@ -219,21 +229,6 @@ def parse_counters(raw: bytes) -> tuple[CounterAddresses, ...]:
     )
 
 
-def _watch_record(raw: bytes) -> WatchRecord:
-    kind, watched, at_ns, watch_id, value, fire, level, pid, comm = WATCH_RECORD.unpack(raw)
-    return WatchRecord(
-        kind=RecordKind(kind),
-        watched=Watched(watched),
-        at_ns=at_ns,
-        watch_id=watch_id,
-        value=value,
-        fire=fire,
-        level=level,
-        pid=pid,
-        comm=_text(comm),
-    )
-
-
 def _oom_record(raw: bytes) -> OomRecord:
     if len(raw) != OOM_RECORD_BYTES:
         raise ValueError
@@ -249,8 +244,3 @@ def _oom_record(raw: bytes) -> OomRecord:
         victim_pages=victim_pages,
         path=tuple((place_id, os.fsdecode(name.split(b"\0", 1)[0])) for place_id, name in places if place_id),
     )
-
-
-def _text(comm: bytes) -> str:
-    """Return a task's name; the kernel cuts it at 15 bytes, in the midst of a character if need be."""
-    return comm.split(b"\0", 1)[0].decode("utf-8", "replace")

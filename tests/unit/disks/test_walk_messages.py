@@ -17,13 +17,13 @@ from reactor.disks.walk_messages import (
     Hurry,
     Kind,
     Look,
-    MessageError,
     Report,
     read_report,
     read_request,
     write_report,
     write_request,
 )
+from reactor.forms import FormError
 
 NUMBER = st.integers(0, (1 << 32) - 1)
 AMOUNT = st.integers(0, 1 << 62)
@@ -68,7 +68,7 @@ def test_request_comes_back_as_it_was_written(request: Add | Drop | Look | Hurry
 def test_any_bytes_are_a_report_within_bounds_or_are_refused(raw: bytes) -> None:
     try:
         report = read_report(raw)
-    except MessageError:
+    except FormError:
         return
     assert max(report.used_bytes, report.inodes, report.directories, report.nanoseconds) <= 1 << 62
 
@@ -77,11 +77,11 @@ def test_any_bytes_are_a_report_within_bounds_or_are_refused(raw: bytes) -> None
 def test_any_reports_leave_what_is_known_within_bounds(reports: list[Report]) -> None:
     usage = DiskUsage()
     for report in reports:
-        with pytest.raises(MessageError):  # no place was ever asked about
+        with pytest.raises(FormError):  # no place was ever asked about
             usage.take(report)
     assert not usage.has_news
 
 
 def test_path_that_no_kernel_would_take_is_not_asked_about() -> None:
-    with pytest.raises(MessageError):
+    with pytest.raises(FormError):
         write_request(Add(1, 1, "/" + "x" * 5000))

@@ -7,8 +7,8 @@ import json
 import pytest
 import trio
 
+from reactor.forms import FormError
 from reactor.guard.cluster_reports import ClusterReports
-from reactor.link.requests import RequestError
 from reactor.model.signals import NodeCondition
 
 
@@ -76,6 +76,6 @@ async def test_what_is_kept_is_bounded_and_what_is_lost_is_counted(reports):
 async def test_a_report_that_was_not_sent_can_not_be_safe(reports):
     reports.evicted("a", {"state": "over"})
     for number in (0, 1, 2):
-        with pytest.raises(RequestError, match="accepted"):
+        with pytest.raises(FormError, match="accepted"):
             reports.reported(number)
     assert len(reports) == 1

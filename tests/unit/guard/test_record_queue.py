@@ -12,9 +12,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.guard.record_queue import RecordQueue
 from reactor.link.frames import FrameKind
-from reactor.link.requests import RequestError
 
 
 async def _sent(records: RecordQueue) -> list[dict]:
@@ -165,7 +165,7 @@ def test_whatever_is_said_to_be_taken_counts_each_line_once_or_is_refused(answer
             before = (records.written, records.lost)
             try:
                 records.taken(up_to, lost)
-            except RequestError:
+            except FormError:
                 assert before == (records.written, records.lost)
             else:
                 assert records.written + records.lost == up_to
@@ -177,5 +177,5 @@ def test_whatever_is_said_to_be_taken_counts_each_line_once_or_is_refused(answer
 async def test_what_was_not_sent_yet_can_not_have_been_taken():
     records = RecordQueue("now/1")
     records.write(dict)
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         records.taken(1, 0)

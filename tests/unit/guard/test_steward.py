@@ -31,16 +31,19 @@ from reactor.guard.told_disks import StewardEmptying
 from reactor.guard.told_pods import ToldPods
 from reactor.guard.told_storage import ToldStorage
 from reactor.link.requests import (
+    MOST_USAGES,
     QUESTIONS,
     Piece,
+    PlaceUsage,
     ReclaimOver,
     Request,
     RequestKind,
     Section,
     Space,
+    UsageKind,
+    Usages,
     write_request,
 )
-from reactor.link.usages import MOST_USAGES, PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
@@ -431,13 +434,10 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
         st.one_of(
             st.binary(max_size=60),
             st.builds(
-                lambda kind, tail: bytes((1, kind)) + tail,
+                lambda form, kind, tail: bytes((2, form, kind)) + tail,
+                st.integers(0, 6),
                 st.integers(0, 19),
-                st.one_of(
-                    st.binary(min_size=38, max_size=38),
-                    st.binary(min_size=22, max_size=22),
-                    st.binary(min_size=46, max_size=46),
-                ),
+                st.one_of(*(st.binary(min_size=size, max_size=size) for size in (11, 18, 23, 44))),
             ),
             st.builds(
                 lambda kind, number, lost: write_request(Request(kind=kind, number=number, lost=lost)),
@@ -727,12 +727,13 @@ def test_socket_of_a_guard_that_is_gone_is_replaced_though_its_steward_still_has
 async def test_reports_reach_the_next_steward_where_one_ends_before_they_are_safe(tmp_path):
     """The steward says of every second report that it is safe, and dies."""
     script = (
-        "import struct\n"
+        "from reactor.link.frames import Assembly\n"
+        "from reactor.link.requests import Request, RequestKind, write_request\n"
         "guard.recv(1 << 16)\n"
         "for _ in range(2):\n"
         "    raw = guard.recv(1 << 16)\n"
-        "    number = struct.unpack_from('=BBBxIQ', raw)[-1]\n"
-        "    if number % 2: guard.send(struct.pack('=BBHIQQ', 1, 16, 0, 0, number, 0))\n"
+        "    number = Assembly().take(raw).number\n"
+        "    if number % 2: guard.send(write_request(Request(kind=RequestKind.REPORTED, number=number)))\n"
     )
     guard, reports = Guard(tmp_path, fake(script)), ClusterReports()
     guard.link.attend_cluster(ToldPods(guard.settings), reports)

@@ -11,9 +11,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.guard.told_pods import ToldPods
 from reactor.link.listings import FileNames, files_record, pieces, runtime_record, spec_record
-from reactor.link.requests import PIECE_BYTES, Piece, Request, RequestError, RequestKind, Section
+from reactor.link.requests import PIECE_BYTES, Piece, Request, RequestKind, Section
 from reactor.model.node_pods import NodeFiles, RuntimePod
 from reactor.model.pods import Container, Pod, PodSource
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
@@ -97,7 +98,7 @@ def test_the_guard_itself_decides_who_is_critical(tmp_path, origin, source, prio
 )
 def test_a_pod_from_where_its_list_has_none_is_refused(tmp_path, origin, source):
     told = told_pods(tmp_path, origin)
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         take(told, listing(pod("u"), source=source))
     assert told.specs == {}
 
@@ -107,19 +108,19 @@ def test_a_listing_that_is_not_whole_changes_nothing_and_is_named(told):
     first, *_ = listing(long_pod("b"), number=2)
     told.take(first)
     assert told.specs == {"a": pod("a")}
-    with pytest.raises(RequestError, match="listing 3 of SPECS within listing 2; dropped"):
+    with pytest.raises(FormError, match="listing 3 of SPECS within listing 2; dropped"):
         take(told, listing(pod("c"), number=3))
     assert told.specs == {"c": pod("c")}
 
 
 def test_pieces_out_of_their_turn_drop_their_listing(told):
     first, second = listing(long_pod("b"))
-    with pytest.raises(RequestError, match="out of its turn"):
+    with pytest.raises(FormError, match="out of its turn"):
         told.take(second)
     told.take(first)
-    with pytest.raises(RequestError, match="out of its turn"):
+    with pytest.raises(FormError, match="out of its turn"):
         told.take(replace(second, index=2))
-    with pytest.raises(RequestError, match="out of its turn"):
+    with pytest.raises(FormError, match="out of its turn"):
         told.take(second)
     assert told.specs == {}
     take(told, [first, second])
@@ -135,20 +136,20 @@ def test_a_listing_of_other_bytes_than_it_says_is_dropped(told):
         [first, replace(second, is_last=False)],
         [replace(listing(pod("a"))[0], content=b"")],
     ):
-        with pytest.raises(RequestError, match=r"accepted|dropped"):
+        with pytest.raises(FormError, match=r"accepted|dropped"):
             take(told, wrong)
     assert told.specs == {}
 
 
 def test_a_pod_that_is_listed_twice_drops_the_listing(told):
-    with pytest.raises(RequestError, match="twice"):
+    with pytest.raises(FormError, match="twice"):
         take(told, listing(pod("a"), pod("a", priority=1)))
     assert told.specs == {}
 
 
 def test_an_earlier_listing_is_refused_and_another_steward_begins_again(told):
     take(told, listing(pod("a"), number=5))
-    with pytest.raises(RequestError, match="again"):
+    with pytest.raises(FormError, match="again"):
         take(told, listing(pod("b"), number=5))
     told.restart()
     assert told.specs == {"a": pod("a")}
@@ -168,7 +169,7 @@ def test_the_runtime_and_files_are_told_by_themselves(told):
 
 def test_the_runtime_can_not_make_a_pod_of_the_api_servers_a_static_one(told):
     runtime = RuntimePod(name="web", namespace="shop", source=PodSource.FILE)
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         take(told, list(pieces(Section.RUNTIME, 1, [runtime_record(UUID, runtime) or b""])))
 
 
@@ -179,7 +180,7 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_
         told.heard(Request(kind=RequestKind.PODS_HEARD, number=number, places=places))
 
     assert not told.are_all_told()
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         heard(1)
     take(told, listing(pod("a")))
     heard(1)
@@ -295,11 +296,11 @@ _any_piece = st.one_of(
 def test_whatever_pieces_come_specs_are_of_whole_listings_and_the_next_one_is_taken(tmp_path, some):
     told = told_pods(tmp_path)
     for piece in some:
-        with suppress(RequestError):
+        with suppress(FormError):
             told.take(piece)
         assert all(one in _SPECS for one in told.specs.values())
         assert list(told.specs) == [one.uid for one in told.specs.values()]
-    with suppress(RequestError):
+    with suppress(FormError):
         take(told, listing(pod("z"), number=99)[:1])
     take(told, listing(pod("y"), number=100))
     assert told.specs.keys() == {"y"}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.guard.told_storage import ToldStorage
 from reactor.link.orders import MOST_PLACES, Places
-from reactor.link.requests import RequestError
-from reactor.link.usages import PlaceUsage, UsageKind, Usages
+from reactor.link.requests import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, StorageKind, StoragePlace, Volume
 
 
@@ -83,7 +83,7 @@ def test_places_are_told_in_pieces_and_one_that_goes_meanwhile_is_not(told):
 
 def test_place_that_was_never_named_is_refused_with_all_that_was_told_beside_it(told):
     told.storage.assign([pod("a")])
-    with pytest.raises(RequestError):
+    with pytest.raises(FormError):
         told.says(counted(1, 5), counted(2, 7))
     assert {} == told.storage.usages([pod("a")])
 
@@ -91,7 +91,7 @@ def test_place_that_was_never_named_is_refused_with_all_that_was_told_beside_it(
 @pytest.mark.parametrize("age_seconds", [-5.0, 61.0])
 def test_what_was_seen_at_no_time_to_have_seen_it_is_refused(told, age_seconds):
     told.storage.assign([pod("a")])
-    with pytest.raises(RequestError):
+    with pytest.raises(FormError):
         told.says(counted(1, 5), age_seconds=age_seconds)
     assert {} == told.storage.usages([pod("a")])
 
@@ -216,7 +216,7 @@ def test_whatever_a_steward_says_no_pod_is_told_of_that_is_not_there(places):
     pods = [pod("a", 2), pod("b", 2), pod("c")]
     try:
         told.says(*places)
-    except RequestError:
+    except FormError:
         assert max(one.place for one in places) > 4
         assert {} == told.storage.usages(pods)
     else:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.link.frames import (
     FRAME_BYTES,
     LONGEST_BYTES,
     Assembly,
-    FrameError,
     FrameKind,
     Message,
     write_frames,
@@ -30,19 +30,19 @@ def test_message_is_put_together_as_it_was_sent_in_frames_of_a_bounded_size(leng
 
 
 def test_message_beyond_the_bound_is_refused_on_both_sides():
-    with pytest.raises(FrameError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         list(write_frames(Message(FrameKind.ANSWER, 1, bytes(LONGEST_BYTES + 1))))
     assembly = Assembly()
     (*frames, last) = write_frames(Message(FrameKind.ANSWER, 1, bytes(LONGEST_BYTES)))
     for frame in (*frames, frames[0]):
         assembly.take(frame)
-    with pytest.raises(FrameError, match="more than"):
+    with pytest.raises(FormError, match="more than"):
         assembly.take(last)
 
 
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_refused(raw):
-    with suppress(FrameError):
+    with suppress(FormError):
         message = Assembly().take(raw)
         assert message is None or list(write_frames(message)) == [raw]
 
@@ -51,5 +51,5 @@ def test_frame_of_another_message_in_between_is_refused():
     first, second = (Message(FrameKind.LINE, number, bytes(1 << 16)) for number in (1, 2))
     assembly = Assembly()
     assembly.take(next(write_frames(first)))
-    with pytest.raises(FrameError, match="within"):
+    with pytest.raises(FormError, match="within"):
         assembly.take(next(write_frames(second)))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.config.pod import pod_from_document
+from reactor.forms import FormError
 from reactor.link.listings import (
     LONGEST_RECORD_BYTES,
     MOST_CONTAINERS,
@@ -30,7 +31,7 @@ from reactor.link.listings import (
     spec_record,
     split_records,
 )
-from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, RequestError, Section
+from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Section
 from reactor.model.node_pods import RuntimePod
 from reactor.model.pods import Container, Pod, PodSource, QosClass, Volume
 from reactor.model.quantity import Quantity, parse_quantity
@@ -197,14 +198,14 @@ def test_ids_that_no_runtime_makes_are_left_out():
 
 def test_no_pod_of_the_runtime_is_a_mirror():
     pod = RuntimePod(name="a", namespace="b", source=PodSource.MIRROR)
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         read_runtime(runtime_record("u", pod) or b"")
 
 
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_record_or_refused(raw):
     for reader in (lambda: read_spec(raw, uncritical), lambda: read_runtime(raw), lambda: read_files(raw)):
-        with suppress(RequestError):
+        with suppress(FormError):
             reader()
 
 
@@ -212,7 +213,7 @@ def test_any_bytes_are_a_record_or_refused(raw):
 def test_a_spec_with_another_byte_is_one_within_its_bounds_or_refused(pod, place, value):
     record = bytearray(spec_record(PodSource.API, pod) or b"")
     record[place % len(record)] = value
-    with suppress(RequestError):
+    with suppress(FormError):
         found = read(bytes(record))
         assert all(0 <= amount < 1 << 63 for amount in found.requests.values())
         assert len(found.containers) <= MOST_CONTAINERS
@@ -223,7 +224,7 @@ def test_a_spec_with_another_byte_is_one_within_its_bounds_or_refused(pod, place
 def test_a_spec_that_is_cut_short_or_too_long_is_refused(pod, cut):
     record = spec_record(PodSource.API, pod) or b""
     for wrong in (record[: -(cut % len(record)) or None] if cut % len(record) else b"", record + b"\0" * cut):
-        with pytest.raises(RequestError):
+        with pytest.raises(FormError):
             read(wrong)
 
 
@@ -251,5 +252,5 @@ def test_records_that_do_not_fit_into_a_listing_are_left_out():
 
 @pytest.mark.parametrize("length", [0, LONGEST_RECORD_BYTES + 1])
 def test_a_record_of_no_or_too_many_bytes_is_refused(length):
-    with pytest.raises(RequestError, match="accepted"):
+    with pytest.raises(FormError, match="accepted"):
         list(split_records(bytearray(struct.pack("=I", length) + b"x" * 10)))

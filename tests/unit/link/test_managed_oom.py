@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.link.managed_oom import (
     LONGEST_BYTES,
     LONGEST_CGROUP_BYTES,
     MAGIC,
     MOST_UNITS,
-    ManagedOomError,
     read_report_at_once,
     sorted_units,
     unit_problem,
@@ -84,7 +84,7 @@ def test_a_unit_that_can_not_be_is_neither_written_nor_read(changed: dict[str, A
 
 def test_a_path_of_another_user_s_is_refused_where_it_is_read() -> None:
     raw = write_report(ManagedOomReport(units=(OF_USER,)))
-    with pytest.raises(ManagedOomError, match="user 1000"):
+    with pytest.raises(FormError, match="user 1000"):
         read_report_at_once(raw.replace(b"user-1000.slice", b"user-1001.slice"))
 
 
@@ -127,7 +127,7 @@ _ONE = write_report(ManagedOomReport(units=(OF_SYSTEM,)))
     ],
 )
 def test_what_is_of_no_fixed_form_is_refused(raw: bytes) -> None:
-    with pytest.raises(ManagedOomError):
+    with pytest.raises(FormError):
         read_report_at_once(raw)
 
 
@@ -136,7 +136,7 @@ def test_no_bytes_bring_anything_but_a_report_that_can_be_or_a_refusal(noise: by
     for raw in (noise, _ONE[:at] + noise, _ONE[:at] + noise + _ONE[at + len(noise) :]):
         try:
             report = read_report_at_once(raw)
-        except ManagedOomError:
+        except FormError:
             continue
         assert all(unit_problem(one) is None for one in report.units)
         assert len(report.units) <= MOST_UNITS

@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.forms import FormError
 from reactor.link.shutdown import (
     GO_ON,
     LONGEST_BYTES,
     MOST_SECONDS,
     ShutdownNews,
-    ShutdownNewsError,
     ShutdownNewsKind,
     read_news,
     write_news,
@@ -45,12 +45,12 @@ def test_a_long_text_is_cut() -> None:
         write_news(ShutdownNews(kind=ShutdownNewsKind.PREPARING)) + b"why",
         write_news(ShutdownNews(kind=ShutdownNewsKind.PREPARING, seconds=1)),
         write_news(ShutdownNews(kind=ShutdownNewsKind.INHIBITED, seconds=MOST_SECONDS + 1)),
-        b"\2" + write_news(ShutdownNews(kind=ShutdownNewsKind.PREPARING))[1:],
+        b"\1" + write_news(ShutdownNews(kind=ShutdownNewsKind.PREPARING))[1:],
         write_news(ShutdownNews(kind=ShutdownNewsKind.PROBLEM)) + b"x" * LONGEST_BYTES,
     ],
 )
 def test_what_is_of_no_fixed_form_is_refused(raw: bytes) -> None:
-    with pytest.raises(ShutdownNewsError):
+    with pytest.raises(FormError):
         read_news(raw)
 
 
@@ -58,7 +58,7 @@ def test_what_is_of_no_fixed_form_is_refused(raw: bytes) -> None:
 def test_no_bytes_bring_anything_but_a_message_or_a_refusal(raw: bytes) -> None:
     try:
         news = read_news(raw)
-    except ShutdownNewsError:
+    except FormError:
         return
     assert news.kind in ShutdownNewsKind
     assert 0 <= news.seconds <= MOST_SECONDS

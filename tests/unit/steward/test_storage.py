@@ -26,7 +26,7 @@ from reactor.disks.walk_messages import (
     write_request,
 )
 from reactor.link.orders import CountedPlace, Places
-from reactor.link.usages import UsageKind
+from reactor.link.requests import UsageKind
 from reactor.steward.storage import StorageWatch
 from reactor.steward.walker import COMMAND
 from reactor.supervisor import Supervisor

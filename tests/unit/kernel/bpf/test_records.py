@@ -60,16 +60,20 @@ from reactor.kernel.bpf.warrants import (
 )
 
 BPF = Path(__file__).parents[4] / "bpf"
+WARRANT = struct.Struct("=I" + WARRANT_RECORD.head.format[1:])  # its kind, and what is read
 STRUCTS = {
     "watch_level": (LEVEL, ("fire", "rearm", "step", "next")),
     "watch_record": (
-        WATCH_RECORD,
+        WATCH_RECORD.head,
         ("kind", "watched", "at_ns", "id", "value", "fire", "level", "pid", "comm"),
     ),
     "oom_cgroup": (OOM_CGROUP, ("id", "name")),
     "node_counting": (NODE_COUNTING, ("total", "reserved", "low")),
     "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks", "level")),
-    "warrant_record": (WARRANT_RECORD, ("kind", "outcome", "at_ns", "generation")),
+    "warrant_record": (
+        WARRANT,
+        ("kind", "outcome", "at_ns", "generation"),
+    ),
     "warrant_order": (WARRANT_ORDER, ("generation", "arrivals", "result")),
 }
 
@@ -168,7 +172,7 @@ def test_watch_refuses_more_levels_than_it_holds() -> None:
 
 
 def test_crossing_is_read_back() -> None:
-    raw = WATCH_RECORD.pack(1, 2, 123, 7, 1001, 1000, 3, 42, b"python3")
+    raw = WATCH_RECORD.head.pack(1, 2, 123, 7, 1001, 1000, 3, 42, b"python3")
     expected = WatchRecord(
         kind=RecordKind.CROSSING,
         watched=Watched.NODE_MEMORY,
@@ -225,7 +229,7 @@ def test_name_that_was_cut_within_a_character_is_read() -> None:
 
 @given(
     st.binary(max_size=200)
-    | st.binary(min_size=WATCH_RECORD.size, max_size=WATCH_RECORD.size)
+    | st.binary(min_size=WATCH_RECORD.head.size, max_size=WATCH_RECORD.head.size)
     | st.binary(max_size=OOM_RECORD_BYTES - 4).map(
         lambda raw: b"\4\0\0\0" + raw.ljust(OOM_RECORD_BYTES - 4, b"\xff")
     )
@@ -316,7 +320,7 @@ def test_terms_refuse_more_spared_cgroups_than_they_hold() -> None:
 
 def test_record_of_a_warrant_is_read_back() -> None:
     expected = WarrantRecord(outcome=WarrantOutcome.SERVED, at_ns=123, generation=7)
-    assert expected == parse_record(WARRANT_RECORD.pack(5, 1, 123, 7))
+    assert expected == parse_record(WARRANT.pack(5, 1, 123, 7))
 
 
 def test_result_of_a_warrant_tells_what_it_did_not_come_to() -> None:
