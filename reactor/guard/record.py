@@ -23,7 +23,7 @@ from reactor.model.decisions import (
     SoftReclaim,
 )
 from reactor.model.processes import ProcessMemory
-from reactor.model.rules import Firing, RankedBy, Rule, RuleAction
+from reactor.model.rules import RankedBy
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
@@ -150,7 +150,7 @@ class PassRecord:
             ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
             "brake": [],  # removed, but a key of the journal
-            "rule": None if decision.rule is None else firing_document(decision.rule),
+            "rule": None if decision.rule is None else decision.rule.document(),
             "timing": self._timing(),
         }
 
@@ -201,28 +201,6 @@ class PassRecord:
             "done_ns": self.times.done_ns,
             "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
         }
-
-
-def firing_document(firing: Firing) -> dict[str, Any]:
-    """Return a rule that acts, with its inputs over the time that it has held, as plain JSON values."""
-    return {
-        "name": printable(firing.rule.name),
-        "action": firing.rule.action,
-        "by": firing.rule.by,
-        "cgroup": printable(firing.cgroup),
-        "held_seconds": round(firing.held_seconds, 3),
-        "for_seconds": firing.rule.for_seconds,
-        "other_cgroups": firing.others,
-        "unhelpful": firing.unhelpful,
-        **_reclaim_by(firing.rule),
-        "inputs": [one.document() for one in firing.inputs],
-    }
-
-
-def _reclaim_by(rule: Rule) -> dict[str, Any]:
-    if rule.action is not RuleAction.RECLAIM:
-        return {}
-    return {"amount": rule.amount.text, "most_seconds": rule.reclaim_seconds}
 
 
 def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from reactor.guard.wording import standing
 from reactor.link.documents import RESUMED, Outcome, process_text
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
-from reactor.model.rules import Firing
 from reactor.model.signals import RESOURCE
 from reactor.supervisor import Faults, Nursery
 from reactor.text import printable
@@ -207,7 +206,8 @@ def _log(record: PassRecord) -> None:
             record.id,
         )
     if decision.rule is not None:
-        _log_rule(record, decision.rule)
+        because = decision.deferred_because or "no"
+        _LOG.warning("%s deferred=%s decision=%d", decision.rule, because, record.id)
     elif not record.attempts:
         _LOG.info(
             "conditions=%s thresholds_met=%s reclaim=%s deferred=%s absurd=%s decision=%d",
@@ -218,19 +218,6 @@ def _log(record: PassRecord) -> None:
             "; ".join(f"{signal}: {why}" for signal, why in decision.absurd.items()) or "none",
             record.id,
         )
-
-
-def _log_rule(record: PassRecord, firing: Firing) -> None:
-    _LOG.warning(
-        "rule %s action=%s cgroup=%s held_seconds=%.1f %s deferred=%s decision=%d",
-        printable(firing.rule.name),
-        firing.rule.action,
-        printable(firing.cgroup),
-        firing.held_seconds,
-        "; ".join(f"({one.condition}: {one.condition.amount_text(one.value)})" for one in firing.inputs),
-        record.decision.deferred_because or "no",
-        record.id,
-    )
 
 
 def _of_what(attempt: EvictionAttempt) -> str:

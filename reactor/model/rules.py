@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from reactor.model.amounts import bytes_text
 from reactor.model.thresholds import ThresholdValue
+from reactor.text import printable
 
 
 class Measure(StrEnum):
@@ -193,6 +194,32 @@ class Firing:
     def held_seconds(self) -> float:
         """Return for how long all conditions have held."""
         return self.at_seconds - self.since_seconds
+
+    def document(self) -> dict[str, Any]:
+        """Return it with its inputs over the time that it has held, as plain JSON values."""
+        rule, of_reclaim = self.rule, {}
+        if rule.action is RuleAction.RECLAIM:
+            of_reclaim = {"amount": rule.amount.text, "most_seconds": rule.reclaim_seconds}
+        return {
+            "name": printable(rule.name),
+            "action": rule.action,
+            "by": rule.by,
+            "cgroup": printable(self.cgroup),
+            "held_seconds": round(self.held_seconds, 3),
+            "for_seconds": rule.for_seconds,
+            "other_cgroups": self.others,
+            "unhelpful": self.unhelpful,
+            **of_reclaim,
+            "inputs": [one.document() for one in self.inputs],
+        }
+
+    def __str__(self) -> str:
+        """Return it as the log has it."""
+        inputs = (f"({one.condition}: {one.condition.amount_text(one.value)})" for one in self.inputs)
+        return (
+            f"rule {printable(self.rule.name)} action={self.rule.action} cgroup={printable(self.cgroup)} "
+            f"held_seconds={self.held_seconds:.1f} {'; '.join(inputs)}"
+        )
 
 
 class Acted(NamedTuple):
