@@ -128,7 +128,7 @@ class Machine:
         """Install the wheel and what it needs, from this directory alone; the tests and `bench` beside it."""
         started = time.monotonic()
         log = self._fresh_log("install.log")
-        self._expect(f"sudo mkdir -p {GUEST}", log)
+        self._expect(f"sudo mkdir -p {GUEST}/checkout-only", log)
         for source, directory in (
             (wheels, "wheels"),
             (ROOT / "bench", "checkout-only/bench"),
