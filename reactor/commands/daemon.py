@@ -110,7 +110,7 @@ def add_clean(commands: Commands) -> None:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from reactor.guard.single_instance_lock import is_guarded
+    from reactor.guard.single_instance import is_guarded
 
     settings = _settings_or_defaults(options)
     if is_guarded(Path(settings.state_path)):

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
 from reactor.act.kill import KillPath
+from reactor.act.reap import KillReport
+from reactor.act.target import populated
+from reactor.errors import ReactorError
 from reactor.guard.cluster_reports import (
     NO_VICTIM,
     SLOWED_DOWN,
@@ -23,28 +26,33 @@ from reactor.guard.cluster_reports import (
     THRESHOLD_MET,
     ClusterReports,
 )
-from reactor.guard.held_down import HeldDown
+from reactor.guard.evicted_pods import EvictedPods
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.runtime_kills import RuntimeKills
 from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.guard.told_pods import ToldPods
-from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.documents import Outcome
+from reactor.link.requests import ReclaimOver
 from reactor.model.decisions import NoVictim, Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.model.signals import RESOURCE, RuleSignal
+from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, RuleSignal, Signal
+from reactor.model.thresholds import Threshold
 from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
 
 _LOG: Final = logging.getLogger("reactor.node")
+_RUNTIME_LOG: Final = logging.getLogger("reactor.runtime")
+# By which a condition is known. Inodes are not among them: a filesystem may have none to count.
+_CONCLUSIVE: Final = frozenset(
+    {Signal.MEMORY_AVAILABLE, Signal.NODEFS_AVAILABLE, Signal.IMAGEFS_AVAILABLE, Signal.PID_AVAILABLE}
+)
 _FIRST_PODS_SECONDS: Final = 2.0  # better known pods than estimates; but memory waits for no API server
 _KNOWN_PODS_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 0.5  # for the steward's answer once its own time is over
@@ -52,6 +60,98 @@ _NOT_REPORTED: Final = frozenset({Outcome.FAILED, Outcome.DRY_RUN, Outcome.GONE}
 _OVER, _ORDERED, _LIVES_ON = "over", "ordered", "called off"  # states of a report
 _SHUT_DOWN: Final = frozenset({Outcome.TERMINATED, Outcome.KILLED, Outcome.GONE})
 _SHUTDOWN_MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
+
+
+class Unobserved:
+    """Which node conditions are unknown: a signal of theirs has not been observed for long.
+
+    What was observed goes stale first (`Observed`).
+    """
+
+    def __init__(self, *, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._since: dict[Signal, float] = {}
+
+    def conditions(
+        self,
+        thresholds: Iterable[Threshold],
+        observed: Collection[Signal],
+        in_force: Collection[NodeCondition],
+        now_seconds: float,
+    ) -> tuple[NodeCondition, ...]:
+        """Return the conditions that are neither in force nor known not to be, by the thresholds there are.
+
+        For a moment after the start, and after a reload, nothing need be observed yet.
+        """
+        missing = {one.signal for one in thresholds} & _CONCLUSIVE - frozenset(observed)
+        self._since = {signal: self._since.get(signal, now_seconds) for signal in missing}
+        unknown = {
+            CONDITION[signal]
+            for signal, since in self._since.items()
+            if now_seconds - since > self._patience_seconds
+        }
+        return tuple(one for one in NodeCondition if one in unknown and one not in in_force)
+
+
+class Steward(Protocol):
+    """Asks the container runtime."""
+
+    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
+        """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
+
+
+class RuntimeKills:
+    """Kills pods of a Kubernetes node: at once by their cgroups, with a grace period through the runtime.
+
+    A hard eviction does without the runtime: a call takes milliseconds, and the runtime itself starves with
+    the node. With a grace period the steward asks it to stop the containers, each by its own stop signal;
+    without a steward, or without an answer, the processes are asked themselves.
+    """
+
+    def __init__(self, kills: KillPath, tree: CgroupTree, steward: Steward) -> None:
+        self._kills = kills
+        self._tree = tree
+        self._steward = steward
+        self.prepare, self.holds = kills.prepare, kills.holds
+        self.kill_now, self.reap = kills.kill_now, kills.reap
+
+    async def terminate(
+        self,
+        pod: Pod,
+        grace_period_seconds: float,
+        still_wanted: Callable[[], bool] = lambda: True,
+    ) -> KillReport | None:
+        """Have the runtime stop the pod's containers, each by its own stop signal; then kill what is left.
+
+        Where the runtime can't be had, the processes are asked themselves. preStop hooks are the kubelet's
+        to run. A runtime that was asked kills at the end of the grace period by itself. Returns and raises
+        as KillPath.terminate.
+        """
+        began = trio.current_time()
+        stopped = False
+        with trio.move_on_after(grace_period_seconds):
+            try:
+                await self._stop(pod, grace_period_seconds)
+                stopped = True
+            except ReactorError as error:
+                _RUNTIME_LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, error)
+        left_seconds = grace_period_seconds - (trio.current_time() - began)
+        if not stopped and left_seconds > 0:
+            return await self._kills.terminate(pod, left_seconds, still_wanted) if still_wanted() else None
+        return self._kills.kill_now(pod) if self._may_live(pod) and still_wanted() else None
+
+    async def _stop(self, pod: Pod, grace_period_seconds: float) -> None:
+        """Return when the containers have ended. Raises StewardError where that can't be had."""
+        over = await self._steward.stop(pod.uid, grace_period_seconds)
+        if over.problems:
+            raise StewardError("; ".join(over.problems))
+
+    def _may_live(self, pod: Pod) -> bool:
+        """Return whether a process is left in the pod, as far as can be told."""
+        try:
+            return populated(self._tree, pod)
+        except (ReactorError, OSError):
+            return True
 
 
 class KubernetesNode:
@@ -78,9 +178,9 @@ class KubernetesNode:
         self.reports = ClusterReports()
         link.attend_cluster(self.told, self.reports)
         self.kills = RuntimeKills(kills, tree, link)
-        self._held_down = HeldDown(tree, self.kills, Path(settings.state_path), present)
+        self._evicted = EvictedPods(tree, self.kills, Path(settings.state_path), present)
         if not self._is_dry:
-            self._held_down.load()
+            self._evicted.load()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -88,7 +188,7 @@ class KubernetesNode:
         lost = self.reports.lost
         found = {
             "remembered pods": self.told.remembered.problem,
-            "evicted pods": self._held_down.file.problem,
+            "evicted pods": self._evicted.file.problem,
             "kubernetes reports": f"{lost} could not be kept for the API server" if lost else None,
         }
         return {name: why for name, why in found.items() if why is not None}
@@ -96,15 +196,15 @@ class KubernetesNode:
     def document(self) -> dict[str, Any]:
         """Return how it stands, as plain JSON values; the steward knows the rest."""
         return {
-            "held_down": len(self._held_down),
+            "held_down": len(self._evicted),
             "waiting_reports": len(self.reports),
             "lost_reports": self.reports.lost,
         }
 
     def spare_kept_down(self, node: Node) -> None:
         """Have no pod chosen that is kept down already."""
-        node.is_kept_down = self._held_down.__contains__
-        for uid in self._held_down.uids:
+        node.is_kept_down = self._evicted.__contains__
+        for uid in self._evicted.uids:
             node.tell(PodEmptied(uid=uid))
 
     def pod_list(self, settings: Settings) -> PodList:
@@ -166,7 +266,7 @@ class KubernetesNode:
             self.reports.evicted(pod.uid, {**report, "state": _OVER})
         if attempt.outcome is not Outcome.TERMINATED:
             await attempt.ended.wait()  # until then the kill path reaps what is left
-        self._held_down.hold(pod, nursery)
+        self._evicted.keep_killed(pod, nursery)
 
     def oom_killed(self, kill: OomKill) -> None:
         """Report a kill by the kernel that was the whole node's, as the kubelet does."""
@@ -229,12 +329,12 @@ class KubernetesNode:
         await ending.ended.wait()
         if ending.outcome in _SHUT_DOWN:
             self.reports.evicted(ending.pod.uid, {**report, "state": _OVER})
-            self._held_down.hold(ending.pod, nursery)
+            self._evicted.keep_killed(ending.pod, nursery)
 
     def close(self) -> None:
         """Save what the next guard is to know."""
         self.told.remembered.flush()
-        self._held_down.file.flush()
+        self._evicted.file.flush()
 
     async def run(self, on_pods: Callable[[], None]) -> None:
         """Take part until cancelled; `on_pods` is called when there is something new of the pods."""
@@ -242,11 +342,11 @@ class KubernetesNode:
         parts: dict[str, Part] = {
             "kubernetes told pods": self.told.run,
             "kubernetes remembered pods": self.told.remembered.run,
-            "kubernetes evicted pods": self._held_down.file.run,
+            "kubernetes evicted pods": self._evicted.file.run,
         }
         async with trio.open_nursery() as nursery:
             if not self._is_dry:
-                self._held_down.resume(self._supervisor.jobs(nursery, "kubernetes evictions"))
+                self._evicted.resume(self._supervisor.jobs(nursery, "kubernetes evictions"))
             await self._supervisor.keep_all(parts)
 
     async def wait_pods(self) -> None:

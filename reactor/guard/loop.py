@@ -37,9 +37,8 @@ from reactor.guard.generation import Generation
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.last_good import LastGoodFile
-from reactor.guard.listening import listen, remove
 from reactor.guard.node import Node
-from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps
+from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.passes import RULES
@@ -47,8 +46,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
-from reactor.guard.shutdown_file import ShutdownFile
-from reactor.guard.single_instance_lock import is_stood_by
+from reactor.guard.single_instance import is_stood_by, listen, remove
 from reactor.guard.state import StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally

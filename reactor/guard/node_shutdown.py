@@ -5,30 +5,43 @@
     act       SIGTERM to all pods of a group, SIGKILL when the group's time or the pod's own is over
     record    a journal line for the beginning, each group and the end; a file that outlives the boot
 
-Nothing of it is on the way of a pass: what runs out meanwhile is defended as ever. The guard alone ends pods,
-and no word of the steward begins a shutdown.
+Nothing of it is on the way of a pass: what runs out meanwhile is defended as ever. The guard alone kills
+pods, and no message of the steward begins a shutdown.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
 
 from reactor.act.reap import REAP_DEADLINE_SECONDS
+from reactor.backoff import Pace
+from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError, RefusedError
+from reactor.forms import FormError
 from reactor.guard.record_queue import Document, Make
-from reactor.guard.shutdown_file import ShutdownFile, ShutdownTimes
-from reactor.guard.shutdown_watch import ShutdownWatch
 from reactor.guard.termination import Kills, Termination, whole_pod
 from reactor.kernel.scheduling import following
+from reactor.kernel.small_file import KeptFile, document_of
 from reactor.link.documents import Outcome, instant
-from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
+from reactor.link.shutdown import (
+    GO_ON,
+    LONGEST_BYTES,
+    ShutdownNews,
+    ShutdownNewsKind,
+    read_news,
+)
 from reactor.model.pods import Pod, is_critical_by_mark
 from reactor.model.settings import Settings, ShutdownGroup
 from reactor.policy.shutdown import ShutdownStep, next_step, shutdown_seconds, shutdown_steps
@@ -38,6 +51,13 @@ from reactor.threads import in_thread
 from reactor.workloads.cgroups import NAMESPACE as CGROUPS
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
+NAME: Final = "graceful_node_shutdown_state"
+_VERSION: Final = 1
+_MAX_BYTES: Final = 4096
+COMMAND: Final = (sys.executable, "-P", "-m", "reactor.shutdown")
+_NEWS_AT_ONCE: Final = 16
+_NEWS_PER_SECOND: Final = 10.0
+_END_SECONDS: Final = 1.0
 KIND: Final = "shutdown"
 _AT_ONCE: Final = 8
 _SAVED_SECONDS: Final = 2.0
@@ -52,6 +72,139 @@ _NEEDED: Final = frozenset(
         "init.scope",
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownTimes:
+    """When a shutdown began and ended, in seconds since 1970; `end` None: it has not, or was cut off.
+
+    It was cut off if what held it up was lost, if its time was over before the last pods had ended, or if the
+    machine went down by force. `is_cancelled`: it did not take place, and no pod is missing for it that has
+    not ended by then. `is_reported`: that it was cut off is in the journal.
+    """
+
+    start_unix_seconds: float
+    end_unix_seconds: float | None = None
+    is_cancelled: bool = False
+    is_reported: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values, with upstream's keys."""
+        end = self.end_unix_seconds
+        return {
+            "startTime": instant(self.start_unix_seconds),
+            "endTime": None if end is None else instant(end),
+            "cancelled": self.is_cancelled,
+        }
+
+
+class ShutdownFile(KeptFile[ShutdownTimes]):
+    """Keeps the times of the last shutdown beside the journal, on a disk, so that they outlive the boot.
+
+    Nothing raises: a file that can't be had is a `problem`. Source: pkg/kubelet/nodeshutdown,
+    graceful_node_shutdown_state.
+    """
+
+    def __init__(self, journal_path: Path) -> None:
+        failure = "shutdown: its times are not saved, a later start will not know whether it was cut off"
+        super().__init__(journal_path.with_name(NAME), _document, failure, _LOG)
+
+    def load(self) -> ShutdownTimes | None:
+        """Return the last shutdown's times, None if none is known. Blocks on the disk."""
+        return self._restore(_MAX_BYTES, _parsed)
+
+
+def _document(times: ShutdownTimes) -> object:
+    return {"version": _VERSION, **times.document(), "reported": times.is_reported}
+
+
+def _parsed(content: bytes) -> ShutdownTimes:
+    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
+    start, end = document["startTime"], document["endTime"]
+    return ShutdownTimes(
+        start_unix_seconds=_unix_seconds(start),
+        end_unix_seconds=None if end is None else _unix_seconds(end),
+        is_cancelled=document["cancelled"] is True,
+        is_reported=document.get("reported") is True,  # an older file does not say
+    )
+
+
+def _unix_seconds(text: object) -> float:
+    found = datetime.fromisoformat(str(text))
+    if found.tzinfo is None:
+        raise ValueError(f"got {text!r}; accepted: a time with its zone")
+    return found.timestamp()
+
+
+class ShutdownWatchError(ReactorError):
+    """The process that watches logind has ended."""
+
+
+class ShutdownWatch:
+    """The process that watches logind (reactor/shutdown), and the guard's end of the socket pair to it.
+
+    The guard opens no bus. What the process sends is validated as untrusted input, and given to `on_news`.
+    While there is no process, no shutdown is held up, and pressure is defended all the same. `pid` is its
+    process id, `inhibited_seconds` for how long logind waits for it at the most (None: it would not),
+    `problem` what it reports as wrong; `refused` counts messages that were invalid.
+    """
+
+    def __init__(self, on_news: Callable[[ShutdownNews], None], *, command: Sequence[str] = COMMAND) -> None:
+        self.pid: int | None = None
+        self.inhibited_seconds: int | None = None
+        self.problem: str | None = None
+        self.refused = 0
+        self._on_news = on_news
+        self._command = command
+        self._connection: trio.socket.SocketType | None = None
+
+    async def run(self, wanted_seconds: int, kubelet_config_path: str | None) -> None:
+        """Have a shutdown held up for so long until cancelled. Raises ShutdownWatchError, OSError."""
+        of_kubelet = () if kubelet_config_path is None else (kubelet_config_path,)
+        process = await ChildProcess.start((*self._command, str(wanted_seconds), *of_kubelet))
+        self.pid, self._connection = process.pid, process.connection
+        try:
+            await self._receive(process.connection)
+        finally:
+            self.pid = self._connection = self.inhibited_seconds = self.problem = None
+            ended = await process.end(_END_SECONDS)
+        raise ShutdownWatchError(f"the process that watches logind: {ended}")
+
+    async def go_on(self) -> None:
+        """Let a shutdown go on: what was to be done before it is done."""
+        if self._connection is not None:
+            with suppress(OSError):  # has ended, and its lock with it
+                await self._connection.send(GO_ON)
+
+    async def _receive(self, connection: trio.socket.SocketType) -> None:
+        pace = Pace(burst=_NEWS_AT_ONCE, per_second=_NEWS_PER_SECOND)
+        while True:
+            try:
+                raw = await connection.recv(LONGEST_BYTES + 1)
+            except OSError as error:
+                if error.errno != errno.ECONNRESET:
+                    raise
+                return
+            if not raw:
+                return
+            await pace.turn()
+            try:
+                news = read_news(raw)
+            except FormError as error:
+                self.refused += 1
+                if self.refused == 1:
+                    _LOG.error("the process that watches logind: a message is refused: %s", error)
+                continue
+            self._update(news)
+
+    def _update(self, news: ShutdownNews) -> None:
+        if news.kind is ShutdownNewsKind.INHIBITED:
+            self.inhibited_seconds = news.seconds
+        elif news.kind is ShutdownNewsKind.NOT_INHIBITED:
+            self.inhibited_seconds = None
+        elif news.kind is ShutdownNewsKind.PROBLEM:
+            self.problem = news.text or None
+        self._on_news(news)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +277,7 @@ class NodeShutdown:
     ) -> None:
         self.file = file
         self._deps = deps
-        self._watch = watch or ShutdownWatch(self.heed)
+        self._watch = watch or ShutdownWatch(self.on_news)
         self._settings = settings
         self._reordered = trio.Event()
         self._scope = trio.CancelScope()
@@ -190,8 +343,8 @@ class NodeShutdown:
             with trio.CancelScope() as self._scope:
                 await self._watch.run(shutdown_seconds(groups), self._kubelet_config_path)
 
-    def heed(self, news: ShutdownNews) -> None:
-        """Take note of what the process says of logind."""
+    def on_news(self, news: ShutdownNews) -> None:
+        """Begin a shutdown, or cancel the one that is under way."""
         if news.kind is ShutdownNewsKind.PREPARING:
             if self.is_under_way or self._nursery is None or not self._groups:
                 return
@@ -237,7 +390,7 @@ class NodeShutdown:
         self._journal("cut off", began=began)
         await self._deps.wait_written()
         if self._times is times:  # else another shutdown has begun
-            self._take(dataclasses.replace(times, is_reported=True))
+            self._set_times(dataclasses.replace(times, is_reported=True))
 
     async def _shut_down(self, scope: trio.CancelScope, nursery: Nursery) -> None:
         """End all pods in their order, and let the shutdown go on, whatever went wrong."""
@@ -322,9 +475,12 @@ class NodeShutdown:
             self._deps.reporter.shutdown_ends(ending, nursery)
         victim = whole_pod(self._deps.kills, ending.pod)
         try:
-            if await ending.carry_out(victim, ending.grace_seconds, lambda: not scope.cancel_called):
-                if ending.outcome is not Outcome.TERMINATED:
-                    await ending.reap(victim, REAP_DEADLINE_SECONDS)
+            has_stopped = await ending.carry_out(
+                victim, ending.grace_seconds, lambda: not scope.cancel_called
+            )
+            if has_stopped and ending.outcome is not Outcome.TERMINATED:
+                await ending.reap(victim, REAP_DEADLINE_SECONDS)
+            if has_stopped or ending.outcome is Outcome.CALLED_OFF:
                 ending.ended_ns = time.monotonic_ns()
         finally:
             _log_ending(ending)
@@ -337,7 +493,7 @@ class NodeShutdown:
             shutdown_seconds(groups),
             " (dry run: none is ended)" if is_dry else "",
         )
-        self._take(ShutdownTimes(start_unix_seconds=time.time()))
+        self._set_times(ShutdownTimes(start_unix_seconds=time.time()))
         self._journal(
             "began",
             delayed_seconds=self._watch.inhibited_seconds,
@@ -357,13 +513,15 @@ class NodeShutdown:
     def _finish(self) -> None:
         self._priority = None
         start = 0.0 if self._times is None else self._times.start_unix_seconds
-        self._take(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time()))
+        self._set_times(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time()))
         _LOG.warning("shutdown: all priority groups terminated; shutdown continues")
         self._journal("ended", delayed_seconds=self._watch.inhibited_seconds)
 
     def _cancelled(self) -> None:
         start = time.time() if self._times is None else self._times.start_unix_seconds
-        self._take(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time(), is_cancelled=True))
+        self._set_times(
+            ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time(), is_cancelled=True)
+        )
         self._shutting_down = self._priority = None
         _LOG.warning("shutdown: cancelled; no further pod is ended for it")
         self._journal("cancelled")
@@ -372,7 +530,7 @@ class NodeShutdown:
         if self._reordered.is_set():
             self._scope.cancel()
 
-    def _take(self, times: ShutdownTimes) -> None:
+    def _set_times(self, times: ShutdownTimes) -> None:
         self._times = times
         self.file.show(times)
 

@@ -4,28 +4,149 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from reactor.errors import ConfigError, Problem
 from reactor.guard.last_good import LastGoodFile
-from reactor.guard.listening import AnotherDaemonError
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
-from reactor.guard.signals import obey, receiver
-from reactor.guard.single_instance_lock import single_instance_lock
+from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
 from reactor.model.start import Start
-from reactor.threads import limit_threads
+from reactor.threads import in_thread, limit_threads
+
+if TYPE_CHECKING:
+    from reactor.config.settings import Configuration
+
 
 _LOG: Final = logging.getLogger("reactor.daemon")
+_LOAD_SECONDS: Final = 30.0
+_MOST_RELOADS: Final = 8
+SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def receiver() -> Iterator[AsyncIterator[int]]:
+    """Receive the signals that the daemon obeys.
+
+    The command blocks them at its very start (commands/daemon.py), so that none is answered by Python's or
+    the kernel's default while modules are imported. At the end they are blocked as they were before: the
+    command's stay blocked, so that a second SIGTERM does not cut the clean-up short, and another program's
+    children inherit no blocked SIGTERM.
+    """
+    with trio.open_signal_receiver(*SIGNALS) as received:
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            yield received
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Reloadable(Protocol):
+    """What takes another configuration while it runs."""
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with these settings."""
+
+    def refuse_reload(self, error: Exception) -> None:
+        """Go on with those in force."""
+
+
+async def obey(
+    received: AsyncIterator[int],
+    daemon: Reloadable,
+    config_path: Path,
+    end: Callable[[], None],
+    *,
+    config_dir: Path | None = None,
+    dry_run: bool,
+    keep: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says.
+
+    `keep` is given the text of each configuration that was taken. A reload that fails in any way is refused;
+    so is one whose file is not read in time. What ends the daemon waits for no reload.
+    """
+    asked, hangups = trio.open_memory_channel[str](_MOST_RELOADS)
+    one_at_a_time = trio.CapacityLimiter(1)
+
+    async def load() -> Configuration:
+        # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One that hangs is left
+        # behind, and others need their threads.
+        return await in_thread(
+            following(_configuration),
+            config_path,
+            config_dir,
+            abandon_on_cancel=True,
+            limiter=one_at_a_time,
+        )
+
+    reload = partial(_reload, daemon, load, config_path, keep, dry_run=dry_run)
+    async with trio.open_nursery() as nursery, asked:
+        nursery.start_soon(_reload_each, hangups, reload)
+        async for number in received:
+            name = signal.Signals(number).name
+            if number != signal.SIGHUP:
+                _LOG.info("%s: ending", name)
+                nursery.cancel_scope.cancel()
+                end()
+                return
+            _LOG.info("%s: reloading %s", name, config_path)
+            with suppress(trio.WouldBlock):  # those that wait read what there is then
+                asked.send_nowait(name)
+
+
+async def _reload_each(
+    hangups: trio.MemoryReceiveChannel[str], reload: Callable[[], Awaitable[None]]
+) -> None:
+    async for _ in hangups:
+        await reload()
+
+
+async def _reload(
+    daemon: Reloadable,
+    load: Callable[[], Awaitable[Configuration]],
+    config_path: Path,
+    keep: Callable[[str], None],
+    *,
+    dry_run: bool,
+) -> None:
+    try:
+        with trio.move_on_after(_LOAD_SECONDS) as scope:
+            taken = await load()
+        if scope.cancelled_caught:
+            raise ConfigError([_not_read(config_path)])  # noqa: TRY301 - refused as every other
+        settings = taken.settings
+        daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
+    except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong
+        daemon.refuse_reload(error)
+    else:
+        keep(taken.text)
+
+
+def _not_read(path: Path) -> Problem:
+    return Problem(
+        path=str(path), got=f"not read within {_LOAD_SECONDS:g} s", accepted="a file on a disk that answers"
+    )
+
+
+def _configuration(path: Path, config_dir: Path | None) -> Configuration:
+    """Return the configuration in the file and its drop-ins. Raises ConfigError."""
+    # The command has let go of what reads configurations: most daemons never need it again.
+    from reactor.config.settings import load_configuration  # noqa: PLC0415
+
+    return load_configuration(path, config_dir, may_run_commands=True)
 
 
 async def run(

@@ -10,7 +10,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.guard.standing_order import StandingOrder
+from reactor.guard.evicted_pods import KeepKilled
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.yard import IGNORE_TERM, Yard
@@ -98,12 +98,12 @@ async def test_what_starts_under_the_path_of_a_killed_pod_is_not_taken_for_what_
     assert successor.poll() is None
 
 
-async def test_a_standing_order_ends_with_the_cgroup_and_does_not_pass_to_the_next_of_its_path(
+async def test_keeping_a_pod_killed_ends_with_its_cgroup_and_does_not_pass_to_the_next_of_its_path(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
-    order = StandingOrder(yard.tree, kill_path, lambda: pod)
+    order = KeepKilled(yard.tree, kill_path, lambda: pod)
     with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(order.run)

@@ -24,7 +24,7 @@ from reactor.config.pod import HASH_ANNOTATION
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
-from reactor.guard.runtime_kills import RuntimeKills
+from reactor.guard.kubernetes import RuntimeKills
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.procfs import read_meminfo
 from reactor.link.requests import ReclaimOver

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from reactor import healthz
-from reactor.guard.single_instance_lock import single_instance_lock
+from reactor.guard.single_instance import single_instance_lock
 from tests.support.running_threads import running
 from tests.support.waiting import until
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import NoDaemonError
-from reactor.guard.listening import AnotherDaemonError, listen
 from reactor.guard.reports import EvictionOrder
+from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.steward.answers import explanation, name_asked, places_asked
 from reactor.steward.answers import status as completed
 from reactor.steward.recent import RecentRecords

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
 from reactor.guard.cluster_reports import ClusterReports
-from reactor.guard.listening import AnotherDaemonError, listen
 from reactor.guard.node import Node
 from reactor.guard.record_queue import RecordQueue
+from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import StewardEmptying

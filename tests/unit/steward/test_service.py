@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.guard.listening import listen
+from reactor.guard.single_instance import listen
 from reactor.link.frames import FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
 from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from reactor.act.reap import KillReport
-from reactor.guard.runtime_kills import RuntimeKills
+from reactor.guard.kubernetes import RuntimeKills
 from reactor.guard.steward_link import StewardError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.requests import ReclaimOver
@@ -24,6 +24,7 @@ class Kills:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
+        self.prepare = self.holds = self.reap = None
 
     def kill_now(self, pod: Pod) -> KillReport:
         self.asked.append("kill")

@@ -7,7 +7,7 @@ import threading
 import pytest
 import trio
 
-from reactor.guard.signals import SIGNALS, obey, receiver
+from reactor.guard.run import SIGNALS, obey, receiver
 
 
 class FakeDaemon:

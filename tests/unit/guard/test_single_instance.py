@@ -7,8 +7,7 @@ import trio
 import trio.testing
 
 from reactor import healthz
-from reactor.guard.listening import AnotherDaemonError
-from reactor.guard.single_instance_lock import is_stood_by, single_instance_lock
+from reactor.guard.single_instance import AnotherDaemonError, is_stood_by, single_instance_lock
 from tests.support.waiting import until
 
 

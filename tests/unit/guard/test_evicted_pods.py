@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from reactor.act.reap import KillReport, ReapReport
-from reactor.guard.held_down import HeldDown
+from reactor.guard.evicted_pods import EvictedPods
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.waiting import until
@@ -53,8 +53,8 @@ class World:
         self.fake.file(cgroup, "cgroup.procs", f"{os.getpid()}\n" if is_populated else "")
         self.fake.file(cgroup, "cgroup.events", f"populated {int(is_populated)}\nfrozen 0\n")
 
-    def held_down(self) -> HeldDown:
-        made = HeldDown(self.fake.tree, self.kills, self.path, lambda: self.present, boot_id=self.boot_id)
+    def held_down(self) -> EvictedPods:
+        made = EvictedPods(self.fake.tree, self.kills, self.path, lambda: self.present, boot_id=self.boot_id)
         made.load()
         return made
 
@@ -69,8 +69,8 @@ def world(make_tree, tmp_path):
 
 async def test_what_comes_to_life_in_an_evicted_pod_is_killed_until_its_cgroup_is_gone(world, nursery):
     held = world.held_down()
-    held.hold(world.pod, nursery)
-    held.hold(world.pod, nursery)
+    held.keep_killed(world.pod, nursery)
+    held.keep_killed(world.pod, nursery)
     for count in (1, 2):
         world.populated(CGROUP, is_populated=True)
         await until(lambda count=count: len(world.kills.killed) == count)
@@ -81,7 +81,7 @@ async def test_what_comes_to_life_in_an_evicted_pod_is_killed_until_its_cgroup_i
 async def test_an_evicted_pod_is_kept_down_by_the_next_guard_too(world, nursery):
     held = world.held_down()
     nursery.start_soon(held.file.run)
-    held.hold(world.pod, nursery)
+    held.keep_killed(world.pod, nursery)
     await held.file.wait_saved()
     nursery.cancel_scope.cancel()
 
@@ -91,7 +91,7 @@ async def test_an_evicted_pod_is_kept_down_by_the_next_guard_too(world, nursery)
 
 async def test_a_guard_that_has_restarted_kills_what_lives_again(world, nursery):
     held = world.held_down()
-    held.hold(world.pod, nursery)
+    held.keep_killed(world.pod, nursery)
     held.file.flush()
     again = world.held_down()
     again.resume(nursery)
@@ -102,7 +102,7 @@ async def test_a_guard_that_has_restarted_kills_what_lives_again(world, nursery)
 
 async def test_after_a_reboot_no_pod_is_kept_down(world, nursery):
     held = world.held_down()
-    held.hold(world.pod, nursery)
+    held.keep_killed(world.pod, nursery)
     held.file.flush()
     world.boot_id.write_text("two")
     assert len(world.held_down()) == 0
@@ -111,7 +111,7 @@ async def test_after_a_reboot_no_pod_is_kept_down(world, nursery):
 async def test_a_cgroup_of_the_same_path_that_is_anothers_is_left_alone(world, nursery):
     held = world.held_down()
     world.populated(CGROUP, is_populated=True)
-    held.hold(replace(world.pod, cgroup_inode=world.pod.cgroup_inode + 1), nursery)
+    held.keep_killed(replace(world.pod, cgroup_inode=world.pod.cgroup_inode + 1), nursery)
     await until(lambda: len(held) == 0)
     assert world.kills.killed == []
 
@@ -119,7 +119,7 @@ async def test_a_cgroup_of_the_same_path_that_is_anothers_is_left_alone(world, n
 async def test_of_too_many_evicted_pods_the_first_are_kept_down(world, nursery, caplog):
     held = world.held_down()
     for number in range(300):
-        held.hold(replace(world.pod, uid=f"u{number}"), nursery)
+        held.keep_killed(replace(world.pod, uid=f"u{number}"), nursery)
     assert len(held) == 256
     assert "not kept down" in caplog.text
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.guard.standing_order import StandingOrder
+from reactor.guard.evicted_pods import KeepKilled
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
@@ -73,7 +73,7 @@ async def test_what_comes_to_life_again_is_killed_again_until_the_cgroup_is_gone
     tree: CgroupTree, kubelet: _Kubelet
 ) -> None:
     kills = KillPath(tree, (kubelet.parent,))
-    order = StandingOrder(tree, kills, lambda: kubelet.pod)
+    order = KeepKilled(tree, kills, lambda: kubelet.pod)
     before = open_descriptors()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(order.run)
@@ -90,7 +90,7 @@ async def test_a_pod_without_a_cgroup_needs_no_holding_down(tree: CgroupTree, ku
     pod = Pod(name="web", namespace="default", uid="u")
     kubelet.start()
     kills = KillPath(tree, (kubelet.parent,))
-    order = StandingOrder(tree, kills, lambda: pod)
+    order = KeepKilled(tree, kills, lambda: pod)
     with trio.fail_after(90):
         await order.run()
     assert 0 == order.kills_again
@@ -104,7 +104,7 @@ async def test_a_pod_that_may_not_be_touched_is_left_alone_without_an_end_to_the
     kubelet.start()
     kills = KillPath(tree, ("/reactor-test-elsewhere",))
     with trio.move_on_after(0.5):
-        await StandingOrder(tree, kills, lambda: kubelet.pod).run()
+        await KeepKilled(tree, kills, lambda: kubelet.pod).run()
     assert kubelet.children[-1].poll() is None
-    assert 1 == sum("not held down" in record.message for record in caplog.records)
+    assert 1 == sum("can't be kept killed" in record.message for record in caplog.records)
     kills.close()
