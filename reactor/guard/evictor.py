@@ -19,12 +19,14 @@ from reactor.link.documents import Outcome
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
+from reactor.policy.forecast import Forecast
 from reactor.policy.process_victims import evicts_one_process
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
 _BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
+_CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
 
 class Evictor:
@@ -67,6 +69,7 @@ class Evictor:
         self._confirm = confirm
         self._kills = kills
         self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
+        self._retry_seconds = math.inf
         self.adopt(deadline_seconds, dry_run=dry_run)
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
@@ -95,6 +98,24 @@ class Evictor:
         self._kills.prepare(wanted)
         if self._one_process is not None:
             self._one_process.prepare(wanted)
+
+    def near(self, forecast: Forecast) -> None:
+        """Prepare for a crossing; see guard/ahead.py."""
+        self.prepare(forecast.prepared)
+        is_chosen = any(pod.process_victim is not None for pod in forecast.first)
+        self._retry_seconds = forecast.now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
+
+    def far(self) -> None:
+        """Hold nothing: no crossing is near."""
+        self.prepare(())
+        self._retry_seconds = math.inf
+
+    def pods(self, pods: Sequence[Pod]) -> None:
+        """Change nothing: who is held follows from the next forecast."""
+
+    def retry_seconds(self) -> float:
+        """Return when the processes of a prepared pod, of which one is to go, are to be read again."""
+        return self._retry_seconds
 
     def holds(self, pod: Pod) -> bool:
         """Return whether this pod is prepared, and would be killed if it were chosen."""

@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from reactor.act.target import is_seen_populated
+from reactor.guard.ahead import Ahead, LastStretch
 from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
-from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.guard.node import Node
 from reactor.guard.pace import Pace
-from reactor.guard.parts import Order, Parts, PodList, unordered
-from reactor.guard.passes import Passes, grace_period_ended, look_again_seconds
+from reactor.guard.parts import Parts, PodList
+from reactor.guard.pass_ import Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
-from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
@@ -51,7 +50,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
-from reactor.oom_scores.order import OomOrder
+from reactor.oom_scores.order import OomOrder, OrderAhead
 from reactor.oom_scores.pods import ManifestScores
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
@@ -66,6 +65,7 @@ from reactor.sources.swap import SwapWatch
 from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
+from reactor.warrants.warrants import Reads, Warrants
 from reactor.workloads.pods import Workloads
 
 if TYPE_CHECKING:
@@ -149,8 +149,6 @@ class Generation:
             and settings.memory_available is MemoryAvailable.WORKING_SET
             and not settings.dry_run
         )
-        if self._warrants is not None:
-            self._warrants.connect(self.wakes.notify, settings.measured_parents, leave=self.wakes.leave)
         workloads: Workloads | None = None
         if pods is None:
             pods = workloads = Workloads(tree, settings)
@@ -167,8 +165,6 @@ class Generation:
             oom_struck=oom_kills.struck,
             recount_oom_kills=oom_kills.recount,
             most_of_one_process=oom_kills.most_of_one_process,
-            oom_order=_order_for(settings, oom_order),
-            warrants=self._warrants,
             check_disk=self._disk_check.observe,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
@@ -188,10 +184,22 @@ class Generation:
             self.parts,
             evictor,
             known,
+            ahead=_order_for(settings, oom_order),
+            kernel=self._warrants,
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
-        self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
+        if self._warrants is not None:
+            reads = Reads(
+                usages=self._usages,
+                holds=evictor.holds,
+                memory=self._node.memory,
+                refresh_pods=self.passes.refresh_pods,
+            )
+            self._warrants.connect(
+                self.wakes.notify, settings.measured_parents, reads, leave=self.wakes.leave
+            )
+        self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.approach.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
         self._pace = Pace()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
@@ -337,7 +345,7 @@ class Generation:
                 with trio.move_on_after(_GLANCE_SECONDS):
                     await self._memory.wait_armed()
                     return
-                if self.passes.has_sunk():
+                if self.passes.shortage_has_grown():
                     wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
                     self._attend(nursery, on_pass, (wake,))
 
@@ -363,9 +371,9 @@ class Generation:
         """
         if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
             return False
-        self._uncollected = self._uncollected + 1 if self.passes.is_near else 0
+        self._uncollected = self._uncollected + 1 if self.passes.approach.is_near else 0
         if self._uncollected < _MOST_UNCOLLECTED:
-            return not self.passes.is_near
+            return not self.passes.approach.is_near
         self._uncollected = 0
         return True
 
@@ -399,6 +407,8 @@ class Generation:
         reclaimed: tuple[Reclaimed, ...] = (),
     ) -> None:
         record = self.passes.make(taken)
+        for followed in self.passes.take_followed():
+            on_pass(followed)
         if not record.attempts:
             self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
         if reclaimed:
@@ -484,7 +494,7 @@ class Generation:
         wanted_seconds, left_bytes = math.inf, 0
         if memory_slowdowns(state):
             wanted_seconds, left_bytes = _GLANCE_SECONDS, self.passes.left_bytes()
-        elif self.passes.is_near:
+        elif self.passes.approach.is_near:
             wanted_seconds = _NEAR_GLANCE_SECONDS
         source = _EVICTION
         is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
@@ -504,10 +514,8 @@ class Generation:
             if is_worth_a_pass:
                 source = _GLANCE
                 break
-            now_seconds = self._clock_seconds()
-            is_due = self._warrants is not None and self._warrants.is_due(now_seconds)
-            if is_due or self.passes.is_choice_due(now_seconds):
-                self.passes.prepare()
+            if self.passes.approach.is_due(self._clock_seconds()):
+                self.passes.approach.prepare()
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
             self.housekeeping.due()  # they are acted on only when they have been looked at again
@@ -536,8 +544,8 @@ class Generation:
         waiting.cancel()
 
     def gone(self, uid: str) -> bool:
-        """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""
-        if not self.passes.gone(uid):
+        """Take note that an evicted pod has ended, and look whether that was enough; see Passes.pod_ended."""
+        if not self.passes.pod_ended(uid):
             if uid in self.passes.known.lingering:
                 self.storage.due(urgent=True)
             return False
@@ -552,7 +560,7 @@ class Generation:
 
     def emptied(self) -> None:
         """Take note that an evicted pod's files have been removed, and look whether that was enough."""
-        self.passes.disks_changed()
+        self.passes.ignore_older_disk_observations()
         self.storage.due(urgent=True)
         self.housekeeping.due()
 
@@ -666,18 +674,18 @@ def _managed_oom(
     return ManagedOomRules(rules.add, settings.pod_parents, clock_seconds=clock_seconds)
 
 
-def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:
-    """Return what is to be told who goes first; where that is nobody's to say, what was taken is given back.
+def _order_for(settings: Settings, oom_order: OomOrder | None) -> Sequence[Ahead]:
+    """Return what sets the OOM killer's order; restore the scores if the order is off.
 
     Without a hard memory threshold there is no early level, and a dry run writes nothing.
     """
     if oom_order is None:
-        return unordered
+        return ()
     is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
         oom_order.want(())
-        return unordered
-    return oom_order.want
+        return ()
+    return (OrderAhead(oom_order.want),)
 
 
 async def _raise(error: Exception) -> None:

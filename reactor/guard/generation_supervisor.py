@@ -18,7 +18,6 @@ from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
-from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.decisions import Eviction, InFlight
@@ -30,6 +29,7 @@ from reactor.model.wakes import SourceState
 from reactor.oom_scores.order import OomOrder
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 from reactor.supervisor import Nursery, Supervisor
+from reactor.warrants.warrants import Warrants
 
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
@@ -147,7 +147,7 @@ class GenerationSupervisor:
     def glance_at_pods(self) -> None:
         """Bring the known pods up to date, at once."""
         if self.present is not None:
-            self.present.passes.glance()
+            self.present.passes.refresh_pods()
 
     def look_at_pods(self) -> None:
         """Have the pods listed again, soon."""
@@ -264,7 +264,7 @@ class GenerationSupervisor:
 
     def _ended(self, attempt: EvictionAttempt) -> None:
         if self.present is not None:
-            self.present.passes.weigh(attempt)
+            self.present.passes.measure_result(attempt)
 
     def _process_killed(self, attempt: EvictionAttempt) -> None:
         if self.present is not None:

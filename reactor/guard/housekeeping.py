@@ -11,7 +11,7 @@ import trio
 
 from reactor.errors import failure_text
 from reactor.guard.parts import Parts
-from reactor.guard.passes import Passes
+from reactor.guard.pass_ import Passes
 from reactor.guard.storage import StorageWatch
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.wakes import Wakes
@@ -96,7 +96,7 @@ class Housekeeping:
             return
         self._pods_problem = None
         if pods is not None:
-            self._passes.found(pods)
+            self._passes.set_pods(pods)
 
     def _report_problems(self) -> None:
         """Log what has become wrong or right since the last time, each thing once."""

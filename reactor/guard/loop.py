@@ -41,7 +41,7 @@ from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.own_cgroups import OwnCgroups
-from reactor.guard.passes import RULES
+from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder

@@ -13,7 +13,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.reclaim.reclaims import Reclaims
 
 if TYPE_CHECKING:
-    from reactor.guard.warrants import Warrants
+    pass
 
 
 class NodeReader(Protocol):
@@ -82,28 +82,6 @@ class PodList(Protocol):
         """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
 
 
-class Order(Protocol):
-    """Has a pod go first where the kernel's OOM killer chooses; the call costs a comparison."""
-
-    def __call__(
-        self,
-        ranked: Sequence[Pod],
-        pods: Sequence[Pod] = (),
-        used: Mapping[str, PodUsage] | None = None,
-        memory: Mapping[Signal, Observation] | None = None,
-    ) -> None:
-        """Have the first of `ranked` go before all others in `pods`; none: as the kernel chooses."""
-
-
-def unordered(
-    ranked: Sequence[Pod],
-    pods: Sequence[Pod] = (),
-    used: Mapping[str, PodUsage] | None = None,
-    memory: Mapping[Signal, Observation] | None = None,
-) -> None:
-    """Leave the kernel its own order."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everything that one run of the loop is made of.
@@ -112,11 +90,9 @@ class Parts:
     the memory signals as just observed. `oom_kills` returns the kernel's own kills that were not reported
     yet, without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was
     asked last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
-    `most_of_one_process` returns how much of what a pod holds one process of it may. `oom_order` is
-    told which pod the policy would evict first for memory. `warrants` are those that the
-    kernel kills under, None where there can be none. `check_disk` observes the filesystem of a
-    threshold, of which so much was reported, before a pod is evicted for it; None: what was
-    reported is enough.
+    `most_of_one_process` returns how much of what a pod holds one process of it may. `check_disk` observes
+    the filesystem of a threshold, of which so much was reported, before a pod is evicted for it; None: what
+    was reported is enough.
     """
 
     node: NodeReader
@@ -129,6 +105,4 @@ class Parts:
     oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()
     recount_oom_kills: Callable[[Sequence[Pod]], None] = lambda _: None
     most_of_one_process: Callable[[Pod, int], int] = lambda _, held_bytes: held_bytes
-    oom_order: Order = unordered
-    warrants: Warrants | None = None
     check_disk: Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]] | None = None

@@ -63,8 +63,8 @@ class EvictionAttempt(Termination):
     had at the end, below zero if others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
 
-    `warrant` returns under which the kernel itself killed the pod at the crossing, as plain JSON values;
-    `no_warrant_because` says why it did not where it may.
+    `served` returns the warrant under which the kernel itself killed the pod at the crossing, as plain JSON
+    values; `not_served_because` says why it did not if it may.
     """
 
     eviction: Eviction
@@ -73,8 +73,8 @@ class EvictionAttempt(Termination):
     returned_bytes: int | None = None
     left_bytes: int | None = None
     left_shared_bytes: int | None = None
-    warrant: Callable[[], Mapping[str, Any]] | None = None
-    no_warrant_because: str | None = None
+    served: Callable[[], Mapping[str, Any]] | None = None
+    not_served_because: str | None = None
     process: ProcessMemory | None = None
     whole_because: str | None = None
 
@@ -321,8 +321,8 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "returned_bytes": attempt.returned_bytes,
         "left_bytes": attempt.left_bytes,
         "left_shared_bytes": attempt.left_shared_bytes,
-        "warrant": None if attempt.warrant is None else dict(attempt.warrant()),
-        "no_warrant_because": _text(attempt.no_warrant_because),
+        "warrant": None if attempt.served is None else dict(attempt.served()),
+        "no_warrant_because": _text(attempt.not_served_because),
         "process": None if attempt.process is None else process_document(attempt.process),
         "pod_lives": attempt.process is not None,
         "whole_because": _text(attempt.whole_because),

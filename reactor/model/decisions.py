@@ -283,7 +283,8 @@ class Decision:
     started now, and so is `soft_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those
     in force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that acts, None
     where thresholds decide; with `waits` it is to be asked again, because it may act later. `no_victim` is
-    why the threshold acted on evicts no pod.
+    why the threshold acted on evicts no pod. With `again` it is of one observation only, to be made once more
+    before anything is done.
     """
 
     at_seconds: float
@@ -303,3 +304,4 @@ class Decision:
     rule: Firing | None = None
     waits: bool = False
     no_victim: NoVictim | None = None
+    again: bool = False

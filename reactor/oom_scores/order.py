@@ -14,6 +14,7 @@ nothing is written.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -38,6 +39,8 @@ from reactor.oom_scores.pods import Found, find_processes
 from reactor.oom_scores.policy import NEVER_KILLED, Processes, first_of, scores_behind
 from reactor.oom_scores.restorer import HELD, NONE, READY
 from reactor.oom_scores.written import AT_ONCE, Held, Written
+from reactor.policy.forecast import Forecast
+from reactor.policy.storm import memory_slowdowns
 
 _LOG: Final = logging.getLogger("reactor.oom")
 KIND: Final = "oom-order"
@@ -147,6 +150,34 @@ class _SavedScores(KeptFile[Document]):
 
     def _is_small(self) -> bool:
         return sum(len(pod["own"]) for pod in self._shown[0]["pods"]) <= _FEW
+
+
+class OrderAhead:
+    """Has the OOM killer take the pod that the next crossing would evict, by `want`; see guard/ahead.py."""
+
+    def __init__(self, want: Callable[..., None]) -> None:
+        self._want = want
+
+    def near(self, forecast: Forecast) -> None:
+        """Have that pod go first; none while evictions are slowed down: what fills the node is no pod.
+
+        While an eviction is waited for the order stays as it is.
+        """
+        if memory_slowdowns(forecast.state):
+            self._want(())
+        elif forecast.first:
+            self._want(forecast.first, forecast.pods, forecast.used, forecast.memory)
+
+    def far(self) -> None:
+        """Leave the kernel its own order."""
+        self._want(())
+
+    def pods(self, pods: Sequence[Pod]) -> None:
+        """Change nothing."""
+
+    def retry_seconds(self) -> float:
+        """Return infinity: the order follows the passes."""
+        return math.inf
 
 
 class OomOrder:

@@ -30,7 +30,7 @@ from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
 from reactor.policy.soft_reclaim import soft_reclaim_awaited, soft_reclaim_wanted
-from reactor.policy.storm import hopeless, is_hard_memory, with_slowdowns
+from reactor.policy.storm import hopeless, is_hard_memory, is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -61,6 +61,7 @@ def decide(
     if absurd:
         observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
         sound = Snapshot(signals=observations, pods=snapshot.pods)
+    before = state
     state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
     state = without_past_slowdowns(settings, state, now_seconds)
@@ -71,6 +72,7 @@ def decide(
         absurd=absurd,
         slowdowns=state.slowdowns,
         unhelpful=unhelpful,
+        again=is_newly_slowed(before, state),
     )
     if settings.local_storage_capacity_isolation:
         evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)

@@ -16,6 +16,7 @@ from reactor.model.pods import Pod
 from reactor.model.processes import ProcessMemory
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
+from reactor.policy.decide import decide
 from reactor.policy.in_flight import record_eviction
 from reactor.policy.oom_victims import found_in_pods, record_oom_kill, with_held_by_pods
 from reactor.policy.process_victims import killed_process, landed_process, record_process_eviction
@@ -195,6 +196,22 @@ class FilesInMemoryObserved:
         if files_bytes < _LEFT_BYTES or has_grown:
             return None
         return replace(flight, left_bytes=min(files_bytes, before_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossingServed:
+    """The kernel has killed at a crossing by a decision that it was given: `snapshot` is what was so at it.
+
+    The victim is dying, or gone, and its memory coming back: the node was short of it all the same.
+    """
+
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+
+    def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+        """Return the state as observed at the crossing; no reclaim comes before what was carried out."""
+        settings = replace(settings, reclaims_memory=False)
+        return decide(settings, state, self.snapshot, self.pods, now_seconds)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ FEATURES_OF_GUARD: Final = ("guard", "warrants", "oom_scores", "rules")
 SPINE: Final = ("guard", "policy", "sources", "observe", "act", "model")
 # Composes everything, and so names it; the words of the configuration.
 NOT_SPINE: Final = frozenset({"guard/build.py", "model/settings.py"})
-PASS: Final = ("guard/passes.py", "Passes", "make")
+PASS: Final = ("guard/pass_.py", "Passes", "make")
 FEATURES: Final = {
     "warrants": r"warrant|kernel_kill",
     "the brake": r"\bbrak",

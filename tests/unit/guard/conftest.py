@@ -13,12 +13,11 @@ from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.parts import Parts
-from reactor.guard.passes import Passes
+from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.guard.termination import ProcessKills
-from reactor.guard.warrants import Warrants
 from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
@@ -27,8 +26,10 @@ from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.observe.latest import Observed
+from reactor.oom_scores.order import OrderAhead
 from reactor.oom_scores.policy import first_of
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from reactor.warrants.warrants import Reads, Warrants
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 MIB = 1 << 20
@@ -227,8 +228,6 @@ class FakeLoop:
             oom_kills=self._take_oom_kills,
             oom_struck=lambda _: self.oom_struck,
             recount_oom_kills=self._recount,
-            oom_order=self._order,
-            warrants=warrants,
         )
         self.evictor = Evictor(
             self.kills,
@@ -254,14 +253,23 @@ class FakeLoop:
             self.parts,
             self.evictor,
             self.known,
+            ahead=(OrderAhead(self._order),),
+            kernel=warrants,
             dry_run=dry_run,
             clock_seconds=lambda: self.now_seconds,
         )
+        if warrants is not None:
+            warrants.reads = Reads(
+                usages=self.usages,
+                holds=self.evictor.holds,
+                memory=self.node.memory,
+                refresh_pods=self.passes.refresh_pods,
+            )
 
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""
         self.pods.present = pods
-        self.passes.found(pods)
+        self.passes.set_pods(pods)
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
@@ -289,10 +297,10 @@ class FakeLoop:
         uid = attempt.eviction.pod.uid
         if uid not in self.usages.stays:
             self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
-        self.passes.weigh(attempt)
+        self.passes.measure_result(attempt)
 
     def _is_gone(self, uid: str) -> bool:
-        gone = self.passes.gone(uid)
+        gone = self.passes.pod_ended(uid)
         if gone:
             self.gone.append(uid)
         return gone

@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from reactor.guard.node import Node
-from reactor.guard.passes import Passes
+from reactor.guard.pass_ import Passes
 from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
 from reactor.model.pods import PodUsage

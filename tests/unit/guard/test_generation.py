@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from reactor.act.kill import KillPath
-from reactor.guard import last_stretch
+from reactor.guard import ahead
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
@@ -183,7 +183,7 @@ async def running(
 async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_event(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_stretch, "_REST_SECONDS", 0.0)  # it may have stayed a moment ago
+    monkeypatch.setattr(ahead, "_REST_SECONDS", 0.0)  # it may have stayed a moment ago
     fake.add("/node", usage_bytes=409 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
@@ -193,7 +193,7 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
         records.clear()
         pods.grows = True
         for bound in ("_MOST_SECONDS", "_STILL_SECONDS"):  # a busy machine takes longer for a rehearsal
-            monkeypatch.setattr(last_stretch, bound, 30.0)
+            monkeypatch.setattr(ahead, bound, 30.0)
 
         generation.wakes.notify(Wake(source="early", kind=WakeKind.MEMORY, at_ns=1))
 

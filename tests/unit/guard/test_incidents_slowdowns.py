@@ -179,31 +179,31 @@ async def test_memory_has_sunk_where_much_less_is_available_than_at_the_last_pas
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(95 * MIB)}
     loop.passes.make([WAKE])
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
-    assert loop.passes.has_sunk()
+    assert loop.passes.shortage_has_grown()
 
     loop.passes.make([WAKE])
     assert loop.known.state.slowdowns
-    assert not loop.passes.has_sunk()
+    assert not loop.passes.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(14 * MIB)}
-    assert not loop.passes.has_sunk()
+    assert not loop.passes.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(13 * MIB)}
-    assert loop.passes.has_sunk()
+    assert loop.passes.shortage_has_grown()
     loop.node.memory_seen = {}
-    assert not loop.passes.has_sunk()
+    assert not loop.passes.shortage_has_grown()
 
 
 async def test_memory_has_sunk_where_a_threshold_is_met_that_was_not_at_the_last_pass(make_loop, observation):
     loop = make_loop()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(130 * MIB)}
     loop.passes.make([WAKE])
-    assert loop.passes.is_near
+    assert loop.passes.approach.is_near
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB)}
-    assert not loop.passes.has_sunk()
+    assert not loop.passes.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB - 1)}
-    assert loop.passes.has_sunk()
+    assert loop.passes.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
     loop.passes.make([WAKE])
-    assert not loop.passes.is_near
+    assert not loop.passes.approach.is_near
 
 
 async def test_what_came_back_is_what_the_node_says(make_loop, make_pod, observation):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reactor.guard.loop import Liveness
-from reactor.guard.passes import RULES
+from reactor.guard.pass_ import RULES
 from reactor.guard.record import PassRecord, StageTimes
 from reactor.model.decisions import Decision, Snapshot
 from reactor.model.wakes import Wake, WakeKind

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.passes import grace_period_ended, look_again_seconds
+from reactor.guard.pass_ import grace_period_ended, look_again_seconds
 from reactor.model.decisions import InFlight, OomVictim, PolicyState, Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
 from tests.support.builders import make_threshold

@@ -292,12 +292,12 @@ async def test_near_a_crossing_the_choice_is_prepared_and_renewed(make, processe
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
     loop.passes.make([wake()])
     assert ["session", "other"] == processes.prepared[-1]
-    assert not loop.passes.is_choice_due(loop.now_seconds + 0.4)
-    assert loop.passes.is_choice_due(loop.now_seconds + 0.6)
+    assert not loop.passes.approach.is_due(loop.now_seconds + 0.4)
+    assert loop.passes.approach.is_due(loop.now_seconds + 0.6)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
     loop.passes.make([wake()])
     assert [] == processes.prepared[-1]
-    assert not loop.passes.is_choice_due(loop.now_seconds + 60)
+    assert not loop.passes.approach.is_due(loop.now_seconds + 60)
 
 
 async def test_a_restart_resumes_no_eviction_of_a_process_but_knows_of_them(

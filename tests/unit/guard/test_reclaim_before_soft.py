@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from reactor.guard.passes import look_again_seconds
+from reactor.guard.pass_ import look_again_seconds
 from reactor.guard.tally import Tally
 from reactor.model.decisions import PolicyState, SoftReclaim
 from reactor.model.signals import Reclaim, Signal

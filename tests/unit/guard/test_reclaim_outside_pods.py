@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reactor.guard.passes import look_again_seconds
+from reactor.guard.pass_ import look_again_seconds
 from reactor.model.decisions import PolicyState
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -45,5 +45,5 @@ async def test_only_cgroups_that_evictions_emptied_are_reclaimed_first(make_loop
     assert loop.passes.ended_cgroups() == ()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
     loop.passes.make([WAKE])
-    loop.passes.gone("uid-one")
+    loop.passes.pod_ended("uid-one")
     assert loop.passes.ended_cgroups() == ("/node/one",)

@@ -43,8 +43,8 @@ from tests.unit.guard.test_node_shutdown import PREPARING, _pod
 from tests.unit.guard.test_node_shutdown import Node as ShuttingDown
 from tests.unit.guard.test_recorder import FakeJournal
 from tests.unit.guard.test_reports_promtool import reading
-from tests.unit.guard.test_warrants import setting  # noqa: F401 - a fixture
 from tests.unit.rules.test_watch import make_rule, watched  # noqa: F401 - fixtures
+from tests.unit.warrants.test_warrants import setting  # noqa: F401 - a fixture
 
 SOURCES = (
     SourceState(name="ticker", health=SourceHealth.ARMED, wakes=2),
@@ -183,7 +183,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     record = loop.passes.make([WAKE, Wake(source="kernel", kind=WakeKind.MEMORY, at_ns=2)])
     (attempt,) = record.attempts
     attempt.process = ProcessMemory(pid=7, name="x", anonymous_bytes=1, shared_bytes=1, swap_bytes=1)
-    attempt.whole_because, attempt.no_warrant_because = "it is small", "none was armed"
+    attempt.whole_because, attempt.not_served_because = "it is small", "none was armed"
     unhelpful = deferrals._eviction_did_not_help()
     in_files = deferrals._eviction_for_inodes_did_not_help()
     asked = replace(
@@ -215,7 +215,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
         recorder.record(replace(record, decision=by_rule, attempts=()), nursery)
     journal.write(lambda: outcome_document(1, 1.0, attempt))
     SourceLosses(journal.write).changed(SOURCES[1])
-    kills = OomKills(loop.known, journal.write, lambda _: None, loop.passes.glance)
+    kills = OomKills(loop.known, journal.write, lambda _: None, loop.passes.refresh_pods)
     for cgroup in (None, "/node/hog/x"):
         kills.record(
             OomKill(source="ebpf", scope=OomScope.NODE, at_ns=1, pid=7, comm="x", victim_cgroup=cgroup)

@@ -10,7 +10,7 @@ import pytest
 from tests.size import __main__ as size
 from tests.size.figures import Row, mentions, rows
 
-TRACE = {"files": ["act/kill.py", "guard/passes.py"], "lost": {"a": "b"}}
+TRACE = {"files": ["act/kill.py", "guard/pass_.py"], "lost": {"a": "b"}}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_figures_of_a_kill_are_there_with_its_trace_alone() -> None:
 
 def test_what_is_named_for_a_feature_does_not_mention_it() -> None:
     found = mentions()
-    assert "guard/passes.py" in found["warrants"]
+    assert "guard/record.py" in found["warrants"]
     assert not any("warrant" in name for name in found["warrants"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,6 @@ import pytest
 import trio
 
 from reactor.errors import BpfError
-from reactor.guard.warrant import Outlook
-from reactor.guard.warrants import EXPIRY_SECONDS, RENEWAL_SECONDS, RETRIAL_SECONDS, NoWarrantError, Warrants
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
@@ -28,8 +26,17 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.model.warrants import WarrantEnd
 from reactor.policy.events import PodEmptied
+from reactor.policy.forecast import Forecast
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.wakes import Wakes
+from reactor.warrants.warrants import (
+    EXPIRY_SECONDS,
+    RENEWAL_SECONDS,
+    RETRIAL_SECONDS,
+    NoWarrantError,
+    Reads,
+    Warrants,
+)
 from tests.support.builders import make_pod, make_threshold
 from tests.unit.guard.conftest import WAKE, FakeUsages
 
@@ -219,26 +226,27 @@ class Setting:
         )
         return replace(level, **given)  # type: ignore[arg-type]
 
-    def outlook(self) -> Outlook:
-        return Outlook(
+    def forecast(self) -> Forecast:
+        return Forecast(
             settings=self.settings,
             state=self.state,
             memory={Signal.MEMORY_AVAILABLE: self.seen},
             pods=tuple(pod for pod in self.pods if pod not in self.asleep),
             asleep=self.asleep,
             used=dict(self.usages.seen),
-            first=self.hog,
+            first=(self.hog,),
+            prepared=(self.hog,),
             now_seconds=self.now_seconds,
         )
 
     def give(self) -> None:
         self.warrants.begin()
-        self.warrants.give(
-            self.outlook(),
-            self.usages,
-            holds=self.holds,
-            memory=lambda: {Signal.MEMORY_AVAILABLE: self.seen_again},
-        )
+        self.give_by(self.forecast(), lambda: {Signal.MEMORY_AVAILABLE: self.seen_again})
+
+    def give_by(self, forecast: Forecast, memory: Callable[[], Mapping[Signal, Observation]] = dict) -> None:
+        """Give a warrant by this forecast; `memory` is observed after the draft."""
+        self.warrants.reads = Reads(usages=self.usages, holds=self.holds, memory=memory)
+        self.warrants.give(forecast)
 
     def knows_the_node(self) -> bool:
         """Return whether the node's cgroup has been looked up."""
@@ -255,7 +263,7 @@ class Setting:
         raise AssertionError(self.warrants.document())
 
     async def start(self, nursery: trio.Nursery) -> None:
-        self.warrants.track(self.pods)
+        self.warrants.pods(self.pods)
         self.warrants.levels([self.level()])
         await nursery.start(self.warrants.run)
         await self.until(lambda: len(self.probe.places) == len(self.pods))
@@ -308,7 +316,7 @@ async def test_pod_that_an_eviction_has_emptied_may_live_again_where_it_does_not
         started.pods = started.pods[:2]
         started.add(f"emptied-{held_mib}", held_mib)
         started.asleep = started.pods[2:]
-        started.warrants.track(started.pods)
+        started.warrants.pods(started.pods)
         address = (started.asleep[0].cgroup_inode or 0) * 16
         await started.until(lambda: address in started.probe.places)  # noqa: B023 - awaited here
         started.give()
@@ -335,7 +343,7 @@ async def test_victim_far_ahead_of_all_others_is_armed_at_the_farther_early_leve
     assert (597 * PAGES, 1000 + 3 * PAGES) == (terms.victim_least, terms.cache_most)
     place = started.probe.places[(started.pods[0].cgroup_inode or 0) * 16]
     assert started.probe.bounds[place] == 125 * PAGES
-    assert started.warrants.is_due(started.now_seconds + RENEWAL_SECONDS)
+    assert started.now_seconds + RENEWAL_SECONDS >= started.warrants.retry_seconds()
 
 
 async def test_victim_that_may_be_overtaken_over_the_farther_distance_waits_for_the_nearer(
@@ -346,8 +354,8 @@ async def test_victim_that_may_be_overtaken_over_the_farther_distance_waits_for_
     started.give()
     assert started.probe.claim is None
     assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
-    assert not started.warrants.is_due(started.now_seconds + RENEWAL_SECONDS)
-    assert started.warrants.is_due(started.now_seconds + RETRIAL_SECONDS)
+    assert started.now_seconds + RENEWAL_SECONDS < started.warrants.retry_seconds()
+    assert started.now_seconds + RETRIAL_SECONDS >= started.warrants.retry_seconds()
     started.available = 102 * MIB
     started.give()
     assert started.probe.armed_for == started.hog.cgroup_inode
@@ -384,7 +392,7 @@ async def test_pod_that_outgrows_its_bound_after_it_was_read_gets_none(started: 
 async def test_cgroup_that_comes_after_the_pods_were_listed_leaves_no_warrant(started: Setting) -> None:
     started.warrants.begin()
     started.probe.come += 1
-    started.warrants.give(started.outlook(), started.usages, holds=started.holds, memory=dict)
+    started.give_by(started.forecast())
     assert started.probe.armed_for is None
     assert started.warrants.counted == {WarrantEnd.NEW_CGROUP: 1}
 
@@ -455,7 +463,7 @@ async def test_served_warrant_that_nobody_followed_in_time_is_forgotten(started:
     """By then the pod may have been restarted in its cgroup."""
     started.give()
     started.probe.serve()
-    started.warrants.rest()
+    started.warrants.disarm()
     started.warrants.clock_ns = lambda: time.monotonic_ns() + 6_000_000_000
     assert started.warrants.withdraw() is None
     assert started.warrants.counted == {WarrantEnd.SERVED: 1}
@@ -482,9 +490,9 @@ async def test_signal_that_the_kernel_refused_is_left_to_user_space(started: Set
 
 async def test_warrant_is_renewed_before_it_expires(started: Setting) -> None:
     started.give()
-    assert not started.warrants.is_due(started.now_seconds)
+    assert started.now_seconds < started.warrants.retry_seconds()
     started.now_seconds += RENEWAL_SECONDS
-    assert started.warrants.is_due(started.now_seconds)
+    assert started.now_seconds >= started.warrants.retry_seconds()
     started.give()
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert started.warrants.counted == {WarrantEnd.RENEWED: 1}
@@ -527,7 +535,7 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     started.give()
     assert started.probe.terms is not None
     assert started.probe.terms.outside_counter == 0
-    started.warrants.rest()
+    started.warrants.disarm()
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.outside_bytes = MIB - 1
@@ -536,11 +544,11 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert started.probe.terms.outside_counter == started.probe.terms.watched_counter
     assert started.probe.active_most == 400
-    started.warrants.rest()
+    started.warrants.disarm()
     started.outside_bytes = MIB // 4
     started.give()
     assert started.probe.active_most == 400 + PAGES * 3 // 4
-    started.warrants.rest()
+    started.warrants.disarm()
     started.outside_bytes = MIB
     started.give()
     assert started.probe.armed_for is None
@@ -564,13 +572,13 @@ async def test_warrant_ends_with_the_grace_period_of_a_soft_threshold(started: S
     soft = replace(make_threshold(150 * MIB), grace_period_seconds=30.0)
     started.settings = EvictionSettings(thresholds=(HARD, soft))
     for left_seconds, lasting_seconds in ((10.0, EXPIRY_SECONDS), (0.125, 0.124)):
-        started.warrants.rest()
+        started.warrants.disarm()
         started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0 + left_seconds})
         started.give()
         assert started.probe.armed_for == started.hog.cgroup_inode
         assert started.probe.terms is not None
         assert started.probe.terms.expires_ns == int((started.now_seconds + lasting_seconds) * 1e9)
-    started.warrants.rest()
+    started.warrants.disarm()
     started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0})
     started.give()
     assert started.probe.armed_for is None
@@ -585,21 +593,16 @@ async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_to
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.warrants.levels([started.level(cgroup=crossing)])
-    started.warrants.connect(started.woken.append, ["/node"])
+    started.warrants.connect(started.woken.append, ["/node"], Reads())
     await started.until(started.knows_the_node)
     signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
-    outlook = replace(started.outlook(), memory=signals)
+    forecast = replace(started.forecast(), memory=signals)
     for outside_bytes, active_most in ((MIB // 2, 400 + PAGES // 2), (MIB, 0)):
         started.outside_bytes = outside_bytes
         there = {**signals, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
-        started.warrants.rest()
+        started.warrants.disarm()
         started.warrants.begin()
-        started.warrants.give(
-            outlook,
-            started.usages,
-            holds=started.holds,
-            memory=lambda: there,  # noqa: B023 - called at once
-        )
+        started.give_by(forecast, lambda: there)  # noqa: B023 - called at once
         assert (started.probe.armed_for is not None) == bool(active_most)
         assert started.probe.terms is not None
         assert started.probe.terms.outside_counter == (started.root / "node").stat().st_ino * 16
@@ -614,7 +617,7 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
 ) -> None:
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
-    outlook = started.outlook()
+    forecast = started.forecast()
     memory = {Signal.MEMORY_AVAILABLE: started.seen_again}
     parents = {
         "several parents": ["/node/a", "/node/b"],
@@ -626,12 +629,12 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     elif what == "can't be read":
         memory = {}
     else:
-        started.warrants.connect(started.woken.append, parents[what])
-        signals = {**outlook.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
-        outlook = replace(outlook, memory=signals)
+        started.warrants.connect(started.woken.append, parents[what], Reads())
+        signals = {**forecast.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
+        forecast = replace(forecast, memory=signals)
         memory = signals
     started.warrants.begin()
-    started.warrants.give(outlook, started.usages, holds=started.holds, memory=lambda: memory)
+    started.give_by(forecast, lambda: memory)
     assert started.probe.armed_for is None
     assert started.warrants.why_none == "memory that no pod holds may be reclaimed first"
 
@@ -642,12 +645,12 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
 ) -> None:
     wakes, attended = Wakes(), []
     wakes.attend_at_once(attended.append)
-    started.warrants.connect(wakes.notify, ["/node"], leave=wakes.leave)
+    started.warrants.connect(wakes.notify, ["/node"], Reads(), leave=wakes.leave)
     started.give()
     started.probe.serve()
 
     if in_what == "rest":
-        started.warrants.rest()
+        started.warrants.disarm()
     else:
         started.now_seconds += RENEWAL_SECONDS
         started.give()
@@ -655,17 +658,17 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
     assert [] == attended
     (left,) = await wakes.wait()
     assert "warrant" == left.source
-    assert started.warrants.follow() is not None
+    assert started.warrants.served() is not None
 
 
 async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: Setting) -> None:
     started.give()
-    started.warrants.rest()
+    started.warrants.disarm()
     assert started.probe.claim is None
-    assert not started.warrants.is_due(started.now_seconds + 10)
+    assert started.now_seconds + 10 < started.warrants.retry_seconds()
     started.give()
     started.probe.serve()
-    started.warrants.rest()
+    started.warrants.disarm()
     assert len(started.woken) == 1
     assert started.warrants.withdraw() is not None
 
@@ -702,14 +705,14 @@ async def test_crossing_of_another_pod_is_counted_as_such(started: Setting) -> N
 async def test_loop_is_woken_where_a_warrant_waited_for_a_pod_to_be_known(started: Setting) -> None:
     """A pod that has just come: nothing else would have one given before the nearer early level."""
     started.add("newcomer", 1)
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
     started.available = 125 * MIB
     started.give()
     assert started.warrants.why_none == "cgroup/newcomer is not known to the kernel yet"
     await started.until(lambda: bool(started.woken))
     started.give()
     assert started.probe.armed_for == started.hog.cgroup_inode
-    started.warrants.track(started.pods[:2])
+    started.warrants.pods(started.pods[:2])
     await started.until(lambda: len(started.probe.places) == 2)
     assert len(started.woken) == 1
 
@@ -717,7 +720,7 @@ async def test_loop_is_woken_where_a_warrant_waited_for_a_pod_to_be_known(starte
 async def test_pods_are_listed_soon_after_cgroups_have_come(setting: Setting, nursery: trio.Nursery) -> None:
     """Far from a crossing passes are rare, and a pod may take all memory within seconds of its start."""
     glances = []
-    setting.warrants.glance = lambda: glances.append(setting.probe.come)
+    setting.warrants.reads = Reads(refresh_pods=lambda: glances.append(setting.probe.come))
     setting.warrants.newcomer_seconds = 0.01
     setting.probe.come = 3
     await setting.start(nursery)
@@ -731,7 +734,7 @@ async def test_pods_are_listed_soon_after_cgroups_have_come(setting: Setting, nu
 
 async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) -> None:
     address = (started.pods[0].cgroup_inode or 0) * 16
-    started.warrants.track(started.pods[1:])
+    started.warrants.pods(started.pods[1:])
     await started.until(lambda: address not in started.probe.places)
     assert len(started.probe.places) == 1
 
@@ -752,7 +755,7 @@ async def test_pod_that_is_another_cgroup_by_now_is_looked_up_again(started: Set
     (started.root / "node" / "hog").mkdir()
     inode = (started.root / "node" / "hog").stat().st_ino
     started.pods = (started.pods[0], replace(started.hog, cgroup_inode=inode))
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
     await started.until(lambda: inode * 16 in started.probe.places)
     assert before not in started.probe.places
     assert started.probe.claim is None
@@ -766,9 +769,9 @@ async def test_address_that_came_back_is_the_new_pods(started: Setting) -> None:
     started.probe.moved[started.hog.cgroup_inode or 0] = (gone.cgroup_inode or 0) * 16
     started.pods = (gone, replace(started.hog, spared_cgroups=("/node/hog/pause",)))
     (started.root / "node" / "hog" / "pause").mkdir()
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
     await started.until(lambda: len(started.probe.places) == 1)
-    started.warrants.track(started.pods[1:])
+    started.warrants.pods(started.pods[1:])
     known = "1 of 1 pods known to the kernel"
     await started.until(lambda: started.warrants.document()["detail"] == known)
     assert list(started.probe.places) == [(gone.cgroup_inode or 0) * 16]
@@ -789,7 +792,7 @@ async def test_spared_cgroup_that_is_another_by_now_is_looked_up_before_a_warran
     pause = started.root / "node" / "hog" / "pause"
     pause.mkdir()
     started.pods = (started.pods[0], replace(started.hog, spared_cgroups=("/node/hog/pause",)))
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
 
     def is_armed() -> bool:
         started.warrants.withdraw()
@@ -812,9 +815,9 @@ async def test_victim_of_which_it_can_not_be_read_what_is_charged_gets_none(star
     uid = started.hog.uid
     seen = started.usages.seen.pop(uid)
     started.probe.meanwhile = lambda: started.usages.seen.update({uid: seen})
-    outlook = replace(started.outlook(), used={uid: seen})
+    forecast = replace(started.forecast(), used={uid: seen})
     started.warrants.begin()
-    started.warrants.give(outlook, started.usages, holds=started.holds, memory=dict)
+    started.give_by(forecast)
     assert started.probe.claim is None
     assert started.warrants.why_none == "what is charged to cgroup/hog can't be read"
 
@@ -835,7 +838,7 @@ async def test_spared_cgroups_are_named_with_their_levels(started: Setting) -> N
     pause = started.root / "node" / "hog" / "pause"
     pause.mkdir()
     started.pods = (started.pods[0], replace(started.hog, spared_cgroups=("/node/hog/pause",)))
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
 
     def is_spared() -> bool:
         started.warrants.withdraw()
@@ -848,7 +851,7 @@ async def test_spared_cgroups_are_named_with_their_levels(started: Setting) -> N
 
 async def test_pod_that_finds_the_map_full_stays_unknown(setting: Setting, nursery: trio.Nursery) -> None:
     setting.probe.fails = OSError(errno.E2BIG, "Argument list too long", "eBPF map warrant_places")
-    setting.warrants.track(setting.pods)
+    setting.warrants.pods(setting.pods)
     setting.warrants.levels([setting.level()])
     await nursery.start(setting.warrants.run)
     await setting.until(lambda: setting.warrants.document()["state"] == "armed")
@@ -869,7 +872,7 @@ async def test_programs_that_are_refused_cost_one_line_and_no_kill(
     assert setting.warrants.problem == f"eBPF object warrant: {why}"
     setting.give()
     assert setting.warrants.withdraw() is None
-    setting.warrants.rest()
+    setting.warrants.disarm()
     assert setting.warrants.document()["state"] == "failed"
 
 
@@ -911,12 +914,14 @@ async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_lo
     loop.kills.empty = {"hog"}  # the only process has exited by now
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
-    record = loop.passes.make([WAKE])
+    ordinary = loop.passes.make([WAKE])
+    (record,) = loop.passes.take_followed()
+    assert ordinary.attempts == ()
     assert loop.kills.killed == ["hog"]
     (attempt,) = record.attempts
     assert ("killed", 150, 600 * MIB) == (attempt.outcome, attempt.killed_ns, attempt.credited_bytes)
-    assert attempt.warrant is not None
-    assert attempt.warrant()["generation"] == 1
+    assert attempt.served is not None
+    assert attempt.served()["generation"] == 1
     assert not loop.passes.is_unfinished
     assert [started.hog.uid] == [flight.uid for flight in loop.known.state.in_flight]
     assert record.document()["evictions"][0]["warrant"]["signalled_ns"] == 150
@@ -935,7 +940,9 @@ async def test_signal_that_is_sent_after_the_guard_has_followed_is_in_the_record
     written = started.probe.found
     started.probe.found = replace(written, outcome=WarrantOutcome.OPEN, signalled_ns=None, pid=0, comm="")
     before_ns = time.monotonic_ns()
-    record = loop.passes.make([WAKE])
+    ordinary = loop.passes.make([WAKE])
+    (record,) = loop.passes.take_followed()
+    assert ordinary.attempts == ()
     (attempt,) = record.attempts
     assert attempt.killed_ns >= before_ns  # by the guard, which was the first then
     assert record.document()["evictions"][0]["warrant"]["signalled_ns"] is None
@@ -958,7 +965,9 @@ async def test_crossing_counts_though_its_memory_is_back_when_the_pass_comes(
     started.probe.serve()
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
-    record = loop.passes.make([WAKE])
+    ordinary = loop.passes.make([WAKE])
+    (record,) = loop.passes.take_followed()
+    assert ordinary.attempts == ()
     assert record.decision.conditions == (NodeCondition.MEMORY_PRESSURE,)
     (kill,) = loop.known.state.hard_memory_kills
     assert (600 * MIB, 200 * MIB + 1, 100 * MIB) == (
@@ -980,7 +989,7 @@ async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, m
     record = loop.passes.make([WAKE])
     assert started.probe.claim is None
     assert loop.kills.killed == ["hog"]
-    assert record.attempts[0].warrant is None
+    assert record.attempts[0].served is None
     assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
     assert record.document()["evictions"][0]["no_warrant_because"] == "a warrant was given: withdrawn"
 
@@ -1010,7 +1019,7 @@ async def test_warrant_is_given_where_another_pod_is_empty_since_its_eviction(
     started: Setting, make_loop
 ) -> None:
     started.add("emptied", 1)
-    started.warrants.track(started.pods)
+    started.warrants.pods(started.pods)
     await started.until(lambda: len(started.probe.places) == 3)
     loop = make_loop(HARD, warrants=started.warrants)
     loop.have(*started.pods)
@@ -1095,12 +1104,16 @@ async def test_warrant_that_is_served_while_a_pass_observes_is_followed_by_that_
         started.probe.serve()
         dead = {started.hog.uid: PodUsage(memory_working_set_bytes=0)}
         loop.usages.seen = {**loop.usages.seen, **dead}
+        back = replace(started.seen, available=690 * MIB)
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: back}
 
     loop.usages.meanwhile = die
-    record = loop.passes.make([WAKE])
+    ordinary = loop.passes.make([WAKE])
+    (record,) = loop.passes.take_followed()
+    assert ordinary.attempts == ()
     assert loop.kills.killed == ["hog"]
     (attempt,) = record.attempts
-    assert attempt.warrant is not None
+    assert attempt.served is not None
     assert 600 * MIB == attempt.credited_bytes
     assert started.warrants.counted == {WarrantEnd.SERVED: 1}
 

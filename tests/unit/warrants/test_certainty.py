@@ -24,16 +24,15 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.certainty import (
+from reactor.policy.memory_reclaim import LEAST_BYTES
+from reactor.warrants.certainty import (
     Ahead,
     CertainVictim,
     UsageRange,
     certain_victim,
     settled_until_seconds,
 )
-from reactor.policy.memory_reclaim import LEAST_BYTES
-
-from . import strategies as draw
+from tests.unit.policy import strategies as draw
 
 HARD = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100))
 SOFT = replace(HARD, value=draw.amount(300), grace_period_seconds=30.0)

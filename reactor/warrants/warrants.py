@@ -1,7 +1,7 @@
 """Warrants: near a hard memory threshold the kernel is given the decision, and kills at the crossing itself.
 
 The programs (bpf/warrant.bpf.c) decide nothing. A warrant is given only where it is certain which pod the
-crossing would evict (policy/certainty.py), and it says for which crossing, within which bounds of every pod
+crossing would evict (certainty.py), and it says for which crossing, within which bounds of every pod
 and until when. What is outside of that voids it, in the kernel, at the charge that leads outside.
 
     early levels        ─► bounds of all other pods, as a draft ─► all read again ─► certain? ─► armed
@@ -19,48 +19,49 @@ bound is seen by one of the two.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
 from reactor.errors import BpfError, ReactorError
-from reactor.guard.parts import PodUsages
-from reactor.guard.warrant import Given, KernelsWord, Outlook
-from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.decisions import Decision, PolicyState
-from reactor.model.pods import Pod
+from reactor.model.decisions import Decision, Eviction, PolicyState
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
 from reactor.policy import memory_level
-from reactor.policy.certainty import (
+from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
+from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
+from reactor.policy.outside import memory_outside_pods
+from reactor.policy.storm import is_hard_memory
+from reactor.sources.chain import keep_trying
+from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
+from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
+from reactor.sources.wakes import SourceBoard
+from reactor.warrants.certainty import (
     Ahead,
     CertainVictim,
     UsageRange,
     certain_victim,
     settled_until_seconds,
 )
-from reactor.policy.forecast import ahead_bytes, is_unchanged
-from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
-from reactor.policy.outside import memory_outside_pods
-from reactor.sources.chain import keep_trying
-from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
-from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
-from reactor.sources.wakes import SourceBoard
+from reactor.warrants.pods import KernelPods, PlacedPod, WarrantProbe
+from reactor.warrants.warrant import ArmedWarrant, WarrantResult
 
 _LOG: Final = logging.getLogger("reactor.warrants")
 NAME: Final = "warrant"
@@ -123,20 +124,73 @@ class _Outside(NamedTuple):
     signal: Signal
 
 
+class PodUsages(Protocol):
+    """Reads what pods use."""
+
+    def of(self, uids: Iterable[str]) -> Mapping[str, PodUsage]:
+        """Read what these pods use of memory."""
+
+    def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
+        """Read what is charged to these pods, page cache included; what can't be read is absent."""
+
+    def active_file_bytes(self, uid: str) -> int | None:
+        """Read how much of a pod's working set is page cache; None if that can't be had."""
+
+
+class Attempt(Protocol):
+    """An eviction that a pass has begun."""
+
+    not_served_because: str | None
+
+    @property
+    def eviction(self) -> Eviction:
+        """What was decided."""
+
+
+class NoUsages:
+    """No pod is observed yet."""
+
+    def of(self, _: Iterable[str]) -> Mapping[str, PodUsage]:
+        """Return nothing."""
+        return {}
+
+    def charged_bytes(self, _: Iterable[str]) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def active_file_bytes(self, _: str) -> int | None:
+        """Return None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What a warrant is decided on is read by these, of the configuration that is served.
+
+    `holds` returns whether a kill of the pod is prepared, which of what is never killed it never is. `memory`
+    observes the node, and `refresh_pods` lists the pods.
+    """
+
+    usages: PodUsages = field(default_factory=NoUsages)
+    holds: Callable[[Pod], bool] = lambda _: False
+    memory: Callable[[], Mapping[Signal, Observation]] = dict
+    refresh_pods: Callable[[], None] = lambda: None
+
+
 @dataclass(slots=True)
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop, `leave` does so inside a pass (None: as `notify` does). `glance` brings the pods
-    up to date: it is called within `newcomer_seconds` after cgroups have come, so that they are known before
-    a crossing is near. `counted` is what has become of warrants so far, by their outcome.
+    `notify` wakes the loop, `leave` does so inside a pass (None: as `notify` does). Cgroups that have come
+    are listed as pods within `newcomer_seconds`, so that they are known before a crossing is near. `counted`
+    is what has become of warrants so far, by their outcome.
     """
 
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None
     leave: Callable[..., None] | None = None
-    glance: Callable[[], None] = lambda: None
+    reads: Reads = field(default_factory=Reads)
     newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
     clock_ns: Callable[[], int] = time.monotonic_ns
@@ -152,9 +206,9 @@ class Warrants:
     _changed: trio.Event = field(default_factory=trio.Event)
     _generation: int = 0
     _mark: _Mark | None = None
-    _word: KernelsWord | None = None
-    _given: Given | None = None
-    _served: Given | None = None
+    _result: WarrantResult | None = None
+    _given: ArmedWarrant | None = None
+    _served: ArmedWarrant | None = None
     _ended: WarrantEnd | None = None
     _again_seconds: float | None = None
     _is_waiting_for_pods: bool = False
@@ -198,9 +252,9 @@ class Warrants:
                     nursery.start_soon(self._keep_pods_listed, probe)
                     nursery.start_soon(take_records, probe, self._heed, lambda _: self._wake())
             finally:
-                self.rest()
-                if self._word is not None:  # it may be told by the next generation
-                    self._word.keep()
+                self.disarm()
+                if self._result is not None:  # it may be told by the next generation
+                    self._result.keep()
                 self._probe = None
                 self._known.clear()
                 self._watched.clear()
@@ -220,7 +274,7 @@ class Warrants:
 
     # --- which pods the kernel knows ---
 
-    def track(self, pods: Sequence[Pod]) -> None:
+    def pods(self, pods: Sequence[Pod]) -> None:
         """Have these pods, and no others, known to the kernel soon."""
         self._pods = pods
         self._changed.set()
@@ -229,6 +283,7 @@ class Warrants:
         self,
         notify: Callable[..., None],
         parents: Sequence[str],
+        reads: Reads,
         *,
         leave: Callable[..., None] | None = None,
     ) -> None:
@@ -236,13 +291,14 @@ class Warrants:
 
         `leave` does so inside a pass: by then no other may begin.
         """
+        self.reads = reads
         self.notify = notify
         self.leave = leave
         self._parents = parents
         self._changed.set()
 
     def levels(self, levels: Sequence[MemoryLevel]) -> None:
-        """Take note of where the crossings of hard thresholds are now."""
+        """Take over where the crossings of hard thresholds are now."""
         if {level.cgroup for level in levels} != {level.cgroup for level in self._levels}:
             self._changed.set()
         self._levels = levels
@@ -254,7 +310,7 @@ class Warrants:
             gone = [uid for uid in self._known.placed if uid not in present]
             missing = [pod for pod in self._pods if self._known.is_missing(pod)]
             if gone or missing:
-                self._lay_down()  # bounds are about to move
+                self._withdraw()  # bounds are about to move
             for uid in gone:
                 self._known.remove(probe, uid)
             are_more_known = False
@@ -262,7 +318,7 @@ class Warrants:
                 some = missing[start : start + _AT_ONCE]
                 for found in await of_probe(probe, partial(self._known.look_up, probe, some)):
                     if found.pod.uid in self._known.placed:
-                        self._lay_down()
+                        self._withdraw()
                     self._known.put(probe, found)
                     are_more_known = True
             are_more_known |= await self._find_watched(probe)
@@ -279,7 +335,7 @@ class Warrants:
             await trio.sleep(self.newcomer_seconds)
             if (arrivals := probe.arrivals()) != known:
                 known = arrivals
-                self.glance()
+                self.reads.refresh_pods()
 
     async def _find_watched(self, probe: WarrantProbe) -> bool:
         """Look up the cgroups whose usage crosses; return whether one was another before."""
@@ -295,7 +351,7 @@ class Warrants:
     # --- the warrant ---
 
     def begin(self) -> None:
-        """Take note of what stands before the pods are listed and observed for a warrant."""
+        """Record what stands before the pods are listed and observed for a warrant."""
         self._mark = None
         if self._probe is not None:
             try:
@@ -304,22 +360,19 @@ class Warrants:
             except ReactorError as error:
                 self.why_none = str(error)
 
-    def give(
-        self,
-        outlook: Outlook,
-        usages: PodUsages,
-        *,
-        holds: Callable[[Pod], bool],
-        memory: Callable[[], Mapping[Signal, Observation]],
-    ) -> None:
-        """Arm a warrant where the decision of the next crossing is certain; `begin` was called before.
+    def near(self, forecast: Forecast) -> None:
+        """Arm a warrant if the decision of the next crossing is certain; `begin` was called before."""
+        self.give(replace(forecast, memory=self.reads.memory()))
 
-        `holds` tells whether a kill of the pod is prepared, which of what is never killed it never is.
-        `memory` observes the node once more.
-        """
+    def far(self) -> None:
+        """Have nothing armed: no crossing is near."""
+        self.disarm()
+
+    def give(self, forecast: Forecast) -> None:
+        """Do as `near`, by a forecast whose memory was read after its pods."""
         if self._probe is None or self._mark is None:
             return
-        if self._stands(self._probe, outlook):
+        if self._stands(self._probe, forecast):
             return  # by what it was given on: a rehearsal does not take it away
         self._served = self.withdraw(renewed=True)
         if self._served is not None:
@@ -328,39 +381,39 @@ class Warrants:
         self._ended = None
         try:
             self._is_waiting_for_pods = False
-            self._give(self._probe, self._mark, outlook, usages, holds, memory)
+            self._give(self._probe, self._mark, forecast, self.reads.usages)
             self.why_none = None
         except (OSError, ReactorError) as error:
             self._is_waiting_for_pods = isinstance(error, NotKnownYetError)
             self.why_none = str(error)
             self._take_claim()  # of a draft
 
-    def _stands(self, probe: WarrantProbe, outlook: Outlook) -> bool:
+    def _stands(self, probe: WarrantProbe, forecast: Forecast) -> bool:
         """Return whether there is a warrant, not due for renewal, that has the crossing where it is now."""
         given = self._given
-        if given is None or not probe.is_claimed() or self.is_due(outlook.now_seconds):
+        if given is None or not probe.is_claimed() or forecast.now_seconds >= self.retry_seconds():
             return False
         with suppress(NoWarrantError):
-            return self._nearest(outlook).working_set_bytes == given.level_bytes
+            return self._nearest(forecast).working_set_bytes == given.level_bytes
         return False
 
-    def is_due(self, now_seconds: float) -> bool:
-        """Return whether a warrant is to be given or renewed: a crossing is as near as that."""
-        return self._again_seconds is not None and now_seconds >= self._again_seconds
+    def retry_seconds(self) -> float:
+        """Return when a warrant is to be given or renewed: a crossing is as near as that."""
+        return math.inf if self._again_seconds is None else self._again_seconds
 
-    def rest(self) -> None:
-        """Have nothing armed until the next `give`. A warrant that was served is left to the next pass."""
+    def disarm(self) -> None:
+        """Have nothing armed until the next `near`. A warrant that was served is left to the next pass."""
         self._is_waiting_for_pods = False
         self._again_seconds = None
-        self._lay_down()
+        self._withdraw()
 
-    def _lay_down(self) -> None:
+    def _withdraw(self) -> None:
         """Withdraw; a warrant that was served is left to the next pass."""
         self._served = self.withdraw()
         if self._served is not None:
             self._wake_later()
 
-    def follow(self) -> Given | None:
+    def served(self) -> ArmedWarrant | None:
         """Return the warrant that was served, if one was; for the beginning of a pass.
 
         One that stands is left standing: `withdraw` before anything is done.
@@ -380,10 +433,26 @@ class Warrants:
             return self.problem
         return self.why_none if self._ended is None else f"a warrant was given: {self._ended}"
 
-    def may_stand(
+    def annotate(self, attempts: Sequence[Attempt]) -> None:
+        """Record with evictions for a crossing why the kernel has not killed at it."""
+        for attempt in attempts:
+            if is_hard_memory(attempt.eviction.threshold):
+                attempt.not_served_because = self.why_not_served()
+
+    def stand_down(
         self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
     ) -> bool:
-        """Return whether a pass that decided so has left all as it was when the warrant was given."""
+        """Withdraw, unless the pass that decided so leaves all as it was when the warrant was given.
+
+        Return whether it was served meanwhile: then the pass has observed the victim's end.
+        """
+        if not self._may_stand(settings, state, pods, decision):
+            self._served = self.withdraw()
+        return self._served is not None
+
+    def _may_stand(
+        self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
+    ) -> bool:
         given = self._given
         return (
             given is not None
@@ -394,7 +463,7 @@ class Warrants:
             and given.pods == pods
         )
 
-    def withdraw(self, *, renewed: bool = False) -> Given | None:
+    def withdraw(self, *, renewed: bool = False) -> ArmedWarrant | None:
         """Take the claim back before anything is done; return the warrant that was served, if one was.
 
         Costs nothing where none was given.
@@ -418,7 +487,7 @@ class Warrants:
         self.counted[self._ended] += 1
         return None
 
-    def _in_time(self, served: Given | None) -> Given | None:
+    def _in_time(self, served: ArmedWarrant | None) -> ArmedWarrant | None:
         """Return the warrant where it can be followed: whatever lives in its pod later was not meant."""
         if served is None or self.clock_ns() <= served.expires_ns + _FOLLOWED_NS:
             return served
@@ -436,32 +505,30 @@ class Warrants:
         self,
         probe: WarrantProbe,
         mark: _Mark,
-        outlook: Outlook,
+        forecast: Forecast,
         usages: PodUsages,
-        holds: Callable[[Pod], bool],
-        memory: Callable[[], Mapping[Signal, Observation]],
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
-        level, level_bytes, left_bytes, near_bytes = self._nearest(outlook)
+        level, level_bytes, left_bytes, near_bytes = self._nearest(forecast)
         # Also where there is none: soon it may be certain.
         is_near = left_bytes <= near_bytes
-        self._again_seconds = outlook.now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
-        placed = self._placed_victim(probe, outlook.first)
-        if not holds(placed.pod):
+        self._again_seconds = forecast.now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
+        placed = self._placed_victim(probe, next(iter(forecast.prepared), None))
+        if not self.reads.holds(placed.pod):
             raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
         margin_bytes = max(left_bytes, _LEAST_MARGIN_BYTES)
         # Of the victim, and of page cache, no more than at the nearer level: a reader crosses so much early.
         own_margin_bytes = min(margin_bytes, max(near_bytes, _LEAST_MARGIN_BYTES))
-        bounds = self._bound(probe, usages, placed, margin_bytes, {pod.uid for pod in outlook.asleep})
+        bounds = self._bound(probe, usages, placed, margin_bytes, {pod.uid for pod in forecast.asleep})
         uid = placed.pod.uid
         held_bytes = usages.charged_bytes([uid]).get(uid)
         if held_bytes is None:  # it could shrink to nothing without voiding the warrant
             raise NoWarrantError(f"what is charged to {placed.pod.key} can't be read")
-        settled_seconds = settled_until_seconds(outlook.state) - _SETTLED_SECONDS
+        settled_seconds = settled_until_seconds(forecast.state) - _SETTLED_SECONDS
         expires_ns = int(min(self.clock_ns() + EXPIRY_SECONDS * 1e9, settled_seconds * 1e9))
-        horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - outlook.now_seconds))
-        outside = self._outside(level, outlook)
+        horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - forecast.now_seconds))
+        outside = self._outside(level, forecast)
         active_pages = 0 if outside is None else probe.page_cache().active
         self._generation += 1
         terms = Terms(
@@ -476,14 +543,14 @@ class Warrants:
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,
         )
-        if self._word is not None:
-            self._word.keep()
+        if self._result is not None:
+            self._result.keep()
         if not probe.draft(self._generation, terms):
             raise NoWarrantError("another warrant stands there")
-        self._word = KernelsWord(probe.result)
+        self._result = WarrantResult(probe.result)
         # From here on the kernel heeds the bounds: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
-        all_pods = (*outlook.pods, *outlook.asleep)
+        all_pods = (*forecast.pods, *forecast.asleep)
         charged = usages.charged_bytes([pod.uid for pod in all_pods])
         for pod in all_pods:
             if pod.uid not in bounds:
@@ -492,32 +559,34 @@ class Warrants:
                 raise NoWarrantError(f"{pod.key} grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        outside_bytes = None if outside is None else _outside_bytes(outside, outlook.pods, usages, memory)
+        outside_bytes = (
+            None if outside is None else _outside_bytes(outside, forecast.pods, usages, self.reads.memory)
+        )
         victim = self._certain(
-            level, outlook, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
+            level, forecast, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
         )
         active_most = 0
         if outside_bytes is not None:  # idle page cache out there that is used again would count, too
             room_bytes = least_worth_bytes(level.threshold, victim.crossing) - outside_bytes
             active_most = active_pages + room_bytes // PAGE_BYTES
-        self._given = Given(
+        self._given = ArmedWarrant(
             generation=self._generation,
             victim=victim,
             level_bytes=level_bytes,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
-            settings=outlook.settings,
-            state=outlook.state,
-            pods=outlook.pods,
-            used=outlook.used,
-            decided_seconds=outlook.now_seconds,
-            result=self._word,
+            settings=forecast.settings,
+            state=forecast.state,
+            pods=forecast.pods,
+            used=forecast.used,
+            decided_seconds=forecast.now_seconds,
+            result=self._result,
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
             self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
-        self._again_seconds = outlook.now_seconds + RENEWAL_SECONDS
+        self._again_seconds = forecast.now_seconds + RENEWAL_SECONDS
 
     def _placed_victim(self, probe: WarrantProbe, victim: Pod | None) -> PlacedPod:
         """Return the victim as the kernel knows it, with what is spared of it. Raises NoWarrantError."""
@@ -537,7 +606,7 @@ class Warrants:
     @staticmethod
     def _certain(
         level: MemoryLevel,
-        outlook: Outlook,
+        forecast: Forecast,
         bounds: Mapping[str, int],
         expected: Pod,
         least_bytes: int,
@@ -548,16 +617,16 @@ class Warrants:
         ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
         ranges[expected.uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
         ahead = Ahead(
-            signals=outlook.memory,
+            signals=forecast.memory,
             ranges=ranges,
             horizon_seconds=horizon_seconds,
-            reach_bytes=_reach_bytes(level, outlook.memory),
+            reach_bytes=_reach_bytes(level, forecast.memory),
             outside_bytes=outside_bytes,
         )
 
         def surely(pods: Sequence[Pod]) -> CertainVictim:
             found = certain_victim(
-                outlook.settings, outlook.state, level.threshold, ahead, pods, outlook.now_seconds
+                forecast.settings, forecast.state, level.threshold, ahead, pods, forecast.now_seconds
             )
             if isinstance(found, str):
                 raise NoWarrantError(found)
@@ -565,11 +634,11 @@ class Warrants:
                 raise NoWarrantError(f"{found.pod.key} may come before {expected.key} by then")
             return found
 
-        if outlook.asleep:  # they may live again
-            surely((*outlook.pods, *outlook.asleep))
-        return surely(outlook.pods)
+        if forecast.asleep:  # they may live again
+            surely((*forecast.pods, *forecast.asleep))
+        return surely(forecast.pods)
 
-    def _nearest(self, outlook: Outlook) -> _Crossing:
+    def _nearest(self, forecast: Forecast) -> _Crossing:
         """Return the crossing that is near.
 
         Of several parents each is given all that is left, which is no crossing yet. At the farther level no
@@ -579,7 +648,7 @@ class Warrants:
         distant: list[_Crossing] = []
         alongside = 0
         for level in self._levels:
-            seen = outlook.memory.get(level.signal)
+            seen = forecast.memory.get(level.signal)
             if seen is None or seen.absurdity is not None:
                 continue
             wanted_bytes = int(level.threshold.value.of(seen.capacity))
@@ -596,7 +665,7 @@ class Warrants:
             raise NoWarrantError("no crossing is near")
         crossing = found[0]
         level = crossing.level
-        seen = outlook.memory[level.signal]
+        seen = forecast.memory[level.signal]
         usage_bytes = memory_level(level.threshold, seen)
         if len(found) > 1:
             raise NoWarrantError("more than one crossing is near")
@@ -608,19 +677,19 @@ class Warrants:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")
         return crossing
 
-    def _outside(self, level: MemoryLevel, outlook: Outlook) -> _Outside | None:
+    def _outside(self, level: MemoryLevel, forecast: Forecast) -> _Outside | None:
         """Return what bounds memory that may be reclaimed first, None where there is no reclaim or no bound.
 
         The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below
         that of the crossing the kernel can tell what comes to it.
         """
-        until_seconds = outlook.now_seconds + EXPIRY_SECONDS
-        may_reclaim = outlook.settings.reclaims_memory and may_be_due(
-            outlook.state, outlook.now_seconds, until_seconds
+        until_seconds = forecast.now_seconds + EXPIRY_SECONDS
+        may_reclaim = forecast.settings.reclaims_memory and may_be_due(
+            forecast.state, forecast.now_seconds, until_seconds
         )
         parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
         cgroup, signal = level.cgroup, level.signal
-        if parents in outlook.memory:
+        if parents in forecast.memory:
             cgroup, signal = self._parents[0] if len(self._parents) == 1 else _MACHINE, parents
         is_told = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
         if not may_reclaim or cgroup == _MACHINE or not is_told:

@@ -10,16 +10,15 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from reactor.guard.ahead import Ahead, Approach, KernelKills, NoKernelKills, Served
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.oom_victims import pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
-from reactor.guard.warrant import Given, Outlook
-from reactor.guard.warrants import Warrants
 from reactor.link.documents import Outcome
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot, SoftReclaim
@@ -31,12 +30,13 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.consistent import consistent
 from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
 from reactor.observe.storage import with_storage
 from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
-from reactor.policy.certainty import without_reclaim
 from reactor.policy.eligibility import is_newly_empty
 from reactor.policy.events import (
+    CrossingServed,
     EvictionFailed,
     EvictionOrdered,
     FilesInMemoryObserved,
@@ -56,7 +56,6 @@ from reactor.policy.events import (
     SoftReclaimEnded,
     StruckPodsObserved,
 )
-from reactor.policy.forecast import at_crossing, foreseen, near
 from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
 from reactor.policy.no_victim import can_be_evicted
@@ -69,37 +68,45 @@ from reactor.policy.process_victims import (
 )
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
-from reactor.policy.storm import is_hard_memory, is_newly_slowed, memory_slowdowns
+from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.runner import Reclaimed
 
 RULES: Final = "rules"
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
-_SUNK_SHARE: Final = 16  # of the threshold
+_GROWN_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
-_LATE_NS: Final = 2_000_000
-_MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
-_CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
+
+
+class _Seen(NamedTuple):
+    """What a pass has observed: node, pods, and which of these the policy is asked about."""
+
+    memory: Mapping[Signal, Observation]
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+    at_ns: int
 
 
 class Passes:
     """Makes passes over `known`. Everything runs in Trio's thread.
 
-    `is_near`: memory was near a hard threshold at the last pass, or below it. `is_powerless`: no pass kills,
-    whatever memory does: in a dry run, and where none of the pods of the last pass can be evicted.
-    `is_unfinished`: that pass chose a pod in which no process was, and another is to be chosen now, or it
-    evicted for pods' own storage limits although memory is short.
+    `approach` prepares for a crossing that is near: the evictor does, and what is `ahead`; `kernel` has the
+    kernel kill at it. `is_powerless`: no pass kills, whatever memory does: in a dry run, and if none of the
+    pods of the last pass can be evicted. `is_unfinished`: that pass chose a pod in which no process was, and
+    another is to be chosen now, or it evicted for pods' own storage limits although memory is short.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a pass goes through
         self,
         settings: EvictionSettings,
         parts: Parts,
         evictor: Evictor,
         known: Node,
         *,
+        ahead: Sequence[Ahead] = (),
+        kernel: KernelKills | None = None,
         dry_run: bool = False,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,6 +114,7 @@ class Passes:
         self._settings = dataclasses.replace(settings, rechecks_disks=parts.check_disk is not None)
         self._parts = parts
         self._evictor = evictor
+        self._kernel = kernel or NoKernelKills()
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         known.settings, known.clock_seconds = self._settings, clock_seconds
@@ -114,92 +122,96 @@ class Passes:
             self._settings, parts.reclaims, lambda: known.observed.at(clock_seconds())
         )
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
-        self.is_near = False
         self.is_powerless = False
         self.is_unfinished = False
         self._rehearsed = Rehearsed()
-        self._choice_due_seconds = math.inf
+        self._followed: list[PassRecord] = []
+        self.approach = Approach(
+            known,
+            (evictor, *ahead),
+            self._kernel,
+            observe=parts.node.memory,
+            usages=parts.usages.memory,
+            refresh_pods=self.refresh_pods,
+            eligible_pods=self._eligible_pods,
+            present_pods=self._present,
+            populated=parts.populated,
+        )
         parts.usages.track(known.pods)
-        if parts.warrants is not None:
-            parts.warrants.glance = self.glance
-            parts.warrants.track(known.pods)
+        self.approach.pods(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
         """Make one pass for these wakes; a pod that had to die at once is dead on return."""
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
-        warrants = self._parts.warrants
-        served = None if warrants is None else warrants.follow()
-        self._observe_left()
-        memory = self._observe(wakes, now_seconds)
-        snapshot = self._snapshot(wakes, now_seconds)
-        is_late = time.monotonic_ns() - started_ns > _LATE_NS
-        # Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
-        are_dying = self._are_victims_dying()
-        if snapshot.pods and (are_dying or self.known.state.in_flight or is_late):
-            # What a dying pod gave back while it was read would count neither as available nor as its own,
-            # and another would go for it. Read in this order it counts as both, until the next look. Where
-            # the loop was held up between the two, what pods have grown by since would be missing from the
-            # node, and look as if it had come outside the pods by the next pass: a kill that did not help.
-            seen, memory = memory, self._observe(wakes, now_seconds)
-            if self._hard_met(memory) - self._hard_met(seen):
-                # Who goes first is decided by what the pods hold at the crossing, not before it.
-                snapshot = self._snapshot(wakes, now_seconds)
-                memory = self._observe(wakes, now_seconds)
-            snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
-        pods = self._to_decide_over(now_seconds)
-        if served is not None:
-            snapshot = served.at_crossing(snapshot)
-        observed_ns = time.monotonic_ns()
-        before = self.known.state
-        settings = self._settings if served is None else without_reclaim(self._settings)
-        state, decision = decide(settings, self.known.state, snapshot, pods, now_seconds)
-        if (
-            warrants is not None
-            and served is None
-            and not warrants.may_stand(self._settings, state, pods, decision)
-            and (served := warrants.withdraw()) is not None
-        ):  # served since the pass began: what it has observed is of the victim's end
-            snapshot = served.at_crossing(snapshot)
-            settings = without_reclaim(self._settings)
-            state, decision = decide(settings, self.known.state, snapshot, pods, now_seconds)
-        if served is not None:
-            decision = served.in_place_of(decision)
-        elif is_newly_slowed(before, state):
-            # In two observations, or not at all: what a process had that ended after the node was read and
-            # before its pod was looks as if it were outside the pods.
-            memory = self._observe(wakes, now_seconds)
-            snapshot = self._snapshot(wakes, now_seconds)
-            pods = self._to_decide_over(now_seconds)
-            observed_ns = time.monotonic_ns()
-            state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
-        decided_ns = time.monotonic_ns()
+        was_suspected = False
+        while True:
+            self._follow_kernel(wakes)
+            seen = self._observe_all(wakes, now_seconds)
+            state, decision = decide(self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds)
+            if self._kernel.stand_down(self._settings, state, seen.pods, decision):
+                continue
+            if was_suspected or not decision.again:
+                break
+            was_suspected = True
         self.known.decided(state)
-        attempts = self._act(decision, snapshot, pods, now_seconds, served)
-        self._parts.arm_memory(memory)
-        woke_ns = min((wake.at_ns for wake in wakes), default=started_ns)
-        times = StageTimes(
-            woke_ns=woke_ns if served is None else min(woke_ns, served.crossed_ns() or woke_ns),
-            started_ns=started_ns,
-            observed_ns=observed_ns,
-            decided_ns=decided_ns,
-            killed_ns=_killed_ns(attempts),
-            done_ns=time.monotonic_ns(),
-        )
-        record = self._record(wakes, snapshot, decision, attempts, times)
+        decided_ns = time.monotonic_ns()
+        attempts = self._act(decision, seen.snapshot, seen.pods)
+        self._kernel.annotate(attempts)
+        self._parts.arm_memory(seen.memory)
+        times = _times(wakes, started_ns, seen.at_ns, decided_ns, attempts)
+        record = self._record(wakes, seen.snapshot, decision, attempts, times)
         if not attempts:  # what is left to do of an attempt comes first
-            self._prepare(memory, now_seconds)
-        self.is_powerless = self._dry_run or not can_be_evicted(pods)
-        if not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
+            self.approach.after(seen.memory, now_seconds)
+        self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
+        if is_housekeeping(wakes):
             self._parts.recount_oom_kills(self.known.pods)
         return record
 
-    def _tell_why_not_by_the_kernel(self, attempts: Sequence[EvictionAttempt]) -> None:
-        if self._parts.warrants is not None:
-            for attempt in attempts:
-                threshold = attempt.eviction.threshold
-                if threshold is not None and is_hard_memory(threshold):
-                    attempt.no_warrant_because = self._parts.warrants.why_not_served()
+    def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
+        """Evict the pod that the kernel has killed by a decision that it was given: a record of its own."""
+        served = self._kernel.served()
+        if served is None:
+            return
+        started_ns, now_seconds = time.monotonic_ns(), self._clock_seconds()
+        snapshot = served.at_crossing(Snapshot(signals=self.known.observed.at(now_seconds)))
+        decision = dataclasses.replace(served.decision(), at_seconds=now_seconds)
+        pods = self._eligible_pods(now_seconds)
+        self.known.tell(CrossingServed(snapshot=snapshot, pods=pods))
+        attempts = self._act(decision, snapshot, pods, served)
+        times = _times(wakes, started_ns, started_ns, started_ns, attempts)
+        crossed_ns = served.crossed_ns()
+        if crossed_ns is not None:
+            times = dataclasses.replace(times, woke_ns=min(times.woke_ns, crossed_ns))
+        self._followed.append(self._record(wakes, snapshot, decision, attempts, times))
+
+    def take_followed(self) -> Sequence[PassRecord]:
+        """Return the records of what the kernel has killed since this was called last; they come first."""
+        followed, self._followed = self._followed, []
+        return followed
+
+    def _observe_all(self, wakes: Sequence[Wake], now_seconds: float) -> _Seen:
+        """Observe the node and its pods, and what victims are giving back."""
+        self._observe_left()
+        memory, used = consistent(
+            lambda: self._observe(wakes, now_seconds),
+            lambda: self._observe_pods(wakes, now_seconds),
+            is_moving=self._is_moving,
+            met=self._hard_met,
+        )
+        return _Seen(
+            memory=memory,
+            snapshot=Snapshot(signals=self.known.observed.at(now_seconds), pods=used),
+            pods=self._eligible_pods(now_seconds),
+            at_ns=time.monotonic_ns(),
+        )
+
+    def _is_moving(self) -> bool:
+        """Return whether memory is being given back.
+
+        Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
+        """
+        return self._are_victims_dying() or bool(self.known.state.in_flight)
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None where it is gone."""
@@ -218,29 +230,23 @@ class Passes:
         now_seconds = self._clock_seconds()
         used: Mapping[str, PodUsage] = {}
         if firing.rule.action in EVICTING and self.why_waits(firing) is None:
-            self._rest()
-            self.glance()
+            self._kernel.disarm()
+            self.refresh_pods()
             if firing.rule.by is RankedBy.SWAP:
                 self._parts.usages.note_swap()  # no other pass reads it for a rule
             used = self._parts.usages.memory()
         snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
-        pods = self._to_decide_over(now_seconds)
+        pods = self._eligible_pods(now_seconds)
         observed_ns = time.monotonic_ns()
         decision = decide_firing(self._settings, self.known.state, firing, snapshot, pods, amounts)
         decided_ns = time.monotonic_ns()
         if self.is_to_reclaim(decision):
             self.known.tell(RuleReclaimBegan(most_seconds=firing.rule.reclaim_seconds))
-        attempts = self._act(decision, snapshot, pods, now_seconds)
-        times = StageTimes(
-            woke_ns=started_ns,
-            started_ns=started_ns,
-            observed_ns=observed_ns,
-            decided_ns=decided_ns,
-            killed_ns=_killed_ns(attempts),
-            done_ns=time.monotonic_ns(),
-        )
-        wake = Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=started_ns)
-        return self._record((wake,), snapshot, decision, attempts, times)
+        attempts = self._act(decision, snapshot, pods)
+        self._kernel.annotate(attempts)
+        wakes = (Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=started_ns),)
+        times = _times(wakes, started_ns, observed_ns, decided_ns, attempts)
+        return self._record(wakes, snapshot, decision, attempts, times)
 
     def is_to_reclaim(self, decision: Decision) -> bool:
         """Return whether a rule's decision is to reclaim memory now."""
@@ -265,125 +271,32 @@ class Passes:
             if is_hard_memory(threshold)
         )
 
-    def prepare(self) -> None:
-        """Prepare for a crossing that is near, by what is observed now; nothing is decided."""
-        self._prepare(self._parts.node.memory(), self._clock_seconds())
-
-    def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Prepare for the crossing where it is near; see policy/forecast.py."""
-        nearby = near(self._settings.thresholds, memory)
-        warrants = self._parts.warrants
-        if nearby and self._is_claimed():
-            self._rest()
-            self.is_near = True
-            self._choice_due_seconds = math.inf
-        elif nearby:
-            if warrants is not None:
-                warrants.begin()
-            self.glance()
-            used = self._parts.usages.memory()
-            pods = self._to_decide_over(now_seconds)
-            crossed = {signal: memory[signal] for signal in nearby}
-            first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-            prepared = first or at_crossing(
-                self._settings, self.known.state, crossed, pods, used, now_seconds
-            )
-            if self._put_aside_empty(prepared, used):
-                pods = self._to_decide_over(now_seconds)
-                first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-                prepared = first or at_crossing(
-                    self._settings, self.known.state, crossed, pods, used, now_seconds
-                )
-            self._evictor.prepare(prepared)
-            self.is_near = True
-            is_chosen = any(pod.process_victim is not None for pod in first)
-            self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
-            if memory_slowdowns(self.known.state):  # what fills the node is no pod
-                self._parts.oom_order(())
-            elif first:  # none while an eviction is waited for: the order stays as it is
-                self._parts.oom_order(first, pods, used, memory)
-            if warrants is not None:
-                self._give_warrant(warrants, pods, used, prepared, now_seconds)
-        else:
-            if self.is_near:
-                self._evictor.prepare(())
-                self.is_near = False
-                self._choice_due_seconds = math.inf
-                self._rest()
-            self._parts.oom_order(())
-
-    def _is_claimed(self) -> bool:
-        """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""
-        state = self.known.state
-        is_awaited = is_dying(state) or bool(state.oom_victims)
-        return is_awaited and any(map(is_hard_memory, state.thresholds_met))
-
-    def _put_aside_empty(self, prepared: Sequence[Pod], used: Mapping[str, PodUsage]) -> bool:
-        """Leave out those that hold nothing and have no process, until one lives in them: none would die.
-
-        Return whether there was one. Asked while the crossing is only near, and of a few: each that is left
-        out is checked again by each pass.
-        """
-        room = _MOST_PUT_ASIDE - len(self.known.emptied_among(self.known.pods))
-        holding_nothing = (
-            pod for pod in prepared if pod.uid in used and used[pod.uid].memory_working_set_bytes == 0
-        )
-        empty = [pod.uid for pod in holding_nothing if not self._parts.populated(pod)][: max(0, room)]
-        for uid in empty:
-            self.known.tell(PodFoundEmpty(uid=uid))
-        return bool(empty)
-
-    def is_choice_due(self, now_seconds: float) -> bool:
-        """Return whether the processes of a prepared pod, of which one is to go, are to be read again."""
-        return now_seconds >= self._choice_due_seconds
-
-    def _give_warrant(
-        self,
-        warrants: Warrants,
-        pods: Sequence[Pod],
-        used: Mapping[str, PodUsage],
-        first: Sequence[Pod],
-        now_seconds: float,
-    ) -> None:
-        """Have the kernel kill at the crossing, where it is certain whom; see warrants.py."""
-        chosen_among = {pod.uid for pod in pods}
-        outlook = Outlook(
-            settings=self._settings,
-            state=self.known.state,
-            memory=self._parts.node.memory(),
-            pods=pods,
-            used=used,
-            first=first[0] if first else None,
-            now_seconds=now_seconds,
-            asleep=tuple(pod for pod in self._present() if pod.uid not in chosen_among),
-        )
-        warrants.give(outlook, self._parts.usages, holds=self._evictor.holds, memory=self._parts.node.memory)
-
     async def give_back(
-        self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
+        self, asked: PassRecord, observe_filesystems: Observe, refresh: Observe | None = None
     ) -> PassRecord:
         """Have the node give back what a pass asked for, observe again, and evict if that was not enough.
 
-        `glance` observes the filesystems alone, where `observe_filesystems` takes longer than that.
+        `refresh` observes the filesystems alone, if `observe_filesystems` takes longer than that.
         """
         reclaimed: tuple[Reclaimed, ...] = ()
         if self._dry_run:
             await observe_filesystems()
         else:
             reclaimed = await self._node_reclaimer.run(
-                asked.decision, observe_filesystems, glance or observe_filesystems
+                asked.decision, observe_filesystems, refresh or observe_filesystems
             )
             self.known.reclaimed = reclaimed or self.known.reclaimed
         own = await self._check_disk(asked.decision.acted_on)
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
-        self._rest()
+        self._kernel.disarm()
         self._observe((), now_seconds)
-        after = self._snapshot((), now_seconds)
+        used = self._observe_pods((), now_seconds)
+        after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         if own is not None:
             others = {signal: one for signal, one in after.signals.items() if signal not in _DISK_SIGNALS}
             after = dataclasses.replace(after, signals={**others, **own})
-        pods = self._to_decide_over(now_seconds)
+        pods = self._eligible_pods(now_seconds)
         usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
@@ -394,15 +307,10 @@ class Passes:
         self.known.decided(state)
         self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, dataclasses.replace(after, pods=usages), pods, now_seconds)
-        times = StageTimes(
-            woke_ns=asked.times.woke_ns,
-            started_ns=started_ns,
-            observed_ns=observed_ns,
-            decided_ns=decided_ns,
-            killed_ns=_killed_ns(attempts),
-            done_ns=time.monotonic_ns(),
-        )
+        attempts = self._act(decision, dataclasses.replace(after, pods=usages), pods)
+        self._kernel.annotate(attempts)
+        times = _times(asked.wakes, started_ns, observed_ns, decided_ns, attempts)
+        times = dataclasses.replace(times, woke_ns=asked.times.woke_ns)
         record = self._record(asked.wakes, before, decision, attempts, times)
         return dataclasses.replace(record, reclaimed=reclaimed)
 
@@ -418,22 +326,21 @@ class Passes:
         self.known.observed.take(own.keys(), own, now_seconds)
         return {signal: one.at(now_seconds) for signal, one in own.items()}
 
-    def glance(self) -> None:
+    def refresh_pods(self) -> None:
         """Take over the pods that exist now; only new ones are read."""
-        self.found(self._parts.pods.glance())
+        self.set_pods(self._parts.pods.glance())
 
-    def found(self, pods: tuple[Pod, ...]) -> None:
+    def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
         if pods != self.known.pods or self._parts.usages.vanished:
             self.known.set_pods(pods)
             self._parts.usages.track(pods)
-            if self._parts.warrants is not None:
-                self._parts.warrants.track(pods)
+            self.approach.pods(pods)
 
-    def gone(self, uid: str) -> bool:
-        """Take note that an evicted pod has ended: nothing more is expected of it.
+    def pod_ended(self, uid: str) -> bool:
+        """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
 
-        False where its processes are still counted, which the policy goes on crediting.
+        False if its processes or files are still counted, which the policy goes on crediting.
         """
         state = self.known.state
         resources = {flight.resource for flight in state.in_flight if flight.uid == uid}
@@ -449,7 +356,7 @@ class Passes:
             return False
         self._pod_ended(uid)
         if resources & ON_DISK:
-            self.disks_changed()
+            self.ignore_older_disk_observations()
         return True
 
     def _pod_ended(self, uid: str) -> None:
@@ -487,13 +394,9 @@ class Passes:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
         return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
 
-    def _rest(self) -> None:
-        if self._parts.warrants is not None:
-            self._parts.warrants.rest()
-
     def oom_killed(self, kill: OomKill) -> None:
-        """Take note that the kernel has killed: what its victim gives back is waited for."""
-        self._rest()
+        """Record a kill of the kernel's OOM killer: what its victim gives back is waited for."""
+        self._kernel.disarm()
         pod = None
         if kill.victim_cgroup is not None:
             pod = pod_in(kill.victim_cgroup, self.known.pods)
@@ -563,8 +466,8 @@ class Passes:
         }
         return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
-    def disks_changed(self) -> None:
-        """Take note that files were removed: what was seen before is nothing to evict the next one for.
+    def ignore_older_disk_observations(self) -> None:
+        """Record that files were removed: what was seen before is nothing to evict the next pod for.
 
         Nor is an observation that was made before and is still on its way from the steward.
         """
@@ -586,14 +489,13 @@ class Passes:
         if self._watches_swap:
             self.known.observed.take(SWAP_SIGNALS, self._parts.node.swap(), now_seconds)
 
-    def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:
-        """Return what is known, with the pods' usage only where a pod may have to be chosen."""
-        signals = self.known.observed.at(now_seconds)
-        wanting = resources_wanting(self._settings.thresholds, signals)
+    def _observe_pods(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[str, PodUsage]:
+        """Return what pods use, only if one may have to be chosen by what was observed of the node."""
+        wanting = resources_wanting(self._settings.thresholds, self.known.observed.at(now_seconds))
         usages: Mapping[str, PodUsage] = {}
         if wanting:
             # A pod that came since the last housekeeping may be the very one.
-            self.glance()
+            self.refresh_pods()
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
@@ -602,7 +504,7 @@ class Passes:
             present = self.known.with_lingering(self._present())
             pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
             usages = with_storage(usages, self.known.storage.usages(pods), pods)
-        return Snapshot(signals=signals, pods=usages)
+        return usages
 
     def _are_victims_dying(self) -> bool:
         """Return whether victims of the kernel's were dying until now, and note which of them have exited.
@@ -667,7 +569,7 @@ class Passes:
         }
         self.known.tell(ObservationsUsed(taken_at_seconds=at))
 
-    def _to_decide_over(self, now_seconds: float) -> Sequence[Pod]:
+    def _eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
         return self.known.eligible(self._present(), now_seconds, self._parts.populated)
 
@@ -685,9 +587,9 @@ class Passes:
         If no pod could be evicted, that is so once one can, whatever memory does.
         """
         if self.is_powerless and not self._dry_run:
-            self.glance()
-            return can_be_evicted(self._to_decide_over(self._clock_seconds()))
-        return self.has_sunk()
+            self.refresh_pods()
+            return can_be_evicted(self._eligible_pods(self._clock_seconds()))
+        return self.shortage_has_grown()
 
     def left_bytes(self) -> int:
         """Return the least that a hard memory threshold's signal had available at the last pass."""
@@ -695,7 +597,7 @@ class Passes:
         signals = {one.signal for one in self._settings.thresholds if is_hard_memory(one)}
         return min((seen[signal].available for signal in signals if signal in seen), default=0)
 
-    def has_sunk(self) -> bool:
+    def shortage_has_grown(self) -> bool:
         """Return whether memory has become shorter in a way that is worth a pass.
 
         Either a threshold is met that was not at the last pass, or of one that was, a hard one, much less is
@@ -710,12 +612,12 @@ class Passes:
         before = self.known.observed.at(self._clock_seconds())
         return any(
             before[threshold.signal].available - now[threshold.signal].available
-            > threshold.value.of(now[threshold.signal].capacity) // _SUNK_SHARE
+            > threshold.value.of(now[threshold.signal].capacity) // _GROWN_SHARE
             for threshold in self.known.state.thresholds_met
             if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
         )
 
-    def weigh(self, attempt: EvictionAttempt) -> None:
+    def measure_result(self, attempt: EvictionAttempt) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""
         eviction = attempt.eviction
         if eviction.resource is not Resource.MEMORY:
@@ -747,18 +649,18 @@ class Passes:
         decision: Decision,
         snapshot: Snapshot,
         pods: Sequence[Pod],
-        now_seconds: float,
-        served: Given | None = None,
+        served: Served | None = None,
     ) -> tuple[EvictionAttempt, ...]:
+        """Begin the evictions of a decision, or what is left to do of one that the kernel has carried out."""
         attempts: list[EvictionAttempt] = []
         self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in self._to_begin(decision):
             if served is None:
-                attempt = self._begin(eviction, snapshot, now_seconds)
+                attempt = self._begin(eviction, snapshot)
             else:
                 attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
-                attempt.warrant = served.document
+                attempt.served = served.document
             attempts.append(attempt)
             if eviction.resource is Resource.MEMORY:
                 is_by_rule = eviction.threshold is None
@@ -769,8 +671,6 @@ class Passes:
                 attempt.available_bytes = None if seen is None else seen.available
             if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
                 self._record_attempt(attempt, snapshot, pods, ordered_ns)
-        if served is None:
-            self._tell_why_not_by_the_kernel(attempts)
         # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
         are_for_limits = bool(attempts) and decision.acted_on is None
         self.is_unfinished |= are_for_limits and any(map(is_hard_memory, decision.thresholds_met))
@@ -808,11 +708,11 @@ class Passes:
             return decision.evictions
         return self._rehearsed.news(decision, self.known.state, self.known.pods)
 
-    def _begin(self, eviction: Eviction, snapshot: Snapshot, now_seconds: float) -> EvictionAttempt:
+    def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:
         """Order an eviction, of the whole pod or of one process of it."""
         if not evicts_one_process(eviction):
             return self._evictor.begin(eviction)
-        uid = eviction.pod.uid
+        uid, now_seconds = eviction.pod.uid, self._clock_seconds()
         used = snapshot.pods.get(uid)
         used_bytes = None if used is None else used.memory_working_set_bytes
         if used_bytes is not None:
@@ -876,6 +776,11 @@ class Passes:
             attempts=attempts,
             dry_run=self._dry_run,
         )
+
+
+def is_housekeeping(wakes: Sequence[Wake]) -> bool:
+    """Return whether a pass is the first one, or for housekeeping."""
+    return not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes)
 
 
 def _only_memory(wakes: Sequence[Wake]) -> bool:
@@ -942,5 +847,19 @@ def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
     }
 
 
-def _killed_ns(attempts: Sequence[EvictionAttempt]) -> int | None:
-    return max((attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None), default=None)
+def _times(
+    wakes: Sequence[Wake],
+    started_ns: int,
+    observed_ns: int,
+    decided_ns: int,
+    attempts: Sequence[EvictionAttempt],
+) -> StageTimes:
+    killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
+    return StageTimes(
+        woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
+        started_ns=started_ns,
+        observed_ns=observed_ns,
+        decided_ns=decided_ns,
+        killed_ns=max(killed, default=None),
+        done_ns=time.monotonic_ns(),
+    )

@@ -9,7 +9,6 @@ import trio
 import trio.testing
 
 from reactor.errors import RefusedError
-from reactor.guard import passes
 from reactor.model.decisions import PolicyState
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import FilesystemUsage, PodUsage, Volume
@@ -17,6 +16,7 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe import consistent
 
 MIB = 1 << 20
 
@@ -144,7 +144,7 @@ async def test_emptied_pod_is_chosen_again_when_a_process_lives_in_it_again(make
 async def test_pods_that_were_read_before_the_crossing_are_read_again_where_it_came_while_they_were(
     make_loop, make_pod, observation, monkeypatch
 ):
-    monkeypatch.setattr(passes, "_LATE_NS", -1)  # the loop was held up
+    monkeypatch.setattr(consistent, "_LATE_NS", -1)  # the loop was held up
     loop = make_loop()
     loop.have(make_pod("calm", 5 * MIB), make_pod("hog", 24 * MIB, priority=1000))
     loop.usages.seen = {
@@ -208,7 +208,7 @@ async def test_a_pod_that_holds_nothing_and_has_no_process_is_not_prepared_nor_c
     loop.populated = {"uid-hog"}
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
     loop.passes.make([wake()])
-    assert loop.passes.is_near
+    assert loop.passes.approach.is_near
     assert ["hog"] == loop.kills.ready
     loop.now_seconds += 0.001
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
@@ -355,7 +355,7 @@ async def test_nothing_is_rehearsed_while_a_victim_is_awaited_and_it_is_again_af
     loop.passes.make([wake()])
     assert (1, 1) == (awaited, loop.usages.memory_reads - before)
     assert ["other"] == loop.kills.ready
-    assert loop.passes.is_near
+    assert loop.passes.approach.is_near
 
 
 async def test_levels_are_armed_again_after_each_pass_with_what_was_observed(make_loop, observation):
@@ -525,7 +525,7 @@ async def test_pod_that_came_after_the_last_housekeeping_is_seen_at_the_crossing
     loop = make_loop()
     hog = make_pod("newcomer")
     loop.have(hog)
-    loop.passes.found(())
+    loop.passes.set_pods(())
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
     loop.passes.make([wake()])
@@ -755,4 +755,4 @@ async def test_memory_that_is_absurd_has_not_sunk(make_loop, make_pod, observati
         loop.passes.make([wake()])
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(now * MIB)}
         loop.now_seconds += 0.02
-        assert not loop.passes.has_sunk()
+        assert not loop.passes.shortage_has_grown()

@@ -5,38 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from reactor.kernel.bpf.warrants import Result
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
 from reactor.policy import decide
-from reactor.policy.certainty import CertainVictim, without_reclaim
 from reactor.sources.ebpf_watch import PAGE_BYTES
+from reactor.warrants.certainty import CertainVictim, without_reclaim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What a warrant is decided on: the policy's inputs, as observed just now.
-
-    `asleep` are pods that an eviction has emptied: the policy is asked about them once they live again.
-    """
-
-    settings: EvictionSettings
-    state: PolicyState
-    memory: Mapping[Signal, Observation]
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    first: Pod | None
-    now_seconds: float
-    asleep: Sequence[Pod] = ()
-
-
-class KernelsWord:
+class WarrantResult:
     """What the kernel has written of one warrant, read anew each time until `keep`.
 
     The program that kills takes the claim first and writes the rest after it, so a guard on another CPU may
@@ -58,7 +39,7 @@ class KernelsWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ArmedWarrant:
     """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it.
 
     `level_bytes` is the working set at which the kernel sees the crossing.
@@ -74,7 +55,7 @@ class Given:
     pods: Sequence[Pod]
     used: Mapping[str, PodUsage]
     decided_seconds: float
-    result: KernelsWord
+    result: WarrantResult
 
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
@@ -89,18 +70,6 @@ class Given:
         """
         signals = {**snapshot.signals, self.victim.threshold.signal: self.victim.crossing}
         return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
-
-    def in_place_of(self, decision: Decision) -> Decision:
-        """Return a decision that was made after the crossing with the one that the kernel has carried out."""
-        carried_out = self.decision()
-        return replace(
-            decision,
-            acted_on=carried_out.acted_on,
-            ranking=carried_out.ranking,
-            evictions=carried_out.evictions,
-            reclaim=(),
-            deferred_because=None,
-        )
 
     def crossed_ns(self) -> int | None:
         """Return when the level was crossed, None where that is not written yet."""
