@@ -13,14 +13,16 @@ import os
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE, close_descriptor, parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC
+
+if TYPE_CHECKING:
+    from reactor.kernel.cgroup import CgroupTree
 
 _FILE: Final = "oom_score_adj"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
