@@ -18,7 +18,6 @@ from reactor.guard.ahead import Ahead, LastStretch
 from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
-from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.guard.node import Node
 from reactor.guard.pace import Pace
 from reactor.guard.parts import Parts, PodList
@@ -57,10 +56,10 @@ from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 from reactor.sources.catalogue import TICKER
-from reactor.sources.levels import MemoryLevel
+from reactor.sources.levels import MemoryLevel, MemoryLevels
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
-from reactor.sources.processes import ProcessSource
+from reactor.sources.processes import ProcessSource, process_levels
 from reactor.sources.swap import SwapWatch
 from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -36,7 +36,6 @@ from reactor.errors import ConfigError, NoDaemonError, Problem, extra_remedy, fa
 from reactor.guard.generation import Generation
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
-from reactor.guard.last_good import LastGoodFile
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
 from reactor.guard.notify import ServiceNotice
@@ -44,13 +43,11 @@ from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
-from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
 from reactor.guard.single_instance import is_stood_by, listen, remove
-from reactor.guard.state import StateFile, restore
+from reactor.guard.state import LastGoodFile, StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
-from reactor.guard.tally import Tally
-from reactor.guard.wording import in_dry_run
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
@@ -67,6 +64,7 @@ from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
 from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
+from reactor.text import printable
 from reactor.threads import NameLookups, in_thread
 
 if TYPE_CHECKING:
@@ -582,6 +580,14 @@ class Daemon:
 
     def _is_alive(self) -> bool:
         return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
+
+
+def in_dry_run(settings: Settings, how_to_end: str) -> str:
+    """Return what a dry run would do and how it is ended, for `systemctl status`."""
+    parents = ", ".join(map(printable, settings.pod_parents))
+    thresholds = ", ".join(map(str, settings.eviction.thresholds))
+    would = f"would evict from {parents or 'nowhere (pods.parents is empty)'}"
+    return f"no pod is evicted; {would} at {thresholds or 'no threshold'}. To evict: {how_to_end}"
 
 
 def kubernetes_node_of(

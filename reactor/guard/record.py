@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
-from reactor.guard.wording import standing
 from reactor.link.documents import ORDERED, Outcome, instant
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import (
     Decision,
     DiskEviction,
@@ -22,17 +22,24 @@ from reactor.model.decisions import (
     Snapshot,
     SoftReclaim,
 )
+from reactor.model.pod_lists import Preference
 from reactor.model.processes import ProcessMemory
 from reactor.model.rules import RankedBy
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
+from reactor.policy.process_victims import takes_one_process
 from reactor.reclaim.runner import Reclaimed
 from reactor.text import printable
 
 _ORDERED_RANKING: Final = 20
 _PLACES_AT_ONCE: Final = 32
+_PREFERRED: Final = {
+    Preference.PREFER: "preferred as a victim; ",
+    Preference.NONE: "",
+    Preference.AVOID: "avoided, so after the others; ",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +306,40 @@ def ranked_document(
         "preference": place.pod.preference.name.lower(),
         "because": standing(place, resource, by),
     }
+
+
+def standing(place: RankedPod, resource: Resource | None, by: RankedBy = RankedBy.MEMORY) -> str:
+    """Return why a pod stands where it does in the ranking, as one clause; `by` is what a rule ranks by."""
+    if place.pod.critical_because is not None:
+        return f"never evicted: {printable(place.pod.critical_because)}"
+    tail = f"{_PREFERRED[place.pod.preference]}priority {place.pod.priority}, {place.pod.qos_class}"
+    if place.unreadable:
+        return f"its usage can't be read, so last; {tail}"
+    if place.is_passed_over:
+        tail += "; passed over, since it holds less than minimumVictimBytes"
+    if place.holds_nothing:
+        tail += "; stays, since no file there is known to be removed with it"
+    if resource is not None and takes_one_process(place.pod, resource):
+        tail += "; one process of it is killed, not the pod"
+    if place.usage is None:
+        return f"without statistics, so first; {tail}"
+    if by is not RankedBy.MEMORY:
+        return f"{_ranked_amount(place.usage, by)}; {tail}"
+    if place.swap_bytes and resource is not Resource.SWAP:
+        tail += f"; {amount_text(place.swap_bytes, Resource.SWAP)} in swap"
+    used = amount_text(place.usage, resource)
+    if place.exceeds_request is None:
+        return f"uses {used}; {tail}"
+    relation = "above" if place.exceeds_request else "within"
+    return f"uses {used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
+
+
+def _ranked_amount(amount: int, by: RankedBy) -> str:
+    if by is RankedBy.PGSCAN:
+        return f"{amount} of its pages were scanned"
+    if by is RankedBy.GROWTH:
+        return f"grew by {amount_text(amount, Resource.MEMORY)}"
+    return f"has {amount_text(amount, Resource.SWAP)} in swap"
 
 
 def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:

@@ -21,8 +21,7 @@ import trio
 import reactor
 from reactor.guard.node import Node
 from reactor.guard.parts import PodUsages
-from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document
-from reactor.guard.wording import standing
+from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document, standing
 from reactor.link.documents import instant
 from reactor.model.decisions import InFlight, OomVictim, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from reactor.errors import ConfigError, Problem
-from reactor.guard.last_good import LastGoodFile
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
+from reactor.guard.state import LastGoodFile
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -53,19 +53,9 @@ def receiver() -> Iterator[AsyncIterator[int]]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Reloadable(Protocol):
-    """What takes another configuration while it runs."""
-
-    def reload(self, settings: Settings) -> None:
-        """Go on with these settings."""
-
-    def refuse_reload(self, error: Exception) -> None:
-        """Go on with those in force."""
-
-
 async def obey(
     received: AsyncIterator[int],
-    daemon: Reloadable,
+    daemon: Daemon,
     config_path: Path,
     end: Callable[[], None],
     *,
@@ -115,7 +105,7 @@ async def _reload_each(
 
 
 async def _reload(
-    daemon: Reloadable,
+    daemon: Daemon,
     load: Callable[[], Awaitable[Configuration]],
     config_path: Path,
     keep: Callable[[str], None],

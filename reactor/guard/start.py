@@ -73,12 +73,18 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
 def _kept(directory: Path, path: Path) -> Configuration | None:
     """Return what was kept there of the configuration at `path`, None where nothing that can be used."""
     # Seldom needed, and Trio comes with it.
-    from reactor.guard.last_good import MAX_BYTES, NAME, VERSION  # noqa: PLC0415
+    from reactor.guard.state import (  # noqa: PLC0415
+        LAST_GOOD_MAX_BYTES,
+        LAST_GOOD_NAME,
+        LAST_GOOD_VERSION,
+    )
     from reactor.kernel.small_file import document_of  # noqa: PLC0415
 
-    kept_path = directory / NAME
+    kept_path = directory / LAST_GOOD_NAME
     try:
-        document = document_of(_content(kept_path, MAX_BYTES), version=VERSION, max_bytes=MAX_BYTES)
+        document = document_of(
+            _content(kept_path, LAST_GOOD_MAX_BYTES), version=LAST_GOOD_VERSION, max_bytes=LAST_GOOD_MAX_BYTES
+        )
         if document["path"] != str(path.absolute()):
             return None
         text = document["text"]

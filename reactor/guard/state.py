@@ -1,8 +1,8 @@
-"""The state that survives a restart: a small JSON file, replaced atomically, valid for one boot.
+"""What survives a restart: the state, and the last configuration that was right, each in a small JSON file.
 
-Instants are on CLOCK_MONOTONIC: one clock for all processes of a boot, which stands still in a suspend, for a
-guard that runs as for one that does not. After a reboot nothing in the file is true any more: no process that
-it speaks of lives.
+The state is valid for one boot. Instants are on CLOCK_MONOTONIC: one clock for all processes of a boot, which
+stands still in a suspend, for a guard that runs as for one that does not. After a reboot nothing in the file
+is true any more: no process that it speaks of lives.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
 
 _LOG: Final = logging.getLogger("reactor.state")
+_DAEMON_LOG: Final = logging.getLogger("reactor.daemon")
 _VERSION: Final = 1
 _FEW: Final = 64  # evictions in flight, which is what makes a state long
+LAST_GOOD_NAME: Final = "last-good-config.json"
+LAST_GOOD_VERSION: Final = 1
+LAST_GOOD_MAX_BYTES: Final = 4 << 20
+_SMALL_TEXT: Final = 64 << 10
 _MAX_BYTES: Final = 4 << 20  # 1,000 evictions in flight stay far below; more is not a file of ours
 
 
@@ -172,3 +177,22 @@ def restore(file: StateFile, known: Node) -> str | None:
             len(restored.in_flight),
         )
     return None
+
+
+class LastGoodFile(KeptFile[str]):
+    """Keeps the text of the configuration in force, which came from `path`, beside the state file.
+
+    A refused reload leaves the daemon with what it had. Without this file the next crash would be final: the
+    start that follows would read the refused configuration, and the node would have no guard.
+    """
+
+    def __init__(self, state_path: Path, path: Path) -> None:
+        self._path_of_text = str(path.absolute())
+        failure = "last good configuration: not kept, a restart with a wrong file would be refused"
+        super().__init__(state_path.with_name(LAST_GOOD_NAME), self._document, failure, _DAEMON_LOG)
+
+    def _is_small(self) -> bool:
+        return all(len(text) <= _SMALL_TEXT for text in self._shown)
+
+    def _document(self, text: str) -> object:
+        return {"version": LAST_GOOD_VERSION, "path": self._path_of_text, "text": text}

@@ -12,7 +12,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -34,7 +34,7 @@ from reactor.kernel.proc_events import (
 from reactor.kernel.procfs import read_task_count
 from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Threshold
+from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, switched_on
 from reactor.sources.chain import Chain, Step
@@ -387,3 +387,24 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
         if count is None:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), f"{cgroup}/pids.current")
         return count
+
+
+def process_levels(
+    seen: Observation | None, thresholds: Iterable[Threshold], cgroup: str
+) -> ProcessLevels | None:
+    """Return where a number of tasks crosses the thresholds on pid.available; None where it is not known.
+
+    `cgroup` is whose tasks were counted.
+    """
+    if seen is None or seen.absurdity is not None:
+        return None
+    return ProcessLevels(
+        cgroup=cgroup,
+        limit=seen.capacity,
+        used=seen.capacity - seen.available,
+        thresholds=tuple(
+            one
+            for one in thresholds
+            if one.signal is Signal.PID_AVAILABLE and not one.is_absurd_at(seen.capacity)
+        ),
+    )

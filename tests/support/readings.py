@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reactor.guard.node import Node
+from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
-from reactor.guard.tally import Tally
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold

@@ -13,8 +13,8 @@ from reactor.cli import main
 from reactor.config.documents import Layers, Named, drop_in_paths, load_document, load_documents
 from reactor.config.settings import load_configuration, load_settings, settings_from_text
 from reactor.errors import ConfigError, Problem
-from reactor.guard.last_good import LastGoodFile
 from reactor.guard.start import configuration_to_start_with
+from reactor.guard.state import LastGoodFile
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

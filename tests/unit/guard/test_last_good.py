@@ -6,8 +6,8 @@ import os
 import pytest
 
 from reactor.errors import ConfigError
-from reactor.guard.last_good import LastGoodFile
 from reactor.guard.start import configuration_to_start_with
+from reactor.guard.state import LastGoodFile
 
 RIGHT = "evictionHard: {memory.available: 123Mi}\n"
 NAME = "last-good-config.json"

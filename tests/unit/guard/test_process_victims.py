@@ -12,10 +12,9 @@ import trio.testing
 
 from reactor.act.one_process import Chosen, NoProcessError
 from reactor.act.reap import KillReport, ReapReport
-from reactor.guard.record import PassRecord, attempt_document
+from reactor.guard.record import PassRecord, attempt_document, standing
+from reactor.guard.recorder import Tally
 from reactor.guard.state import StateFile, restore
-from reactor.guard.tally import Tally
-from reactor.guard.wording import standing
 from reactor.link.documents import what_was_done
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from reactor.guard.pass_ import look_again_seconds
-from reactor.guard.tally import Tally
+from reactor.guard.recorder import Tally
 from reactor.model.decisions import PolicyState, SoftReclaim
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind

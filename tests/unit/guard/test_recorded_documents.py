@@ -13,9 +13,8 @@ import trio
 
 from reactor.guard.incidents import NoVictims, OomKills, SourceLosses
 from reactor.guard.record import Reclaimed, outcome_document
-from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, Report, Reports
-from reactor.guard.tally import Tally
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim

@@ -11,8 +11,8 @@ import trio
 
 from reactor.guard.incidents import NoVictims
 from reactor.guard.node import Node
+from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
-from reactor.guard.tally import Tally
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings, Settings

@@ -14,7 +14,7 @@ import trio
 
 from reactor.guard.generation import RuleFirings
 from reactor.guard.record import PassRecord
-from reactor.guard.tally import Tally
+from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction

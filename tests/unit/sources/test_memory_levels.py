@@ -5,16 +5,27 @@ from types import SimpleNamespace
 
 import pytest
 
-from reactor.guard.levels import MemoryLevels, process_levels
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from reactor.sources.levels import BRIM, FLOOR
+from reactor.sources.levels import BRIM, FLOOR, MemoryLevels
+from reactor.sources.processes import process_levels
+from tests.support.builders import make_observation, make_threshold
 from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20
+
+
+@pytest.fixture(name="observation")
+def _observation():
+    return make_observation
+
+
+@pytest.fixture(name="make_threshold")
+def _make_threshold():
+    return make_threshold
 
 
 @pytest.fixture
