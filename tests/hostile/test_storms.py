@@ -30,7 +30,9 @@ PAUSE = {"unhelpfulEvictionPause": "1h"}
 WRITER_PAUSE_SECONDS = 0.002 * (PATIENCE - 1)  # after each MiB: an emulated guard is that much slower, too
 INNOCENTS = 12
 PASSES = 30
+INNOCENT_BYTES = 12 * MIB
 NODE_MIB = 512
+LEVEL_BYTES = (NODE_MIB - 100) * MIB
 OTHERS = 8
 OTHER_MIB = 28
 FILES_MIB = 330
@@ -46,6 +48,21 @@ for _ in range(int(sys.argv[1])):
     held.append(memory)
     time.sleep(float(sys.argv[2]))
 signal.pause()
+"""
+# Takes memory MiB for MiB, with a pause after each, for as long as the node's working set is below a bound.
+REFILL = """
+import mmap, sys, time
+usage, stat, bound, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+held = []
+while True:
+    counted = dict(line.split() for line in open(stat))
+    cached = int(counted.get("total_inactive_file") or counted["inactive_file"])
+    if int(open(usage).read()) - cached < bound:
+        memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for offset in range(0, 1 << 20, 4096):
+            memory[offset] = 1
+        held.append(memory)
+    time.sleep(pause)
 """
 # Takes so many MiB and gives them back, over and over.
 BREATHING = """
@@ -131,9 +148,12 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     innocents: list[subprocess.Popen[bytes]],
     pause_seconds: float,
 ) -> None:
+    """Each eviction ends the shortage, until the leak has taken what it brought: no crossing without that."""
     trial.futile_at_most = 2
     daemon.start()
-    leak = node.spawn(f"{node.cgroup}/system", python(LEAK, 340, pause_seconds))
+    counters = (node.usage_path(), node.tree.path(node.cgroup) / "memory.stat")
+    bound_bytes = LEVEL_BYTES + INNOCENT_BYTES // 2
+    leak = node.spawn(f"{node.cgroup}/system", python(REFILL, *counters, bound_bytes, pause_seconds))
     eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 30)
 
     status = after_passes(daemon, PASSES)
