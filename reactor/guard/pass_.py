@@ -336,6 +336,8 @@ class Passes:
             self.known.set_pods(pods)
             self._parts.usages.track(pods)
             self.approach.pods(pods)
+        else:  # equal, and from here on the same: a tuple compares those at once
+            self.known.pods = pods
 
     def pod_ended(self, uid: str) -> bool:
         """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
