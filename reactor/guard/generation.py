@@ -49,7 +49,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
-from reactor.oom_scores.order import OomOrder, OrderAhead
+from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.pods import ManifestScores
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
@@ -682,9 +682,9 @@ def _order_for(settings: Settings, oom_order: OomOrder | None) -> Sequence[Ahead
         return ()
     is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
-        oom_order.want(())
+        oom_order.far()
         return ()
-    return (OrderAhead(oom_order.want),)
+    return (oom_order,)
 
 
 async def _raise(error: Exception) -> None:

@@ -152,34 +152,6 @@ class _SavedScores(KeptFile[Document]):
         return sum(len(pod["own"]) for pod in self._shown[0]["pods"]) <= _FEW
 
 
-class OrderAhead:
-    """Has the OOM killer take the pod that the next crossing would evict, by `want`; see guard/ahead.py."""
-
-    def __init__(self, want: Callable[..., None]) -> None:
-        self._want = want
-
-    def near(self, forecast: Forecast) -> None:
-        """Have that pod go first; none while evictions are slowed down: what fills the node is no pod.
-
-        While an eviction is waited for the order stays as it is.
-        """
-        if memory_slowdowns(forecast.state):
-            self._want(())
-        elif forecast.first:
-            self._want(forecast.first, forecast.pods, forecast.used, forecast.memory)
-
-    def far(self) -> None:
-        """Leave the kernel its own order."""
-        self._want(())
-
-    def pods(self, pods: Sequence[Pod]) -> None:
-        """Change nothing."""
-
-    def retry_seconds(self) -> float:
-        """Return infinity: the order follows the passes."""
-        return math.inf
-
-
 class OomOrder:
     """Keeps the order while it is wanted. Everything but `want` runs beside the loop; nothing raises.
 
@@ -230,6 +202,28 @@ class OomOrder:
         self._wanted = None if first is None else _Wanted(first, pods, used or {}, memory or {})
         if (None if before is None else before.first.uid) != (None if first is None else first.uid):
             self._changed.set()
+
+    def near(self, forecast: Forecast) -> None:
+        """Have the pod go first that the next crossing would evict.
+
+        None while evictions are slowed down: what fills the node is no pod. While an eviction is waited for
+        the order stays as it is.
+        """
+        if memory_slowdowns(forecast.state):
+            self.want(())
+        elif forecast.first:
+            self.want(forecast.first, forecast.pods, forecast.used, forecast.memory)
+
+    def far(self) -> None:
+        """Leave the kernel its own order."""
+        self.want(())
+
+    def pods(self, pods: Sequence[Pod]) -> None:
+        """Change nothing: the order follows the forecasts."""
+
+    def retry_seconds(self) -> float:
+        """Return infinity: the order follows the forecasts."""
+        return math.inf
 
     def is_ordered(self, uid: str) -> bool:
         """Return whether scores of a pod have been written."""

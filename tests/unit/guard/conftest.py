@@ -26,7 +26,7 @@ from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.observe.latest import Observed
-from reactor.oom_scores.order import OrderAhead
+from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.policy import first_of
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.warrants.warrants import Reads, Warrants
@@ -190,6 +190,17 @@ class FakeReclaim:
         return ReclaimReport(did=self.did, problems=self.problems)
 
 
+class RecordedOrder(OomOrder):
+    """Records which pod is to go first by the OOM killer, None for none."""
+
+    def __init__(self, ordered: list[str | None]) -> None:
+        self._ordered = ordered
+
+    def want(self, ranked: Sequence[Pod], *_: object) -> None:
+        first = first_of(ranked)
+        self._ordered.append(None if first is None else first.name)
+
+
 class FakeLoop:
     """The loop's passes over a node of plain values, with a clock that the test sets."""
 
@@ -253,7 +264,7 @@ class FakeLoop:
             self.parts,
             self.evictor,
             self.known,
-            ahead=(OrderAhead(self._order),),
+            ahead=(RecordedOrder(self.ordered),),
             kernel=warrants,
             dry_run=dry_run,
             clock_seconds=lambda: self.now_seconds,
@@ -273,10 +284,6 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
-
-    def _order(self, ranked: Sequence[Pod], *_: object) -> None:
-        first = first_of(ranked)
-        self.ordered.append(None if first is None else first.name)
 
     def _recount(self, _: Sequence[Pod]) -> None:
         self.recounts += 1
