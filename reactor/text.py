@@ -8,11 +8,17 @@ thirtyfold). JSON that is too deep, has too long a number, is no UTF-8 or names 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 from reactor.errors import ReactorError
 
 MOST_VALUES: Final = 250_000
+"""More than an object of the API server can have, which is at most 1.5 MiB: some 25 MiB."""
+
+# Words that are compared are keys and names: a longer one is no typing error, and difflib is quadratic.
+_LONGEST: Final = 64
+_LIKENESS: Final = 0.75
 
 
 def printable(text: str) -> str:
@@ -45,8 +51,6 @@ def wrapped(text: str, columns: int) -> str:
     lines = textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
-
-"""More than an object of the API server can have, which is at most 1.5 MiB: some 25 MiB."""
 
 _LONGEST_SHOWN: Final = 80
 
@@ -81,3 +85,38 @@ def loads(raw: bytes | bytearray, *, most_values: int = MOST_VALUES) -> Any:
     except ValueError as error:
         shown = bytes(raw[:_LONGEST_SHOWN])
         raise JsonError(f"got {shown!r} ({error!s:.{_LONGEST_SHOWN}}); accepted: JSON") from error
+
+
+def nearest(word: object, known: Iterable[str], *, likeness: float = _LIKENESS) -> str | None:
+    """Return the known word that `word` is probably a typing error of, None where it is like none.
+
+    Case and separators count for nothing: `nodefs-available` is `nodefs.available`.
+    """
+    if not isinstance(word, str) or not 2 < len(word) <= _LONGEST:
+        return None
+    # Seldom needed, and no daemon needs it but for a wrong document.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    by_letters = {_letters(one): one for one in known}
+    found = get_close_matches(_letters(word), by_letters, n=1, cutoff=likeness)
+    return by_letters[found[0]] if found else None
+
+
+def nearest_name(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Return which of these names of units or cgroups was probably meant, None where none is near.
+
+    To be of one kind of unit (`.service`) makes none alike, and one without its kind is meant as well.
+    """
+    by_stem = {one.rpartition(".")[0] or one: one for one in names}
+    stem = name.rpartition(".")[0] or name
+    return by_stem.get(nearest(stem, by_stem, likeness=likeness) or "")
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return the question to add to what was got, "" where no known word is near."""
+    found = nearest(word, known)
+    return "" if found is None else f" (did you mean {found}?)"
+
+
+def _letters(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())

@@ -42,7 +42,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")

@@ -38,10 +38,10 @@ from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.process_memory import MemoryUnknownError, read_process_memory
 from reactor.kernel.procfs import PROC, read_oom_score_adj
+from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import SPARED_PROCESSES
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
 from reactor.policy.process_victims import in_order, is_spared, too_small_because
 
 _MOST_PROCESSES: Final = 256

@@ -19,7 +19,7 @@ from reactor.kube.credentials import Credentials, Session
 from reactor.kube.kubelet import KubeletPods, kubelet_access
 from reactor.kube.pods import KnownPod, PodStore
 from reactor.kube.watch import Watch
-from reactor.model.node_pods import NodeFiles
+from reactor.model.pods import NodeFiles
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.supervisor import Part
 from reactor.threads import in_thread

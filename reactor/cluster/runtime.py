@@ -25,8 +25,7 @@ from reactor.cri.messages import (
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
 from reactor.kube.pods import source_of
-from reactor.model.node_pods import Inventory, RuntimePod
-from reactor.model.pods import PodSource
+from reactor.model.pods import Inventory, PodSource, RuntimePod
 from reactor.model.settings import Role, Settings
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation

@@ -24,8 +24,7 @@ from reactor.text import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reactor.model.settings import Settings
-    from reactor.model.start import Start
+    from reactor.model.settings import Settings, Start
 
 
 # 3 MiB, which the guard's own modules then take: a configuration is read once, and again at a reload.

@@ -20,7 +20,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from reactor.config.scalars import HOOKS
 from reactor.errors import ConfigError, Problem, Refused, join
-from reactor.model.nearest import did_you_mean
+from reactor.text import did_you_mean
 
 T = TypeVar("T")
 UNKNOWN_KEY: Final = "an unknown key"

@@ -14,12 +14,12 @@ from reactor.config.kubelet import KubeletConfiguration, ignored_signals
 from reactor.config.scalars import Seconds
 from reactor.config.section import Interval, Section, Size, SoftReclaimTime
 from reactor.errors import join
-from reactor.model.nearest import nearest
 from reactor.model.quantity import format_bytes, parse_quantity
 from reactor.model.rules import RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, Settings, SystemdOomd
 from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Signal
 from reactor.model.thresholds import ThresholdValue
+from reactor.text import nearest
 
 SECTION: Final = "reactor"
 _READ: Final = tuple(key_of(field) for field in dataclasses.fields(KubeletConfiguration))

@@ -16,12 +16,12 @@ from cattrs import BaseValidationError
 from reactor.config.decode import CONVERTER, check_document, register_scalar
 from reactor.config.scalars import Int32, Percent, Seconds, as_quantity
 from reactor.errors import Refused, join
-from reactor.model.nearest import did_you_mean
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.quantity import Quantity
 from reactor.model.settings import EvictionSettings, ImageGcSettings, ShutdownGroup
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.text import did_you_mean
 
 MinimumReclaim = NewType("MinimumReclaim", ThresholdValue)
 

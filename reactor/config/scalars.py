@@ -10,7 +10,6 @@ from typing import Any, Final, NewType
 from reactor.config import duration
 from reactor.errors import Refused
 from reactor.model import quantity
-from reactor.model.nearest import did_you_mean
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.settings import (
@@ -25,6 +24,7 @@ from reactor.model.settings import (
     TaintedBy,
 )
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.text import did_you_mean
 
 Count = NewType("Count", int)
 """A number of bytes, inodes or processes: whole, from 0 to 2^64-1."""

@@ -11,9 +11,8 @@ from reactor.config.decode import CONVERTER, REMOVED, Removed, check_document, r
 from reactor.config.rules import ReclaimAmount, ReclaimTime, RuleName, WrittenCondition, rule_problems
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.errors import Refused
-from reactor.model.name_patterns import REGEX, matcher
+from reactor.model.name_patterns import REGEX, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule, ProcessVictimRule
-from reactor.model.pod_parents import is_pattern
 from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
     EbpfLoader,

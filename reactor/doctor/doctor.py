@@ -26,7 +26,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.kernel.files import parse_integer, read_file, unescape_mount
 from reactor.kernel.swap import machine_swap
-from reactor.model.amounts import bytes_text
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import EbpfLoader, KernelKill, OomOrderMode, Settings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (

@@ -31,10 +31,8 @@ from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
-from reactor.model.name_patterns import matcher
-from reactor.model.nearest import nearest_name
+from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER
-from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.lists import Named, matches_by_any_name, rule_text
@@ -42,6 +40,7 @@ from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.tell.notice import WALL
 from reactor.tell.webhook import read_secret
+from reactor.text import nearest_name
 from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods

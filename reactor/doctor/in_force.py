@@ -17,8 +17,8 @@ from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ReactorError, join
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
-from reactor.model.amounts import amount_text, duration_text
 from reactor.model.pod_lists import SPARED_PROCESSES
+from reactor.model.quantity import amount_text, duration_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold

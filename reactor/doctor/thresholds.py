@@ -12,7 +12,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.kernel.swap import machine_swap
-from reactor.model.amounts import amount_text
+from reactor.model.quantity import amount_text
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold

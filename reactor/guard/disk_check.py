@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from reactor.bounded import Bounded
 from reactor.kernel.filesystem import FilesystemSpace, read_mounts, read_space
-from reactor.model.amounts import amount_text
+from reactor.model.quantity import amount_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, Filesystem, Signal
 from reactor.model.thresholds import Observation, Threshold

@@ -32,8 +32,8 @@ from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim, SoftReclaim
-from reactor.model.oom import OomKill
-from reactor.model.pod_parents import fences
+from reactor.model.kills import OomKill
+from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod
 from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import (

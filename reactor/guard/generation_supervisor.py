@@ -21,7 +21,7 @@ from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.decisions import Eviction, InFlight
-from reactor.model.oom import OomKill
+from reactor.model.kills import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim

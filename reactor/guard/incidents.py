@@ -15,10 +15,10 @@ from reactor.guard.node import Node
 from reactor.guard.oom_victims import pod_in
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, instant
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import NoVictim, Slowdown, SlowReason
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod
+from reactor.model.quantity import amount_text
 from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import SourceHealth, SourceState

@@ -54,7 +54,7 @@ from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.scheduling import following
 from reactor.link.documents import instant
 from reactor.link.requests import Request, RequestKind
-from reactor.model.oom import OomKill
+from reactor.model.kills import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal

@@ -29,7 +29,7 @@ from reactor.kernel.cgroup_files import CgroupVersion, parse_limit, parse_proces
 from reactor.kernel.delegation import GUARD, STEWARD, is_delegated, is_service
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.processes import STEWARD_DATA_BYTES
 
 _LOG: Final = logging.getLogger("reactor.steward")

@@ -20,11 +20,10 @@ from reactor.guard.parts import Parts
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot, SoftReclaim
-from reactor.model.oom import OomKill
+from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.processes import ProcessMemory
+from reactor.model.quantity import amount_text
 from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal

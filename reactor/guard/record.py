@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
 from reactor.link.documents import ORDERED, Outcome, instant
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import (
     Decision,
     DiskEviction,
@@ -22,8 +21,9 @@ from reactor.model.decisions import (
     Snapshot,
     SoftReclaim,
 )
+from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import Preference
-from reactor.model.processes import ProcessMemory
+from reactor.model.quantity import amount_text
 from reactor.model.rules import RankedBy
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource

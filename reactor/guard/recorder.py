@@ -22,9 +22,9 @@ from reactor.guard.record import (
 )
 from reactor.guard.record_queue import Make, RecordQueue
 from reactor.link.documents import RESUMED, Durations, Outcome, process_text
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
+from reactor.model.quantity import amount_text
 from reactor.model.rules import Firing
 from reactor.model.signals import RESOURCE, Resource
 from reactor.supervisor import Faults, Nursery

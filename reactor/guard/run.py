@@ -22,8 +22,7 @@ from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.scheduling import following
-from reactor.model.settings import Settings
-from reactor.model.start import Start
+from reactor.model.settings import Settings, Start
 from reactor.threads import in_thread, limit_threads
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import Final
 from reactor.config.documents import drop_in_paths, load_document
 from reactor.config.settings import Configuration, load_configuration, read_text, settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.settings import Settings
-from reactor.model.start import Start
+from reactor.model.settings import Settings, Start
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _STATE_FILE: Final = re.compile(r"""\bstateFile["']?\s*:\s*["']?(/[^\s"'#,}]+)""")

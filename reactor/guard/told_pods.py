@@ -29,8 +29,7 @@ from reactor.link.listings import (
     split_records,
 )
 from reactor.link.requests import Piece, Request, Section
-from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
-from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Inventory, NodeFiles, Pod, PodSource, RuntimePod
 from reactor.model.settings import PodOrigin, Settings
 from reactor.workloads.kubepods import may_be_api_uid
 

@@ -24,7 +24,7 @@ from typing import Final
 from reactor.errors import KernelInterfaceError, ReactorError
 from reactor.kernel.files import close_descriptor, read_file
 from reactor.kernel.procfs import PROC, optional_kib_line, parse_is_exiting
-from reactor.model.processes import ProcessMemory
+from reactor.model.kills import ProcessMemory
 
 # The lines that are asked for end after some 800 bytes. A list of groups comes before them, of up to 65,536.
 _READ_BYTES: Final = 16 << 10

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from reactor.model.amounts import amount_text
+from reactor.model.quantity import amount_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.text import printable
 

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from reactor.forms import FormError
 from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Piece, Section
-from reactor.model.node_pods import RuntimePod
-from reactor.model.pods import Container, Pod, PodSource, QosClass, Volume
+from reactor.model.pods import Container, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.quantity import Quantity
 from reactor.model.signals import Resource
 

@@ -1,4 +1,4 @@
-"""Amounts in the syntax of Kubernetes' resource.Quantity (`100Mi`, `1.5G`, `500m`, `1e3`)."""
+"""Amounts as Kubernetes' resource.Quantity writes them (`100Mi`, `1.5G`, `1e3`), and as people read them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
+
+from reactor.model.signals import IN_BYTES, Resource
 
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -20,6 +22,9 @@ _WHOLE_SUFFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _PART_SUFFIXES: Final = ("m", "u", "n")
 _LARGEST: Final = 2**63 - 1
 ACCEPTED: Final = "a quantity such as 100Mi, 1.5Gi, 2G or 500"
+
+UNKNOWN: Final = "unknown"
+_LENGTHS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,3 +105,31 @@ def format_count(amount: Fraction | int) -> str:
         if scaled.denominator == 1:
             return f"{scaled.numerator}{suffix}"
     return str(float(amount))
+
+
+def amount_text(amount: int | None, resource: Resource | None) -> str:
+    """Return an amount: bytes with one decimal and a binary suffix, counts as they are."""
+    if amount is None:
+        return UNKNOWN
+    return bytes_text(amount) if resource in IN_BYTES else str(amount)
+
+
+def bytes_text(amount_bytes: int) -> str:
+    """Return bytes with a binary suffix, and one decimal where the largest suffix leaves a rest."""
+    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
+        if abs(amount_bytes) >= 1024**power:
+            whole = format_bytes(amount_bytes)
+            return whole if whole.endswith(suffix) else f"{amount_bytes / 1024**power:.1f}{suffix}"
+    return str(amount_bytes)
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a time in its two largest units (`4s`, `1m20s`, `3h05m`), `-` where there is none."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    for size, unit, smaller_size, smaller in _LENGTHS:
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size}{unit}{rest:02d}{smaller}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"

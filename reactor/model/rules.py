@@ -8,7 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from reactor.model.amounts import bytes_text
+from reactor.model.quantity import bytes_text
 from reactor.model.thresholds import ThresholdValue
 from reactor.text import printable
 

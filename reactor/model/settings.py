@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from reactor.model.events import EventKind
+from reactor.errors import ConfigError
+from reactor.model.name_patterns import fences
 from reactor.model.pod_lists import PodLists
-from reactor.model.pod_parents import fences
 from reactor.model.rules import Rule
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
+
+
+class EventKind(StrEnum):
+    """What has happened.
+
+    `EVICTION`: a pod was evicted, or could not be. `OOM_KILL`: the kernel's OOM killer has killed.
+    `SOURCE_LOST`: a source of wakes has failed, and another stands in for it, or only the ticker is left.
+    `NO_VICTIM`: a threshold is met and no pod can be evicted. `TEST`: an operator tries the notifications.
+    """
+
+    EVICTION = "eviction"
+    OOM_KILL = "oom-kill"
+    SOURCE_LOST = "source-lost"
+    NO_VICTIM = "no-victim"
+    TEST = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,3 +336,16 @@ class Settings:
         """
         found = fences(self.pod_parents)
         return () if "/" in found and "/" not in self.pod_parents else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Settings and their text. `refused` is why the file was not taken, None where it was.
+
+    `config_dir` is where its drop-ins are, if any.
+    """
+
+    settings: Settings
+    text: str
+    config_dir: Path | None = None
+    refused: ConfigError | None = None

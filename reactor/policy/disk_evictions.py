@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import (
     DiskEviction,
     Eviction,
@@ -28,6 +27,7 @@ from reactor.model.decisions import (
     Snapshot,
 )
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold

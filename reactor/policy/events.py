@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from reactor.model.decisions import Eviction, Ineligible, InFlight, PolicyState, Snapshot
-from reactor.model.oom import OomKill
+from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.policy.decide import decide

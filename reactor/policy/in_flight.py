@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import Eviction, InFlight, OomVictim, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from reactor.model.amounts import bytes_text
 from reactor.model.decisions import MemoryReclaim, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold

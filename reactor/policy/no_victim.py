@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reactor.model.amounts import amount_text
 from reactor.model.decisions import NoVictim, RankedPod
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import amount_text
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.outside import memory_outside_pods

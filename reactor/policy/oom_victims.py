@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import OomVictim, PolicyState
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import EvictionSettings
 from reactor.model.thresholds import Observation
 

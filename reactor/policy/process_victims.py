@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.amounts import bytes_text
 from reactor.model.decisions import Eviction, InFlight, OomVictim, PolicyState, ProcessKill, Snapshot
+from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, Resource
 from reactor.policy.oom_victims import credit_bytes

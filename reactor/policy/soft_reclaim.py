@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from reactor.model.amounts import bytes_text
 from reactor.model.decisions import PolicyState, SoftReclaim
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS
 from reactor.model.thresholds import Observation, Threshold

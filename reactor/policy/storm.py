@@ -27,7 +27,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reactor.model.amounts import bytes_text
 from reactor.model.decisions import (
     Eviction,
     HardMemoryKill,
@@ -37,6 +36,7 @@ from reactor.model.decisions import (
     Snapshot,
 )
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold

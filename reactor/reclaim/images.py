@@ -19,8 +19,8 @@ import trio
 
 from reactor.kernel.scheduling import following
 from reactor.kernel.small_file import KeptFile, document_of
-from reactor.model.amounts import bytes_text
 from reactor.model.pods import Image
+from reactor.model.quantity import bytes_text
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation

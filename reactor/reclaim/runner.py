@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from reactor.model.amounts import amount_text, bytes_text
+from reactor.model.quantity import amount_text, bytes_text
 from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.threads import in_thread

@@ -32,7 +32,7 @@ from reactor.kube.credentials import Credentials
 from reactor.kube.errors import ApiError
 from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
 from reactor.kube.watch import read_list
-from reactor.model.oom import OomScope
+from reactor.model.kills import OomScope
 from reactor.model.pods import is_critical_by_mark
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal

@@ -38,8 +38,8 @@ from reactor.kernel.oom import (
 )
 from reactor.kernel.procfs import PROC
 from reactor.kernel.scheduling import following
-from reactor.model.oom import OomKill, OomScope
-from reactor.model.pod_parents import fences
+from reactor.model.kills import OomKill, OomScope
+from reactor.model.name_patterns import fences
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind

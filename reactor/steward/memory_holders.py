@@ -19,7 +19,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, read_kernel_memory
-from reactor.model.amounts import amount_text
+from reactor.model.quantity import amount_text
 from reactor.model.signals import Resource
 from reactor.text import printable
 

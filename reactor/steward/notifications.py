@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reactor.model.events import EventKind
-from reactor.model.settings import NotificationSettings, Settings
+from reactor.model.settings import EventKind, NotificationSettings, Settings
 from reactor.programs import RunProgram, run_to_problem
 from reactor.supervisor import Supervisor, report
 from reactor.tell.desktop import DesktopNotice

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from reactor.link.documents import NO_VICTIM, OOM_KILL, ORDERED, RESUMED, SOURCE_LOST, process_text
-from reactor.model.amounts import amount_text, bytes_text
-from reactor.model.events import EventKind
-from reactor.model.oom import OomScope
+from reactor.model.kills import OomScope
+from reactor.model.quantity import amount_text, bytes_text
+from reactor.model.settings import EventKind
 from reactor.model.signals import RESOURCE, Signal
 from reactor.text import printable
 

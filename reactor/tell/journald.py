@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import trio
 
-from reactor.model.events import EventKind
-from reactor.model.oom import OomScope
-from reactor.model.settings import NotificationSettings
+from reactor.model.kills import OomScope
+from reactor.model.settings import EventKind, NotificationSettings
 from reactor.tell.events import Event
 from reactor.tell.outbox import NotSentError
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from reactor.kernel.swap import SwapTraffic
 from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations
 from reactor.model.decisions import SlowReason
+from reactor.model.kills import WarrantEnd
 from reactor.model.signals import (
     FREED_TOGETHER,
     RESOURCE,
@@ -33,7 +34,6 @@ from reactor.model.signals import (
     Signal,
 )
 from reactor.model.wakes import SourceHealth
-from reactor.model.warrants import WarrantEnd
 from reactor.reclaim.images import RemovedFor
 from reactor.tell.prometheus import (
     Collector,

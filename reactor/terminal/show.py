@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from reactor.link.documents import after, process_text, what_was_done
-from reactor.model.amounts import UNKNOWN, amount_text, bytes_text, duration_text
+from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.asking import asked
 from reactor.terminal.tables import Screen, console, moment, table

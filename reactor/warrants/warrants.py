@@ -38,12 +38,12 @@ from reactor.kernel.bpf.warrants import ClaimState, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, PolicyState
+from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.model.warrants import WarrantEnd
 from reactor.policy import memory_level
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due

@@ -11,7 +11,7 @@ from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import cgroup_components
 from reactor.kernel.delegation import stewards_beside
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 
 
 class PodBoundaries:

@@ -16,12 +16,12 @@ from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
-from reactor.model.nearest import nearest_name
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.lists import ExactNames, Listed, Lists, Named
+from reactor.text import nearest_name
 from reactor.threads import without_pause
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.boundaries import PodBoundaries

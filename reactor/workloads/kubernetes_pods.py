@@ -20,8 +20,15 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
-from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
-from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource, StoragePlace
+from reactor.model.pods import (
+    SYSTEM_CRITICAL_PRIORITY,
+    Inventory,
+    NodeFiles,
+    Pod,
+    PodSource,
+    RuntimePod,
+    StoragePlace,
+)
 from reactor.model.settings import Settings
 from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.cached_listing import CachedListing

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.trusted_names import names_are_trusted
 

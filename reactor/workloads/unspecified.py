@@ -35,8 +35,7 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_oom_score_adj
-from reactor.model.node_pods import NodeFiles, RuntimePod
-from reactor.model.pods import Pod, QosClass
+from reactor.model.pods import NodeFiles, Pod, QosClass, RuntimePod
 from reactor.model.signals import Resource
 from reactor.policy.oom_score import GUARANTEED, requested_bytes
 from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, is_config_hash

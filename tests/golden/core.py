@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
-from reactor.model.oom import OomKill
+from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.policy import after_reclaim, apply, decide

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from reactor.model.decisions import Decision, Snapshot
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
-from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Condition, Firing, Measure, Metric, RankedBy, Rule, RuleAction, RuleInput
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Filesystem, Signal

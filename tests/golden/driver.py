@@ -17,10 +17,9 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from reactor.model.decisions import Decision, Eviction, Snapshot
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pod_lists import Preference, ProcessVictim
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, QosClass, Volume
-from reactor.model.processes import ProcessMemory
 from reactor.model.quantity import parse_quantity
 from reactor.model.rules import Condition, Firing, Measure, Metric, RankedBy, Rule, RuleAction, RuleInput
 from reactor.model.settings import EvictionSettings

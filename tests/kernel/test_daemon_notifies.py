@@ -18,7 +18,7 @@ import trio
 from jeepney.bus_messages import MatchRule, message_bus
 from jeepney.io.trio import open_dbus_router
 
-from reactor.model.events import EventKind
+from reactor.model.settings import EventKind
 from reactor.tell.desktop import INTERFACE
 from reactor.tell.journald import MESSAGE_IDS
 from reactor.tell.notice import WALL

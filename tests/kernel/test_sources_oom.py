@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.catalogue import OOM_COUNTERS

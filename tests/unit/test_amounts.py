@@ -1,6 +1,6 @@
 import pytest
 
-from reactor.model.amounts import amount_text, bytes_text, duration_text
+from reactor.model.quantity import amount_text, bytes_text, duration_text
 from reactor.model.signals import IN_BYTES, RESOURCE_IN, UNIT, Resource
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.model.nearest import did_you_mean, nearest
 from reactor.model.signals import Signal
+from reactor.text import did_you_mean, nearest
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import NoDaemonError
-from reactor.model.amounts import duration_text
+from reactor.model.quantity import duration_text
 from reactor.model.signals import Resource
 from reactor.tell.status_socket import ask
 from reactor.terminal.asking import asked

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from reactor.link.documents import what_was_done
-from reactor.model.amounts import duration_text
+from reactor.model.quantity import duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.top.table import Column, Row, Span, Style, Table, amount, rate
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from reactor.model.amounts import amount_text
+from reactor.model.quantity import amount_text
 from reactor.model.signals import Resource
 from reactor.text import printable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from reactor.cluster.pod_specs import NodeFilesWatch, read_node_files
-from reactor.model.node_pods import NodeFiles
+from reactor.model.pods import NodeFiles
 from tests.support.waiting import until
 
 

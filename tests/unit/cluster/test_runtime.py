@@ -21,8 +21,7 @@ from reactor.cri.messages import (
     Version,
 )
 from reactor.errors import RuntimeUnavailableError
-from reactor.model.node_pods import RuntimePod
-from reactor.model.pods import PodSource
+from reactor.model.pods import PodSource, RuntimePod
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem, Signal
 from reactor.model.thresholds import Observation

@@ -7,10 +7,10 @@ import pytest
 
 from reactor.config.settings import kubepods_cgroups, load_settings, settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.events import EventKind
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, ProcessVictimRule
 from reactor.model.settings import (
     EbpfLoader,
+    EventKind,
     KernelKill,
     KubernetesSettings,
     MemoryAvailable,

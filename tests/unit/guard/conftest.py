@@ -19,7 +19,7 @@ from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.guard.termination import ProcessKills
 from reactor.model.decisions import Eviction
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings, KernelKill, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Filesystem, Reclaim, Signal

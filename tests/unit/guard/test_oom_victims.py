@@ -13,7 +13,7 @@ import pytest
 
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.model.decisions import OomVictim
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind

@@ -16,9 +16,9 @@ from reactor.guard.record import PassRecord, attempt_document, standing
 from reactor.guard.recorder import Tally
 from reactor.guard.state import StateFile, restore
 from reactor.link.documents import what_was_done
+from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 

@@ -18,9 +18,8 @@ from reactor.guard.reports import EvictionOrder, Report, Reports
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
-from reactor.model.processes import ProcessMemory
 from reactor.model.rules import Condition, Firing, Measure, Metric, Rule, RuleAction, RuleInput
 from reactor.model.settings import OomOrderMode
 from reactor.model.signals import Reclaim, Resource, Signal

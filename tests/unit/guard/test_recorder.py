@@ -10,8 +10,8 @@ import trio.testing
 from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.model.amounts import bytes_text
 from reactor.model.decisions import InFlight
+from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.steward.recent import RecentRecords

@@ -15,11 +15,11 @@ from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
+from reactor.model.kills import WarrantEnd
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.model.warrants import WarrantEnd
 from reactor.observe.latest import Observed
 from reactor.reclaim.images import RemovedFor
 from reactor.tell.http import serve_metrics

@@ -15,8 +15,7 @@ from reactor.forms import FormError
 from reactor.guard.told_pods import ToldPods
 from reactor.link.listings import FileNames, files_record, pieces, runtime_record, spec_record
 from reactor.link.requests import PIECE_BYTES, Piece, Request, RequestKind, Section
-from reactor.model.node_pods import NodeFiles, RuntimePod
-from reactor.model.pods import Container, Pod, PodSource
+from reactor.model.pods import Container, NodeFiles, Pod, PodSource, RuntimePod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 
 UUID = "0e4a3c0a-1111-4222-8333-0123456789ab"

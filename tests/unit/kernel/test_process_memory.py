@@ -20,7 +20,7 @@ from reactor.kernel.process_memory import (
     read_process_memory,
     read_resident_bytes,
 )
-from reactor.model.processes import ProcessMemory
+from reactor.model.kills import ProcessMemory
 from tests.support.processes import hold_leaderless
 
 STATUS = (

@@ -32,8 +32,7 @@ from reactor.link.listings import (
     split_records,
 )
 from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Section
-from reactor.model.node_pods import RuntimePod
-from reactor.model.pods import Container, Pod, PodSource, QosClass, Volume
+from reactor.model.pods import Container, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.signals import Resource
 

@@ -19,9 +19,8 @@ from reactor.model.decisions import (
     Snapshot,
     SoftReclaim,
 )
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
-from reactor.model.processes import ProcessMemory
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.policy import after_reclaim, apply, decide

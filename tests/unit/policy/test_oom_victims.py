@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import InFlight, OomVictim, PolicyState, Snapshot
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal

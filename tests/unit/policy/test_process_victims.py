@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import Eviction, InFlight, PolicyState, ProcessKill, Snapshot
+from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.processes import ProcessMemory
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold

@@ -16,7 +16,7 @@ from reactor.errors import BpfError
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.oom import OomKill, OomScope
+from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS

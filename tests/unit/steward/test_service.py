@@ -17,8 +17,8 @@ from reactor.guard.single_instance import listen
 from reactor.link.frames import FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
 from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request
-from reactor.model.events import EventKind
 from reactor.model.settings import (
+    EventKind,
     JournalSettings,
     NotificationSettings,
     ReclaimSettings,

@@ -13,8 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.model.events import EventKind
-from reactor.model.settings import NotificationSettings
+from reactor.model.settings import EventKind, NotificationSettings
 from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
 from reactor.tell.events import Event, Events
 from reactor.tell.outbox import NotSentError, Outbox

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.events import EventKind
+from reactor.model.settings import EventKind
 from reactor.tell.events import LONGEST_BYTES, Events
 
 MIB = 1 << 20

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.model.events import EventKind
-from reactor.model.settings import NotificationSettings
+from reactor.model.settings import EventKind, NotificationSettings
 from reactor.tell.events import Event, Events
 from reactor.tell.journald import MESSAGE_IDS, Journald
 from reactor.tell.outbox import NotSentError, Outbox

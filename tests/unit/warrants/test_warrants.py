@@ -19,12 +19,12 @@ from reactor.kernel.bpf.warrants import ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import PolicyState
+from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
-from reactor.model.warrants import WarrantEnd
 from reactor.policy.events import PodEmptied
 from reactor.policy.forecast import Forecast
 from reactor.sources.levels import MemoryLevel

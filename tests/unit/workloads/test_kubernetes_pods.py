@@ -14,8 +14,7 @@ import trio
 from reactor.cluster.pod_specs import read_node_files
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
-from reactor.model.node_pods import Inventory, RuntimePod
-from reactor.model.pods import Pod, PodSource, QosClass, Volume
+from reactor.model.pods import Inventory, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths

@@ -1,0 +1,94 @@
+"""Kills by the kernel itself: of its OOM killer, and under a warrant; and a process as a record names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OomScope(StrEnum):
+    """Whose limit the kernel killed at.
+
+    `NODE`: the guarded node ran out, or a cgroup that holds pods: the kernel was faster than reactor.
+    `OWN_LIMIT`: a pod's or a container's own limit, at which the kernel is meant to kill.
+    `ABOVE_NODE`: something above a virtual node ran out, which reactor does not guard.
+    `UNKNOWN`: the kernel's counters, where there is nothing else, do not tell.
+    """
+
+    NODE = "node"
+    OWN_LIMIT = "own-limit"
+    ABOVE_NODE = "above-node"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomKill:
+    """One kill, or `kills` of them that were only counted; what is not known of it is None.
+
+    `at_ns` is on CLOCK_MONOTONIC: when the kernel killed, or when a count was seen to have risen. Cgroups are
+    named by their path; a `limit_cgroup` of None is the machine's memory where `limit_bytes` is known.
+    """
+
+    source: str
+    scope: OomScope
+    at_ns: int
+    kills: int = 1
+    pid: int | None = None
+    comm: str | None = None
+    victim_bytes: int | None = None
+    victim_cgroup: str | None = None
+    limit_cgroup: str | None = None
+    limit_bytes: int | None = None
+    usage_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """What a process holds, in bytes, and what it calls itself: `name` is its own choice.
+
+    What it has mapped of files is left out: the kernel takes that back without it.
+    """
+
+    pid: int
+    name: str
+    anonymous_bytes: int
+    shared_bytes: int
+    swap_bytes: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """Return what of it is in memory: as much as its end may bring back there."""
+        return self.anonymous_bytes + self.shared_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Return all that it holds, in memory and in swap: what it is chosen by."""
+        return self.resident_bytes + self.swap_bytes
+
+
+class WarrantEnd(StrEnum):
+    """How a warrant came to its end.
+
+    `SERVED`: the kernel killed at the crossing. `REFUSED`: it claimed the warrant, and its signal was
+    refused. `WITHDRAWN`: a pass took it back. `RENEWED`: the next one took its place. `EXPIRED`: the
+    crossing came after its time. `OTHER_CROSSED`: the charge that crossed was not the victim's, or the pass
+    came while the kernel still counted. `SHRANK`: the victim held less than it had to. `OTHER_GREW`: another
+    pod outgrew its bound. `CACHE_GREW`: page cache did, and the crossing may be a reader's. `OUTSIDE_GREW`:
+    memory that no pod holds did, which may be reclaimed first. `NEW_CGROUP`: a cgroup was made, which may be
+    a pod that goes first. `REMOVED`: the victim's cgroup, or the one that is watched, was removed.
+    `UNKNOWN`: the reason could not be read.
+    """
+
+    SERVED = "served"
+    REFUSED = "refused"
+    WITHDRAWN = "withdrawn"
+    RENEWED = "renewed"
+    EXPIRED = "expired"
+    OTHER_CROSSED = "other-pod-crossed"
+    SHRANK = "victim-shrank"
+    OTHER_GREW = "other-pod-grew"
+    CACHE_GREW = "page-cache-grew"
+    OUTSIDE_GREW = "outside-grew"
+    NEW_CGROUP = "new-cgroup"
+    REMOVED = "cgroup-removed"
+    UNKNOWN = "unknown"
