@@ -28,16 +28,28 @@ from typing import Final, TypeVar
 import trio
 
 from reactor.act import processes
+from reactor.act.cgroup_changes import (
+    CPU,
+    boost_cpu,
+    frozen,
+    frozen_by_ancestor,
+    restore_in,
+    thawing,
+    without_forks,
+)
 from reactor.act.exercise import exercise
-from reactor.act.freezer import frozen, frozen_by_ancestor, thawing, without_forks
-from reactor.act.leftovers import CPU, restore_in
 from reactor.act.one_process import OneProcess
-from reactor.act.processes import NO_DESCRIPTORS, Reserve
-from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, KillReport, ReapReport, wait_empty
-from reactor.act.release import MemoryRelease, boost_cpu
-from reactor.act.target import Target
-from reactor.act.untouchable import Untouchable
-from reactor.act.volley import Volley
+from reactor.act.processes import NO_DESCRIPTORS, Reserve, SignalSweep
+from reactor.act.reap import (
+    REAP_DEADLINE_SECONDS,
+    Dying,
+    Key,
+    KillReport,
+    MemoryRelease,
+    ReapReport,
+    wait_empty,
+)
+from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
@@ -180,19 +192,19 @@ class KillPath:
             if target.directory is None:
                 return _gone(target, started_ns)
             self._untouchable.refuse(target.cgroup)
-            volley = Volley(
+            sweep = SignalSweep(
                 target.directory, signal.SIGTERM, spared=target.spared, never=self._untouchable.pids
             )
             try:
-                await self._fire_in_pieces(volley, _TERM_ROUNDS)
+                await self._fire_in_pieces(sweep, _TERM_ROUNDS)
                 with trio.move_on_after(grace_period_seconds):
-                    await self._wait_empty(target, volley)
+                    await self._wait_empty(target, sweep)
                     return None
             finally:
-                processes.close_all(volley.held.values())
+                processes.close_all(sweep.held.values())
             if not still_wanted():
                 return None
-            return self._kill(pod, self._given(target), time.monotonic_ns(), volley.problems)
+            return self._kill(pod, self._given(target), time.monotonic_ns(), sweep.problems)
         finally:
             target.close()
 
@@ -250,7 +262,7 @@ class KillPath:
                 count, pidfds = target.take_killed() if taken else (0, {})
                 return _Struck(killed_ns=killed_ns, count=count, pidfds=pidfds, is_any=taken > 0)
             problems += _refusals(refused)
-        elif not target.is_ready:  # a prepared one was checked already, and the volley never signals reactor
+        elif not target.is_ready:  # a prepared one was checked already, and the sweep never signals reactor
             self._untouchable.refuse(target.cgroup)
         return self._kill_each(target, problems, is_any_dead=taken > 0)
 
@@ -272,7 +284,7 @@ class KillPath:
         """
         if target.directory is None:
             return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
-        volley = Volley(
+        sweep = SignalSweep(
             target.directory,
             signal.SIGKILL,
             spared=target.spared,
@@ -280,23 +292,23 @@ class KillPath:
             never=self._untouchable.pids,
         )
         try:
-            self._fire(volley, 1, _AT_ONCE)
-            if not volley.is_cut and self._fire(volley, 1):
+            self._fire(sweep, 1, _AT_ONCE)
+            if not sweep.is_cut and self._fire(sweep, 1):
                 with self._held_still(target, problems):
-                    while self._fire(volley, 1):
+                    while self._fire(sweep, 1):
                         pass
         except BaseException:
-            processes.close_all(volley.held.values())
+            processes.close_all(sweep.held.values())
             raise
-        if volley.problems and not volley.sent and not is_any_dead and not volley.is_cut:
-            raise volley.error
-        problems += volley.problems
+        if sweep.problems and not sweep.sent and not is_any_dead and not sweep.is_cut:
+            raise sweep.error
+        problems += sweep.problems
         return _Struck(
             killed_ns=time.monotonic_ns(),
-            count=volley.sent,
-            pidfds=volley.held,
-            is_any=is_any_dead or volley.is_cut or volley.sent > 0,
-            is_cut=volley.is_cut,
+            count=sweep.sent,
+            pidfds=sweep.held,
+            is_any=is_any_dead or sweep.is_cut or sweep.sent > 0,
+            is_cut=sweep.is_cut,
         )
 
     async def _finish(self, pod: Pod, target: Target, problems: dict[str, None]) -> None:
@@ -308,40 +320,42 @@ class KillPath:
             return
         self._unfinished.discard(_key(pod))
         found: list[str] = []
-        volley = Volley(target.directory, signal.SIGKILL, spared=target.spared, never=self._untouchable.pids)
+        sweep = SignalSweep(
+            target.directory, signal.SIGKILL, spared=target.spared, never=self._untouchable.pids
+        )
         try:
-            if await self._fire_in_pieces(volley, _LOOSE_ROUNDS):
+            if await self._fire_in_pieces(sweep, _LOOSE_ROUNDS):
                 with self._held_still(target, found):
-                    while self._fire(volley, 1):
+                    while self._fire(sweep, 1):
                         pass
         finally:
-            processes.close_all(volley.held.values())
-        problems |= dict.fromkeys((*found, *volley.problems))
+            processes.close_all(sweep.held.values())
+        problems |= dict.fromkeys((*found, *sweep.problems))
 
-    def _fire(self, volley: Volley, rounds: int, most_cgroups: int = sys.maxsize) -> bool:
+    def _fire(self, sweep: SignalSweep, rounds: int, most_cgroups: int = sys.maxsize) -> bool:
         """Fire up to so many rounds; repeat one that lacks descriptors with those of the reserve.
 
         Returns whether the last round found a new process.
         """
         found = False
         for _ in range(rounds):
-            found = volley.fire(most_cgroups)
-            if volley.is_in_want:
-                volley.narrow()
+            found = sweep.fire(most_cgroups)
+            if sweep.ran_out_of_fds:
+                sweep.use_fewer_fds()
                 with self._reserve.lent():
-                    found |= volley.fire(most_cgroups)
+                    found |= sweep.fire(most_cgroups)
             if not found:
                 break
         return found
 
-    async def _fire_in_pieces(self, volley: Volley, rounds: int) -> bool:
+    async def _fire_in_pieces(self, sweep: SignalSweep, rounds: int) -> bool:
         """Fire as `_fire` does, with a checkpoint for other tasks after every few cgroups."""
         for _ in range(rounds):
-            for _ in volley.pieces(_PIECE):
+            for _ in sweep.steps(_PIECE):
                 await trio.lowlevel.checkpoint()
-            if volley.is_in_want:
-                self._fire(volley, 1)
-            if not volley.is_restless:
+            if sweep.ran_out_of_fds:
+                self._fire(sweep, 1)
+            if not sweep.found_new_process:
                 return False
         return True
 
@@ -444,11 +458,11 @@ class KillPath:
         copy = None if directory is None else self._twice(directory.duplicate)
         return Target(target.cgroup, copy, target.spared)
 
-    async def _wait_empty(self, target: Target, volley: Volley) -> None:
+    async def _wait_empty(self, target: Target, sweep: SignalSweep) -> None:
         """Wait until a target is empty. If it can't be listed, try again: the grace period ends that."""
         while True:
             try:
-                await wait_empty(target, volley.held.values())
+                await wait_empty(target, sweep.held.values())
             except (ReactorError, OSError):
                 await trio.sleep(_AGAIN_SECONDS)
             else:

@@ -29,10 +29,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport
-from reactor.act.release import MemoryRelease
-from reactor.act.target import Target
-from reactor.act.untouchable import Untouchable
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
+from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
@@ -84,7 +82,7 @@ class Chosen:
             close_descriptor(fd)
 
 
-class _Killed(NamedTuple):
+class _DyingProcess(NamedTuple):
     """A killed process until it has exited, by a pidfd that is owned."""
 
     pid: int
@@ -129,7 +127,7 @@ class OneProcess:
         self._release = release
         self._proc = proc
         self._seen: dict[str, _Seen] = {}
-        self._struck: dict[str, list[_Killed]] = {}
+        self._struck: dict[str, list[_DyingProcess]] = {}
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         """See what the processes of these pods hold, and forget all others. Never raises: the choice does."""
@@ -208,7 +206,7 @@ class OneProcess:
         with suppress(OSError):  # no descriptors left
             pidfd = os.dup(chosen.pidfd)
             struck = self._struck.setdefault(chosen.pod.uid, [])
-            struck.append(_Killed(chosen.process.pid, pidfd, time.monotonic()))
+            struck.append(_DyingProcess(chosen.process.pid, pidfd, time.monotonic()))
         return True
 
     async def terminate(

@@ -1,4 +1,4 @@
-"""Processes held through pidfds: opened, waited on, and descriptors in reserve to open them with.
+"""Processes held through pidfds: opened, signalled, waited on, and descriptors in reserve to open them with.
 
 A process id may be reused between the reading of `cgroup.procs` and a kill(2). A pidfd names one process
 for good, but pidfd_open(2) itself takes an id: so each id is opened first, and signalled only if it is
@@ -10,16 +10,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import signal
+import sys
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import trio
 
+from reactor.errors import KernelInterfaceError, RefusedError
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
 
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOBODY: Final = frozenset({errno.ESRCH, errno.EINVAL})  # gone, or no process's own id
 HELD: Final = 64  # pidfds kept of a pod, to be waited on
+
+BATCH: Final = 256  # pidfds open at once: well below the usual soft limit of 1,024 file descriptors
+_BREADTH: Final = 64
 
 
 class Opened(NamedTuple):
@@ -106,3 +114,192 @@ def close_all(pidfds: Iterable[int]) -> None:
     """Close the pidfds. One that can't be closed keeps no other open."""
     for fd in pidfds:
         close_descriptor(fd)
+
+
+class SignalSweep:
+    """Signals every process in `top` and below, but for `spared` cgroups; processes of `never` are refused.
+
+    In rounds, until one finds no new process. A process that is found first is signalled first: the cgroup's
+    own processes before anything below it is listed, and so on breadth first. Thousands of cgroups without a
+    process in them, which cost a tenant nothing, then delay the end of the round, not the signal. What one
+    process, one directory or one call refuses is a line in `problems`, and the others are signalled.
+
+    `ready` are pidfds by process id that were opened before: a process that is listed and held needs no
+    second look. They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled,
+    by process id, is the caller's to close. `sent` counts signals. Of the last round, `found_new_process`
+    tells whether it found a process that the rounds before had not, `ran_out_of_fds` whether a call failed
+    for want of descriptors, `is_cut` whether it ended before all cgroups were listed.
+    """
+
+    def __init__(
+        self,
+        top: CgroupDirectory,
+        number: signal.Signals,
+        *,
+        spared: Collection[str] = (),
+        ready: Mapping[int, int] | None = None,
+        never: Collection[int] = (),
+    ) -> None:
+        self.sent = 0
+        self.held: dict[int, int] = {}
+        self.ran_out_of_fds = False
+        self.found_new_process = False
+        self.is_cut = False
+        self._top = top
+        self._number = number
+        self._spared = frozenset(spared)
+        self._never = frozenset(never)
+        self._ready = dict(ready or {})
+        self._breadth = _BREADTH
+        self._done: set[int] = set()
+        self._seen: set[int] = set()
+        self._refused: dict[int, OSError] = {}
+        self._unlisted: dict[str, Exception] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what was refused and not overcome in a later round, alike ones in one line."""
+        signals = {f"process {pid}": error.strerror or str(error) for pid, error in self._refused.items()}
+        lists = {
+            repr(cgroup): (error.strerror if isinstance(error, OSError) else None) or str(error)
+            for cgroup, error in self._unlisted.items()
+        }
+        return [
+            *_summed(signals, f"not sent {self._number.name}"),
+            *_summed(lists, "not listed"),
+        ]
+
+    @property
+    def error(self) -> OSError:
+        """Return the problems as one error, of the first one's number."""
+        errors = (*self._refused.values(), *self._unlisted.values())
+        number = next((error.errno for error in errors if isinstance(error, OSError)), errno.EIO)
+        return OSError(number, "; ".join(self.problems))
+
+    def fire(self, most_cgroups: int = sys.maxsize) -> bool:
+        """Make a round over so many cgroups at the most; return whether it found a new process.
+
+        What was refused before is tried once more. Raises RefusedError where a process is found that is
+        never to be signalled.
+        """
+        with closing(self.steps(most_cgroups)) as pieces:
+            self.is_cut = next(pieces, False) is None
+        return self.found_new_process
+
+    def steps(self, cgroups: int) -> Generator[None, None, None]:
+        """Make a round that stops, to be continued, after every so many cgroups. Raises as `fire`."""
+        self.ran_out_of_fds = self.found_new_process = self.is_cut = False
+        self._unlisted.clear()
+        rounds = walk(self._top, self._note, spared=self._spared, held=self._breadth)
+        try:
+            with closing(rounds) as directories:
+                for count, directory in enumerate(directories, 1):
+                    self._signal_in(directory)
+                    if count % cgroups == 0:
+                        yield
+        finally:
+            close_all(self._ready.values())  # of those who are not in the cgroup any more
+            self._ready.clear()
+
+    def use_fewer_fds(self) -> None:
+        """Need as few descriptors as can be from now on: to signal is worth more than to wait by event."""
+        self._breadth = 0
+        close_all(self.held.values())
+        self.held.clear()
+
+    def _signal_in(self, directory: CgroupDirectory) -> None:
+        """Signal who is in this very cgroup, and has not been signalled."""
+        try:
+            waiting = self._waiting(directory)
+            while waiting:
+                opened = self._open(waiting[:BATCH])
+                waiting = waiting[opened.tried :]
+                self._send_to_listed(directory, opened)
+        except OSError as error:
+            self._note(directory.cgroup, error)
+        except KernelInterfaceError as error:
+            self._unlisted[directory.cgroup] = error
+
+    def _waiting(self, directory: CgroupDirectory) -> list[int]:
+        """Return who is listed and not yet signalled, once those held ready have been."""
+        waiting = []
+        for pid in directory.processes():
+            if pid in self._never:
+                what = "init" if pid == 1 else "reactor"
+                raise RefusedError(f"{directory.cgroup!r} holds process {pid}, {what}")
+            if pid in self._done:
+                continue
+            if pid not in self._seen:
+                self._seen.add(pid)
+                self.found_new_process = True
+            ready = self._ready.pop(pid, None)
+            if ready is None or not self._send(pid, ready):  # the id is another's by now
+                waiting.append(pid)
+        return waiting
+
+    def _open(self, pids: Sequence[int]) -> Opened:
+        """Open pidfds, and leave a descriptor for the listing that follows."""
+        while True:
+            spare = -1
+            try:
+                spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                return open_pidfds(pids)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self.held:
+                    raise
+                self.use_fewer_fds()
+            finally:
+                if spare >= 0:
+                    close_descriptor(spare)
+
+    def _send_to_listed(self, directory: CgroupDirectory, opened: Opened) -> None:
+        """Signal those who are still listed here, now that their pidfds are held; see processes.py."""
+        self._refused |= opened.refused
+        self.ran_out_of_fds |= any(error.errno in NO_DESCRIPTORS for error in opened.refused.values())
+        pidfds = opened.pidfds
+        try:
+            listed = frozenset(directory.processes())
+            for pid in tuple(pidfds):
+                fd = pidfds.pop(pid)
+                if pid in listed:
+                    self._send(pid, fd)
+                else:
+                    close_descriptor(fd)
+                    self.found_new_process = True  # ended, or moved to another cgroup of these
+        finally:
+            close_all(pidfds.values())
+
+    def _send(self, pid: int, fd: int) -> bool:
+        """Signal the process and hold its pidfd, or close it; return whether there was one to signal."""
+        try:
+            signal.pidfd_send_signal(fd, self._number)
+        except OSError as error:
+            close_descriptor(fd)
+            if error.errno == errno.ESRCH:
+                return False
+            self._refused[pid] = error
+            return True
+        if self._refused:
+            self._refused.pop(pid, None)
+        self._done.add(pid)
+        self.sent += 1
+        if len(self.held) < HELD and self._breadth:
+            self.held[pid] = fd
+        else:
+            close_descriptor(fd)
+        return True
+
+    def _note(self, cgroup: str, error: OSError) -> None:
+        self.ran_out_of_fds |= error.errno in NO_DESCRIPTORS
+        self._unlisted[cgroup] = error
+
+
+def _summed(reasons: Mapping[str, str], what: str) -> list[str]:
+    """Return one line for each reason: its first subject, and how many more."""
+    alike: dict[str, list[str]] = {}
+    for subject, reason in reasons.items():
+        alike.setdefault(reason, []).append(subject)
+    return [
+        f"{subjects[0]} {what}: {reason}" + (f" (and {len(subjects) - 1} more)" if len(subjects) > 1 else "")
+        for reason, subjects in alike.items()
+    ]

@@ -142,7 +142,7 @@ def _restore_scores(settings: Settings) -> Sequence[str]:
 
 def _restore_kills(_: Settings) -> Sequence[str]:
     """Thaw pods that a kill has left frozen, and restore their limits."""
-    from reactor.act.leftovers import restore
+    from reactor.act.cgroup_changes import restore
     from reactor.kernel.cgroup import CgroupTree
 
     return restore(CgroupTree.discover())

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from reactor.act import leftovers
+from reactor.act import cgroup_changes
 from reactor.act.kill import KillPath
 from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
@@ -403,7 +403,7 @@ class Daemon:
 
     async def _restore_abandoned(self) -> None:
         """Restore what a guard that was killed amid a kill has left of it, and log it."""
-        walk = following(partial(leftovers.restore, self._tree))
+        walk = following(partial(cgroup_changes.restore, self._tree))
         for line in await in_thread(walk, abandon_on_cancel=True):
             _LOG.warning("%s", line)
 

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from reactor.act import processes
-from reactor.act.freezer import frozen
-from reactor.act.volley import Volley
+from reactor.act.cgroup_changes import frozen
+from reactor.act.processes import SignalSweep
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -162,9 +162,9 @@ class VirtualNode:
             child.poll()  # a zombie of ours keeps its cgroup busy on v1
         with suppress(FileNotFoundError), self.tree.open(cgroup) as directory:
             with self._frozen(cgroup):
-                volley = Volley(directory, signal.SIGKILL)
-                volley.fire()
-            processes.close_all(volley.held.values())
+                sweep = SignalSweep(directory, signal.SIGKILL)
+                sweep.fire()
+            processes.close_all(sweep.held.values())
         removed = [_removed(directory) for directory in self._directories(cgroup, _CONTROLLERS)]
         return all(removed)
 

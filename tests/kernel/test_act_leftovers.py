@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act.freezer import frozen, without_forks
+from reactor.act.cgroup_changes import frozen, without_forks
 from reactor.kernel.cgroup_files import CgroupVersion
 from tests.support.yard import Yard
 
 RESTORE = """
-from reactor.act.leftovers import restore
+from reactor.act.cgroup_changes import restore
 from reactor.kernel.cgroup import CgroupTree
 print(*restore(CgroupTree.discover()), sep="\\n")
 """

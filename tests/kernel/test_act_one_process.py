@@ -13,9 +13,8 @@ import pytest
 from reactor.act import one_process
 from reactor.act.kill import KillPath
 from reactor.act.one_process import NoProcessError, OneProcess
-from reactor.act.release import MemoryRelease
-from reactor.act.target import Target
-from reactor.act.untouchable import Untouchable
+from reactor.act.reap import MemoryRelease
+from reactor.act.target import Target, Untouchable
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pod_lists import ProcessVictim

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from reactor.act.release import MemoryRelease
+from reactor.act.reap import MemoryRelease
 from reactor.kernel import libc
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually

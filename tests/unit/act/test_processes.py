@@ -1,14 +1,21 @@
+from __future__ import annotations
+
 import contextlib
 import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
 from reactor.act import processes
+from reactor.act.processes import SignalSweep
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup_directory import CgroupDirectory
 
 
 @pytest.fixture
@@ -62,3 +69,183 @@ def test_the_reserve_is_there_when_every_other_descriptor_is_taken() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         processes.close_all(taken)
         reserve.close()
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    children = [subprocess.Popen(["sleep", "100"]) for _ in range(3)]
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+class Listed:
+    """A cgroup without others in it that shows one listing after another, and then the last one for good."""
+
+    cgroup = "/pod"
+
+    def __init__(self, *listings: list[int]) -> None:
+        self._listings = list(listings)
+        self.looks = 0
+
+    def processes(self) -> list[int]:
+        self.looks += 1
+        return self._listings.pop(0) if len(self._listings) > 1 else self._listings[0]
+
+    def children(self) -> Sequence[str]:
+        return ()
+
+
+def fired(
+    listed: Listed, number: signal.Signals = signal.SIGKILL, ready: Mapping[int, int] | None = None
+) -> tuple[int, list[int]]:
+    sweep = SignalSweep(cast("CgroupDirectory", listed), number, ready=ready)
+    while sweep.fire():
+        pass
+    processes.close_all(sweep.held.values())
+    assert [] == sweep.problems
+    return sweep.sent, list(sweep.held)
+
+
+def test_a_process_that_has_left_the_cgroup_before_the_signal_is_spared(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    first, second, third = (child.pid for child in sleepers)
+    assert (1, [first]) == fired(Listed([first, second, third], [first], [first]))
+    assert -signal.SIGKILL == sleepers[0].wait(60)
+    assert [None, None] == [child.poll() for child in sleepers[1:]]
+
+
+def test_a_process_that_is_born_during_a_round_is_signalled_in_the_next(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pids = [child.pid for child in sleepers]
+    assert (3, pids) == fired(Listed(pids[:1], pids[:1], pids))
+
+
+def test_a_process_that_moves_to_another_cgroup_under_way_is_signalled_in_the_next_round(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleepers[0].pid
+    assert (1, [pid]) == fired(Listed([pid], [], [pid]))
+
+
+def test_a_process_that_is_held_ready_is_signalled_without_a_second_look(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleepers[0].pid
+    listed = Listed([pid])
+    sweep = SignalSweep(cast("CgroupDirectory", listed), signal.SIGKILL, ready={pid: os.pidfd_open(pid)})
+    assert sweep.fire()
+    assert (1, 1, [pid]) == (listed.looks, sweep.sent, list(sweep.held))
+    processes.close_all(sweep.held.values())
+    assert -signal.SIGKILL == sleepers[0].wait(60)
+
+
+def test_a_process_that_is_held_ready_and_has_left_the_cgroup_is_not_signalled(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    inside, left, _ = (child.pid for child in sleepers)
+    ready = {pid: os.pidfd_open(pid) for pid in (inside, left)}
+    assert (1, [inside]) == fired(Listed([inside]), ready=ready)
+    assert sleepers[1].poll() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ready[left])
+
+
+def test_who_has_the_id_of_one_that_was_held_ready_is_signalled_by_a_pidfd_of_its_own(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    gone, present, _ = sleepers
+    gone_fd = os.pidfd_open(gone.pid)
+    gone.kill()
+    gone.wait()
+    assert (1, [present.pid]) == fired(Listed([present.pid]), ready={present.pid: gone_fd})
+    assert -signal.SIGKILL == present.wait(60)
+
+
+def test_a_process_that_is_gone_is_passed_over() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert (0, []) == fired(Listed([child.pid]))
+
+
+def test_a_process_that_is_never_meant_is_refused_and_none_with_it_is_signalled(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    listed = Listed([sleepers[0].pid, os.getpid()])
+    sweep = SignalSweep(cast("CgroupDirectory", listed), signal.SIGTERM, never=[os.getpid()])
+    with pytest.raises(RefusedError, match="reactor"):
+        sweep.fire()
+    assert sleepers[0].poll() is None
+
+
+def test_a_round_finds_who_lives_in_the_cgroups_below_but_for_spared_ones(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    for name, child in zip(("", "one/inner", "pause"), sleepers, strict=True):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cgroup.procs").write_text(f"{child.pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        sweep = SignalSweep(top, signal.SIGKILL, spared=["/pause"])
+        while sweep.fire():
+            pass
+    processes.close_all(sweep.held.values())
+    assert [-signal.SIGKILL] * 2 == [child.wait(60) for child in sleepers[:2]]
+    assert sleepers[2].poll() is None
+
+
+def test_a_directory_that_can_not_be_listed_is_a_problem_and_the_others_are_signalled(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    (tmp_path / "a" / "cgroup.procs").mkdir(parents=True)  # a read gives EISDIR
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "cgroup.procs").write_text("no number\n")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "cgroup.procs").write_text(f"{sleepers[0].pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        sweep = SignalSweep(top, signal.SIGKILL)
+        sweep.fire()
+        sweep.fire()
+    processes.close_all(sweep.held.values())
+    assert 1 == sweep.sent
+    assert 2 == len(sweep.problems)
+    assert "'/a' not listed: Is a directory" in sweep.problems
+    assert -signal.SIGKILL == sleepers[0].wait(60)
+
+
+def test_the_cgroups_own_processes_are_signalled_before_anything_below_it_is_listed(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    sweeps: list[SignalSweep] = []
+    sent_before_listing: list[int] = []
+
+    class Wide(Listed):
+        def children(self) -> Sequence[str]:
+            sent_before_listing.append(sweeps[0].sent)
+            return ()
+
+    sweeps.append(SignalSweep(cast("CgroupDirectory", Wide([sleepers[0].pid])), signal.SIGKILL))
+    sweeps[0].fire()
+    processes.close_all(sweeps[0].held.values())
+    assert [1] == sent_before_listing
+
+
+@pytest.mark.parametrize("most_cgroups", [1, 2, 3])
+def test_a_round_that_is_cut_says_so_and_one_in_pieces_finds_the_rest(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]], most_cgroups: int
+) -> None:
+    for name, child in zip(("", "one", "one/inner"), sleepers, strict=True):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cgroup.procs").write_text(f"{child.pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        sweep = SignalSweep(top, signal.SIGKILL)
+        assert sweep.fire(most_cgroups)
+        assert (most_cgroups, True) == (sweep.sent, sweep.is_cut)
+        assert 3 // most_cgroups == len(list(sweep.steps(most_cgroups)))
+        assert (3, most_cgroups < 3, False) == (sweep.sent, sweep.found_new_process, sweep.is_cut)
+        assert not sweep.fire(4)
+        assert not sweep.is_cut
+    processes.close_all(sweep.held.values())
+    assert [-signal.SIGKILL] * 3 == [child.wait(60) for child in sleepers]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.act.release import boost_cpu
+from reactor.act.cgroup_changes import boost_cpu
 from reactor.kernel.cgroup_files import CgroupVersion
 
 if TYPE_CHECKING:
