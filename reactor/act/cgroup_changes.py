@@ -166,15 +166,17 @@ def _lives(owner: str) -> bool:
         return False
 
 
-# No forks ahead of the signals, in a cgroup that is killed process by process: it is frozen meanwhile.  v1:
-# the freezer hierarchy's `freezer.state`. A frozen task keeps SIGKILL pending and dies only once it is thawed
-# (Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst), so thawing is part of the kill. v2:
-# `cgroup.freeze`; a frozen task dies of SIGKILL at once. Writing returns before every task stands still. That
-# is enough: a task that is caught inside fork(2) hands the frozen state on to its child, and the listing is
-# read again after each round of signals.  systemd makes no freezer cgroups on v1: there the cgroup's limit of
-# processes is 0 for that long. Without either, a fork bomb on a slow machine was ahead of the signals for 22
-# s. A limit below the present number ends no process, and fork(2) fails with EAGAIN
-# (Documentation/admin-guide/cgroup-v1/pids.rst).
+# No forks ahead of the signals, in a cgroup that is killed process by process: it is frozen meanwhile.
+#
+# v1: the freezer hierarchy's `freezer.state`. A frozen task keeps SIGKILL pending and dies only once it is
+# thawed (Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst), so thawing is part of the kill.
+# v2: `cgroup.freeze`; a frozen task dies of SIGKILL at once.
+# Writing returns before every task stands still. That is enough: a task that is caught inside fork(2) hands
+# the frozen state on to its child, and the listing is read again after each round of signals.
+#
+# systemd makes no freezer cgroups on v1: there the cgroup's limit of processes is 0 for that long. Without
+# either, a fork bomb on a slow machine was ahead of the signals for 22 s. A limit below the present number
+# ends no process, and fork(2) fails with EAGAIN (Documentation/admin-guide/cgroup-v1/pids.rst).
 
 
 @contextmanager

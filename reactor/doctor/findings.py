@@ -41,12 +41,11 @@ from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.tell.notice import WALL
 from reactor.tell.webhook import read_secret
 from reactor.text import nearest_name
-from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.manifests import SUFFIXES
 from reactor.workloads.pods import Workloads
-from reactor.workloads.search import matches_of
+from reactor.workloads.search import PodBoundaries, matches_of
 
 UNIT: Final = "/system.slice/reactor.service"
 _SYSTEMD: Final = Path("/run/systemd/system")

@@ -44,8 +44,7 @@ from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, RuleSignal
 from reactor.model.thresholds import Threshold
 from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Part, Supervisor
-from reactor.workloads.kubernetes_pods import KubernetesPods
-from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
+from reactor.workloads.kubernetes_pods import UNKNOWN_NAMESPACE, KubernetesPods, OwnScore
 
 _LOG: Final = logging.getLogger("reactor.node")
 _RUNTIME_LOG: Final = logging.getLogger("reactor.runtime")

@@ -1,9 +1,9 @@
-"""What a cgroup's extended attributes say of the pod in it.
+"""What a cgroup shows of the pod in it, and whose word that is: attributes, main process, names.
 
-`user.reactor.priority` is a whole number as in a PodSpec. `user.oomd_omit` and `user.oomd_avoid` are what
-systemd sets for ManagedOOMPreference=; as systemd-oomd does, the `trusted.` twin is taken where the `user.`
-one is missing. Attributes count only where no user but root may write the cgroup: one with a delegated cgroup
-must not be able to exempt it, nor what lies in it (systemd, src/oom/oomd-util.c).
+Extended attributes: `user.reactor.priority` is a whole number as in a PodSpec. `user.oomd_omit` and
+`user.oomd_avoid` are what systemd sets for ManagedOOMPreference=; as systemd-oomd does, the `trusted.` twin
+is taken where the `user.` one is missing. Attributes count only where no user but root may write the cgroup:
+one with a delegated cgroup must not be able to exempt it, nor what lies in it (systemd, src/oom/oomd-util.c).
 """
 
 from __future__ import annotations
@@ -12,17 +12,122 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
-from reactor.workloads.trusted_names import is_roots
+from reactor.errors import KernelInterfaceError, ReactorError
+from reactor.kernel.files import parse_integer
+from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
 
+NEVER_KILLED: Final = -1000
+_FIRST_BYTES: Final = 32
+_SLICE: Final = ".slice"
+_UNITS_OF_PROCESSES: Final = (".service", ".scope")
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_MOST_HELD: Final = 512
 _TRUE: Final = frozenset({b"1", b"yes", b"y", b"true", b"t", b"on"})
 _FALSE: Final = frozenset({b"0", b"no", b"n", b"false", b"f", b"off"})
 _PRIORITY: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _PRIORITIES: Final = range(-(2**31), 2**31)
 _Value = TypeVar("_Value")
+
+
+class MainProcess(NamedTuple):
+    """A pod's main process; its `name` is empty if there is none, None if it is not known.
+
+    The main process is the first one that is listed directly in the pod's cgroup: on cgroup v2 the one that
+    has been there for longest, on v1 the one of the lowest id. Its oom_score_adj is -1000 by who may do that:
+    to go below what a process was given takes CAP_SYS_RESOURCE (proc(5)). Its name anybody chooses.
+    """
+
+    name: str | None = None
+    is_unkillable: bool = False
+
+
+UNKNOWN: Final = MainProcess()
+_NONE: Final = MainProcess("")
+
+
+def read_main_process(directory: str, proc: Path = PROC, *, with_name: bool) -> MainProcess:
+    """Return what the main process in a cgroup's directory says of itself; UNKNOWN where it can't be read.
+
+    Reads three files, of the list of processes its beginning: it may be as long as a tenant likes.
+    """
+    try:
+        pid = _first_pid(f"{directory}/cgroup.procs")
+        if not pid:  # none, or one of another pid namespace
+            return _NONE
+        name = read_name(pid, proc) if with_name else None
+        return MainProcess(name, read_oom_score_adj(pid, proc) == NEVER_KILLED)
+    except (OSError, ReactorError):
+        return UNKNOWN
+
+
+def _first_pid(path: str) -> int:
+    """Return the first process of a list, 0 where there is none. Raises OSError, KernelInterfaceError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        raw = os.read(fd, _FIRST_BYTES)
+    finally:
+        os.close(fd)
+    first, end, _ = raw.partition(b"\n")
+    if raw and not end:
+        raise KernelInterfaceError(path, raw, "process ids, one a line")
+    return parse_integer(first, path) if first else 0
+
+
+def names_are_trusted(cgroup: str, directory: str) -> bool:
+    """Return whether root chose the names of a cgroup's children. Raises OSError if it is gone.
+
+    systemd delegates a subtree to a unit (Delegate=), and one to each user below user@UID.service. What lies
+    there is called what its owner likes: `sshd.service` in a user's app.slice is no sshd. So names below a
+    service or a scope are the unit's own, whose processes may be a container's root.
+    """
+    if any(part.endswith(_UNITS_OF_PROCESSES) for part in cgroup.split("/")):
+        return False
+    return is_roots(os.stat(directory))
+
+
+def is_roots(found: os.stat_result) -> bool:
+    """Return whether no user but root, or the one that the daemon runs as, writes a file or directory."""
+    return found.st_uid in {0, os.geteuid()} and not found.st_mode & _OTHERS_MAY_WRITE
+
+
+def is_written_by_root(directory: str, files: Iterable[str]) -> bool:
+    """Return whether no other user may write these files of a cgroup; those that are missing are left out.
+
+    Raises OSError.
+    """
+    for file in files:
+        with suppress(FileNotFoundError):
+            if not is_roots(os.stat(f"{directory}/{file}")):
+                return False
+    return True
+
+
+def held_in_slices(cgroup: str, directory: str) -> Iterator[str]:
+    """Yield the units in a slice and in the slices below it, as far as root chose their names.
+
+    What is no slice holds none. Of an enormous tree only the beginning is listed, and what can't be listed is
+    left out: a slice is root's to fill.
+    """
+    left = _MOST_HELD
+    waiting = [(cgroup, directory)] if cgroup.endswith(_SLICE) else []
+    while waiting:
+        above, path = waiting.pop()
+        with suppress(OSError):
+            if not is_roots(os.stat(path)):
+                continue
+            with os.scandir(path) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for name in names[:left]:
+                left -= 1
+                yield f"{above}/{name}"
+                if name.endswith(_SLICE):
+                    waiting.append((f"{above}/{name}", f"{path}/{name}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,18 @@ from reactor.model.signals import Resource
 from reactor.policy.lists import ExactNames, Listed, Lists, Named
 from reactor.text import nearest_name
 from reactor.threads import without_pause
-from reactor.workloads.attributes import Attributes, read_attributes
-from reactor.workloads.boundaries import PodBoundaries
+from reactor.workloads.attributes import (
+    NEVER_KILLED,
+    UNKNOWN,
+    Attributes,
+    MainProcess,
+    held_in_slices,
+    is_written_by_root,
+    read_attributes,
+    read_main_process,
+)
 from reactor.workloads.cached_listing import CachedListing
-from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
-from reactor.workloads.search import Children, Parents, find_parents
-from reactor.workloads.trusted_names import held_in_slices, is_written_by_root
+from reactor.workloads.search import Children, Parents, PodBoundaries, find_parents
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")

@@ -2,35 +2,38 @@
 
 The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
 of the two may be gone for as long as it likes: what they told last stands, and a pod of which neither ever
-told is ranked by what the node itself shows of it (unspecified.py). Neither is asked here.
+told is ranked by what the node itself shows of it (pod_without_spec). Neither is asked here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 from reactor.bounded import Bounded
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.files import GONE
-from reactor.kernel.procfs import read_meminfo
+from reactor.kernel.procfs import PROC, read_meminfo, read_name, read_oom_score_adj
 from reactor.model.pods import (
     SYSTEM_CRITICAL_PRIORITY,
     Inventory,
     NodeFiles,
     Pod,
     PodSource,
+    QosClass,
     RuntimePod,
     StoragePlace,
 )
 from reactor.model.settings import Settings
-from reactor.workloads.boundaries import PodBoundaries
+from reactor.model.signals import Resource
+from reactor.policy.oom_score import GUARANTEED, SANDBOX, requested_bytes
 from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
@@ -40,8 +43,18 @@ from reactor.workloads.kubepods import (
     is_config_hash,
     pod_cgroups,
 )
-from reactor.workloads.sandbox import spared_cgroups
-from reactor.workloads.unspecified import OwnScore, pod_without_spec, score_in
+from reactor.workloads.search import PodBoundaries
+
+_NAME: Final = "pause"
+_MOST_BYTES: Final = 16 << 20
+
+UNKNOWN_NAMESPACE: Final = "kubepods"
+_SYSTEM_NAMESPACE: Final = "kube-system"
+
+
+# Returns the oom_score_adj that a process in a cgroup has of its own, whatever reactor has written for the
+# sake of the OOM killer's order. Raises OSError, ReactorError.
+OwnScore = Callable[[int, str], int]
 
 _STARTING_SECONDS: Final = 60.0
 _SHOWN: Final = 5
@@ -51,6 +64,200 @@ _MIRROR: Final = PodSource.MIRROR.critical_because
 _STATIC: Final = "static pod"
 
 Specs = Mapping[str, Pod]  # by uid
+
+
+def spared_cgroups(
+    tree: CgroupTree,
+    containers: Sequence[ContainerCgroup],
+    sandbox_ids: Collection[str],
+    before: Collection[str],
+    *,
+    proc: Path = PROC,
+) -> tuple[str, ...]:
+    """Return what is to be spared of a pod's cgroups, given the oldest first; `before` is what was so far.
+
+    These hold no process of the pod's own: its pause container and the runtime's monitors. They are spared
+    when the pod is killed: a sandbox that dies behind the runtime's back leaves its shim. But a sandbox may
+    be more than a pause container: with gVisor or Kata all of the pod runs in it, and sparing it would spare
+    the pod. So whatever else is known of it, what is spared holds one process and hardly any memory; and each
+    listing checks that again, since what is small may grow. `sandbox_ids` are those that the runtime reports.
+
+        the runtime reports sandboxes   they alone are candidates, for no other reason is a container spared;
+                                        of two that are up the younger one is the pod's: the kubelet stops
+                                        the other
+        it does not (yet, or any more)  the oldest container whose process has the score that the runtime
+                                        gives to sandboxes, and that no process without CAP_SYS_RESOURCE can
+                                        give to itself
+        nor has any that score          the oldest of several containers, if its process is called `pause`: a
+        (the runtime lacks the right    sandbox is there before all others, and stays spared when left alone.
+        itself)                         A tenant chooses what a process is called, but not to be older; if a
+                                        runtime makes no sandboxes, one that poses as a sandbox is spared
+                                        until it is listed the next time, grown
+
+    At most one container of a pod is spared, and what can't be read at present is as it was.
+    """
+    monitors = [
+        one.cgroup for one in containers if one.is_monitor and _is_small(tree, one, one.cgroup in before)
+    ]
+    own = [one for one in containers if not one.is_monitor]
+    if sandbox_ids:
+        told = [one for one in reversed(own) if one.id in sandbox_ids]
+        candidates = [(one, _told) for one in told]
+    else:
+        candidates = [(one, partial(_has_sandbox_score, proc)) for one in own]
+        # Alone it may be what an eviction has left: that is no pod that lives again.
+        oldest = [one for one in own[:1] if len(own) > 1 or one.cgroup in before]
+        candidates += [(one, partial(_is_named_pause, proc)) for one in oldest]
+    sandbox = next(
+        (one.cgroup for one, evidence in candidates if _is_pause(tree, one, evidence, one.cgroup in before)),
+        None,
+    )
+    spared = {*monitors, sandbox}
+    return tuple(one.cgroup for one in containers if one.cgroup in spared)
+
+
+def _is_pause(
+    tree: CgroupTree,
+    container: ContainerCgroup,
+    evidence: Callable[[int], bool],
+    was: bool,  # noqa: FBT001
+) -> bool:
+    """Return whether a container is one small process, for which the evidence speaks."""
+    try:
+        pids = tree.processes(container.cgroup)
+        if len(pids) != 1 or not evidence(pids[0]):
+            return False
+    except (OSError, ReactorError):
+        return was
+    return _is_small(tree, container, was)
+
+
+def _told(_: int) -> bool:
+    return True
+
+
+def _has_sandbox_score(proc: Path, pid: int) -> bool:
+    return read_oom_score_adj(pid, proc) == SANDBOX
+
+
+def _is_named_pause(proc: Path, pid: int) -> bool:
+    return read_name(pid, proc) == _NAME
+
+
+def _is_small(tree: CgroupTree, container: ContainerCgroup, was: bool) -> bool:  # noqa: FBT001
+    try:
+        counters = MemoryCounters(tree, container.cgroup)
+        try:
+            return counters.usage_bytes() <= _MOST_BYTES
+        finally:
+            counters.close()
+    except (OSError, ReactorError):
+        return was
+
+
+def score_in(proc: Path) -> OwnScore:
+    """Return what reads the score as it is."""
+    return lambda pid, _cgroup: read_oom_score_adj(pid, proc)
+
+
+def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
+    tree: CgroupTree,
+    found: PodCgroup,
+    containers: Sequence[ContainerCgroup],
+    told: RuntimePod | None,
+    files: NodeFiles,
+    capacity_bytes: int,
+    *,
+    is_unlisted: bool = False,
+    own_score: OwnScore | None = None,
+) -> Pod:
+    """Return a pod of which no spec is known, by its cgroups, its processes and its log directory.
+
+    That is so if the API server could not be reached since the reactor first started on this node, or while
+    a pod is newer than what the API server has reported. `containers` are without its pause container. Such a
+    pod takes part in the ranking like any other:
+
+        QoS class    from the path of its cgroup
+        request      Guaranteed: its limit, which is the same. Burstable: memory.min if the kubelet sets it,
+                     else what the oom_score_adj of each container's first process comes from. BestEffort:
+                     none
+        name         from the runtime, else from the kubelet's directory of its logs
+        priority     0, since nothing on the node shows it
+
+    but for what may be critical, which is never evicted. As critical counts, without its spec,
+
+        a static pod          its uid is the hash of its manifest, a manifest in the static pods' directory
+                              has its uid, or its uid is none of the API server's (no UUID) and the runtime
+                              has the annotations that the kubelet gives a static pod; whether its mirror
+                              exists or not
+        a pod of kube-system  in which pods of the priority system-cluster-critical live
+        a score of -997       a pod of the priority system-node-critical, or a Guaranteed one
+        a Guaranteed pod      the same, if the runtime was not allowed to set that score
+
+    The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
+    kube-system the operator's. A Guaranteed pod is one that a tenant can make, by requests that equal limits.
+    So that counts only for as long as is not known: a pod that the API server still does not list though it
+    reports all the others (`is_unlisted`) was deleted there, and is evicted like any other.
+
+    Every other pod can be evicted: a node on which none can be is lost with all its pods. Raises OSError if
+    the pod is gone.
+    """
+    read = own_score or score_in(PROC)
+    scores = [score for one in containers if (score := _score(tree, one, read)) is not None]
+    namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
+    if told is not None:
+        namespace, name = told.namespace, told.name
+    request_bytes = _request_bytes(tree, found, scores, capacity_bytes)
+    return Pod(
+        name=name,
+        namespace=namespace,
+        uid=found.uid,
+        qos_class=found.qos_class,
+        critical_because=_static_because(found, told, files)
+        or _perhaps_critical_because(found, namespace, scores, is_unlisted=is_unlisted),
+        requests={Resource.MEMORY: request_bytes} if request_bytes else {},
+        cgroup=found.cgroup,
+    )
+
+
+def _static_because(found: PodCgroup, told: RuntimePod | None, files: NodeFiles) -> str | None:
+    if is_config_hash(found.uid) or found.uid in files.static_uids:
+        return "static pod"
+    return None if told is None else told.source.critical_because
+
+
+def _perhaps_critical_because(
+    found: PodCgroup, namespace: str, scores: Sequence[int], *, is_unlisted: bool
+) -> str | None:
+    if namespace == _SYSTEM_NAMESPACE:
+        return f"in {_SYSTEM_NAMESPACE}, its spec unknown"
+    is_guaranteed = found.qos_class is QosClass.GUARANTEED
+    has_score = any(score <= GUARANTEED for score in scores)
+    # Of a pod that is not Guaranteed the kubelet gives that score by its priority alone: no listing counts.
+    if (has_score and not is_guaranteed) or (not is_unlisted and is_guaranteed):
+        return "Guaranteed or node-critical, its spec unknown"
+    return None
+
+
+def _request_bytes(tree: CgroupTree, found: PodCgroup, scores: Sequence[int], capacity_bytes: int) -> int:
+    if found.qos_class is QosClass.BEST_EFFORT:
+        return 0
+    try:
+        if found.qos_class is QosClass.GUARANTEED:
+            return tree.memory_limit_bytes(found.cgroup) or 0
+        kept_bytes = tree.memory_request_bytes(found.cgroup)
+    except ReactorError:
+        kept_bytes = 0
+    return kept_bytes or sum(requested_bytes(score, capacity_bytes) or 0 for score in scores)
+
+
+def _score(tree: CgroupTree, container: ContainerCgroup, own_score: OwnScore) -> int | None:
+    """Return the score of a container's first process, None where there is none or it can't be read."""
+    try:
+        pids = tree.processes(container.cgroup)
+        return own_score(pids[0], container.cgroup) if pids else None
+    except (OSError, ReactorError):
+        return None
 
 
 class _Known(NamedTuple):

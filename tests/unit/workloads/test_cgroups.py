@@ -16,8 +16,8 @@ from reactor.model.pod_lists import PodLists, PodRule, Preference
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.workloads.boundaries import PodBoundaries
 from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.search import PodBoundaries
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import container_cgroups
-from reactor.workloads.kubernetes_pods import KubernetesPods
-from reactor.workloads.unspecified import OwnScore
+from reactor.workloads.kubernetes_pods import KubernetesPods, OwnScore
 from tests.support.api_faults import pod_document
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.workloads.main_process import UNKNOWN, MainProcess, read_main_process
+from reactor.workloads.attributes import UNKNOWN, MainProcess, read_main_process
 
 
 @pytest.fixture
