@@ -240,8 +240,8 @@ class OneProcess:
         return ReapReport(cgroup=chosen.pod.cgroup or "", freed_ns=freed_ns, problems=problems)
 
     def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
-        rule = pod.process_victim
-        is_never = never_matcher(() if rule is None else rule.never)
+        wanted = pod.process_victim
+        is_never = never_matcher(() if wanted is None else wanted.never)
         struck = {one.pid for one in self._struck.get(pod.uid, ())}
         reserved = self._untouchable.pids | struck
         living = [one for one in seen.processes.values() if one.pid not in struck]

@@ -12,7 +12,7 @@ from reactor.config.rules import ReclaimAmount, ReclaimTime, RuleName, WrittenCo
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.errors import Refused
 from reactor.model.name_patterns import REGEX, is_pattern, matcher
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule, ProcessVictimRule
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, ProcessVictimEntry
 from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
     EbpfLoader,
@@ -34,10 +34,10 @@ from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import ThresholdValue
 from reactor.web_address import ACCEPTED, read_web_address
 
-ProtectingRule = NewType("ProtectingRule", PodRule)
-PreferringRule = NewType("PreferringRule", PodRule)
-ProcessRule = NewType("ProcessRule", ProcessVictimRule)
-Name = NewType("Name", PodRule)
+ProtectingRule = NewType("ProtectingRule", PodEntry)
+PreferringRule = NewType("PreferringRule", PodEntry)
+ProcessRule = NewType("ProcessRule", ProcessVictimEntry)
+Name = NewType("Name", PodEntry)
 BuiltIn = NewType("BuiltIn", str)
 PodPriority = NewType("PodPriority", int)
 
@@ -85,7 +85,7 @@ def _protecting(raw: Any, _: type) -> ProtectingRule:
 def _process_rule(raw: Any, kind: type) -> ProcessRule:
     """Return in which pods one process is killed: by names that count, as this spares the rest of them."""
     if not isinstance(raw, Mapping):
-        return ProcessRule(ProcessVictimRule(pods=_protecting(raw, kind)))
+        return ProcessRule(ProcessVictimEntry(pods=_protecting(raw, kind)))
     for key in raw:
         if key not in {*_KEYS, _NEVER}:
             raise Refused(key, f"one of {', '.join((*_KEYS, _NEVER))}")
@@ -94,7 +94,7 @@ def _process_rule(raw: Any, kind: type) -> ProcessRule:
     if not isinstance(never, list) or len(never) > _MOST_SPARED:
         raise Refused(never, f"a list of {_MOST_SPARED} names of processes at most", at=_NEVER)
     names = tuple(_process(one, f"{_NEVER}[{index}]") for index, one in enumerate(never))
-    return ProcessRule(ProcessVictimRule(pods=pods, never=names))
+    return ProcessRule(ProcessVictimEntry(pods=pods, never=names))
 
 
 def _preferring(raw: Any, _: type) -> PreferringRule:
@@ -122,7 +122,7 @@ def _priority(raw: Any, _: type) -> PodPriority:
     return PodPriority(raw)
 
 
-def _rule(raw: Any) -> PodRule:
+def _rule(raw: Any) -> PodEntry:
     if isinstance(raw, str):
         return _of_text(raw)
     if not isinstance(raw, Mapping):
@@ -136,7 +136,7 @@ def _rule(raw: Any) -> PodRule:
         raise Refused(trusting, "true or false", at="trusting")
     if not given:
         raise Refused(raw, _ACCEPTED)
-    return PodRule(
+    return PodEntry(
         unit=_unit(given["unit"], "unit") if "unit" in given else None,
         cgroup=_cgroup_path(given["cgroup"], "cgroup") if "cgroup" in given else None,
         process=_process(given["process"]) if "process" in given else None,
@@ -144,8 +144,8 @@ def _rule(raw: Any) -> PodRule:
     )
 
 
-def _of_text(text: str) -> PodRule:
-    return PodRule(cgroup=_cgroup_path(text)) if text.startswith("/") else PodRule(unit=_unit(text))
+def _of_text(text: str) -> PodEntry:
+    return PodEntry(cgroup=_cgroup_path(text)) if text.startswith("/") else PodEntry(unit=_unit(text))
 
 
 def _unit(raw: Any, at: str = "") -> str:

@@ -35,7 +35,7 @@ from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
-from reactor.policy.lists import Named, matches_by_any_name, rule_text
+from reactor.policy.lists import Named, entry_text, matches_by_any_name
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.tell.notice import WALL
@@ -462,9 +462,9 @@ def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) ->
 
 def _process_victims(settings: Settings, who: Guarded) -> Iterator[tuple[str, str]]:
     """Yield the rules for one process of a pod that apply to no pod of this machine now."""
-    applied = {one.pod.process_victim.rule for one in who.pods if one.pod.process_victim is not None}
+    applied = {one.pod.process_victim.entry for one in who.pods if one.pod.process_victim is not None}
     for index, rule in enumerate(settings.pod_lists.process_victims):
-        if rule_text(rule.pods) in applied:
+        if entry_text(rule.pods) in applied:
             continue
         why = "matches no pod on this machine now"
         pods = replace(rule.pods, process=None)

@@ -23,7 +23,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy import absurd_thresholds
-from reactor.policy.lists import Named, is_pattern_rule, matches_by_any_name, rule_text
+from reactor.policy.lists import Named, entry_text, is_pattern_entry, matches_by_any_name
 from reactor.terminal.tables import Screen, console, table
 
 _DEFAULT: Final = "default"
@@ -119,14 +119,14 @@ def _patterns_without_pod(settings: Settings, who: Guarded) -> Iterator[str]:
         for index, rule in enumerate(rules):
             placed = replace(rule, process=None)
             is_matched = any(matches_by_any_name(placed, one) for one in named)
-            if is_pattern_rule(rule) and not (is_matched or any(rule_text(rule) in why for why in spared)):
-                yield f"reactor.pods.{key}[{index}]: {rule_text(rule)}"
+            if is_pattern_entry(rule) and not (is_matched or any(entry_text(rule) in why for why in spared)):
+                yield f"reactor.pods.{key}[{index}]: {entry_text(rule)}"
 
 
 def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:
     for one in settings.pod_lists.process_victims:
         yield {
-            "rule": rule_text(one.pods),
+            "rule": entry_text(one.pods),
             "never": list(one.never),
             "built_in_never": list(SPARED_PROCESSES),
         }
@@ -140,7 +140,7 @@ def _pods(who: Guarded) -> Iterator[Mapping[str, Any]]:
             "qos_class": one.pod.qos_class,
             "priority": one.pod.priority,
             "victim": "pod" if one.pod.process_victim is None else "process",
-            "process_victim_rule": None if one.pod.process_victim is None else one.pod.process_victim.rule,
+            "process_victim_rule": None if one.pod.process_victim is None else one.pod.process_victim.entry,
             "request_bytes": one.pod.requests.get(Resource.MEMORY, 0),
             "used_bytes": one.used_bytes,
             "is_guarded": one.spared_because is None,

@@ -37,8 +37,8 @@ class Evictor:
     `confirm` returns at the end of a soft eviction's grace period whether the node is still short of what the
     pod was to end for; if not, the eviction is called off and the pod lives on.
     `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
-    Of pods whose rule says so one process is killed through `one_process`: `on_process_killed` is called if
-    that is after a grace period, `on_process_over` with the pod's uid when nothing more is done to it.
+    Of pods in the operator's list one process is killed through `one_process`: `on_process_killed` is called
+    if that is after a grace period, `on_process_over` with the pod's uid when nothing more is done to it.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.

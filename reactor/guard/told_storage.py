@@ -132,7 +132,7 @@ class ToldStorage:
             if uid in self._held:
                 continue
             if uid not in self._unnumbered and self._assigned.get(uid) == pod.storage:
-                continue  # as a rule: a thousand pods take 3 ms so, and else 20
+                continue  # mostly: a thousand pods take 3 ms so, and else 20
             self._unnumbered.discard(uid)
             self._forget(uid, pod.storage)
             self._assigned[uid] = pod.storage

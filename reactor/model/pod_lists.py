@@ -84,11 +84,11 @@ class Preference(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRule:
+class PodEntry:
     """Pods by what they are called; each pattern that is given has to match (name_patterns.py).
 
     `unit` is the name of the pod's cgroup; `cgroup` is its path, in a glob component by component;
-    `process` is the name of its main process. `is_trusting`: the rule counts also where an unprivileged user
+    `process` is the name of its main process. `is_trusting`: the entry counts also where an unprivileged user
     chose the name.
     """
 
@@ -100,20 +100,20 @@ class PodRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVictim:
-    """Of a pod one process is killed, not all of them. `rule` is which rule says so, in words.
+    """Of a pod one process is killed, not all of them. `entry` is which entry says so, in words.
 
     `never` are patterns of the names of processes that are spared, beside SPARED_PROCESSES.
     """
 
-    rule: str
+    entry: str
     never: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessVictimRule:
+class ProcessVictimEntry:
     """In which pods one process is killed, and which are spared there, as patterns of their names."""
 
-    pods: PodRule
+    pods: PodEntry
     never: tuple[str, ...] = ()
 
 
@@ -125,22 +125,22 @@ class PodLists:
     `honours_oomd`: what systemd's ManagedOOMPreference says of a unit counts, too.
     """
 
-    never: tuple[PodRule, ...] = ()
-    avoid: tuple[PodRule, ...] = ()
-    prefer: tuple[PodRule, ...] = ()
-    priorities: tuple[tuple[PodRule, int], ...] = ()
-    process_victims: tuple[ProcessVictimRule, ...] = ()
+    never: tuple[PodEntry, ...] = ()
+    avoid: tuple[PodEntry, ...] = ()
+    prefer: tuple[PodEntry, ...] = ()
+    priorities: tuple[tuple[PodEntry, int], ...] = ()
+    process_victims: tuple[ProcessVictimEntry, ...] = ()
     built_in_never: tuple[str, ...] = BUILT_IN_NEVER
     honours_oomd: bool = True
 
     @property
     def wants_processes(self) -> bool:
-        """Return whether a rule goes by the name of a process."""
-        rules = (
+        """Return whether an entry goes by the name of a process."""
+        entries = (
             *self.never,
             *self.avoid,
             *self.prefer,
-            *(rule for rule, _ in self.priorities),
+            *(entry for entry, _ in self.priorities),
             *(one.pods for one in self.process_victims),
         )
-        return any(rule.process is not None for rule in rules)
+        return any(entry.process is not None for entry in entries)

@@ -1,4 +1,4 @@
-"""The decision, pure: no clock, no I/O, no log. Source of the rules: upstream's pkg/kubelet/eviction.
+"""The decision, pure: no clock, no I/O, no log. Source: upstream's pkg/kubelet/eviction.
 
 One pass, as the daemon and the simulator make it:
 

@@ -1,6 +1,6 @@
 """One evaluation pass: a straight pipeline from observations to what is to be done.
 
-Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and the rules that it lacks
+Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and what that lacks
 (in_flight.py, absurd statistics).
 """
 

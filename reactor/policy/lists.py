@@ -4,8 +4,8 @@ Who chose a name decides what it counts for. The name of a unit in /system.slice
 that was given to a user, or that is a unit's own, its owner makes cgroups and calls them what he likes, and
 every process chooses its own name. So
 
-    never, avoid, priorities,  by names that root chose; by others only where the rule `is_trusting`. The name
-    processVictims             of a process alone is never enough
+    never, avoid, priorities,  by names that root chose; by others if the entry `is_trusting`. The name of
+    processVictims             a process alone is never enough
     prefer                     by any name: who calls itself so harms itself alone
 
 The lists are read when a pod is listed, not at a crossing.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import PodLists, PodRule, Preference, ProcessVictim
+from reactor.model.pod_lists import PodEntry, PodLists, Preference, ProcessVictim
 
 _SIGNS: Final = frozenset("*?[")
 
@@ -50,18 +50,18 @@ class Listed(NamedTuple):
     process_victim: ProcessVictim | None = None
 
 
-class _Rule:
-    """A rule, its patterns compiled."""
+class _Entry:
+    """An entry, its patterns compiled."""
 
-    def __init__(self, rule: PodRule) -> None:
-        self._unit = None if rule.unit is None else matcher(rule.unit)
-        self._cgroup = None if rule.cgroup is None else _path_matcher(rule.cgroup)
-        self._process = None if rule.process is None else matcher(rule.process)
-        self._is_trusting = rule.is_trusting
-        self.text = rule_text(rule)
+    def __init__(self, entry: PodEntry) -> None:
+        self._unit = None if entry.unit is None else matcher(entry.unit)
+        self._cgroup = None if entry.cgroup is None else _path_matcher(entry.cgroup)
+        self._process = None if entry.process is None else matcher(entry.process)
+        self._is_trusting = entry.is_trusting
+        self.text = entry_text(entry)
 
     def protects(self, pod: Named) -> bool:
-        """Return whether the rule matches, by names that its pod could not give to itself.
+        """Return whether the entry matches, by names that its pod could not give to itself.
 
         A process that is not known yet counts as the one that is meant: to protect a pod for one listing more
         is the smaller mistake.
@@ -71,7 +71,7 @@ class _Rule:
         return pod.process is None or self._process is None or self._process(pod.process)
 
     def matches(self, pod: Named) -> bool:
-        """Return whether the rule matches by any names."""
+        """Return whether the entry matches by any names."""
         if not self.is_placed(pod):
             return False
         return self._process is None or (pod.process is not None and self._process(pod.process))
@@ -89,11 +89,11 @@ class Lists:
     def __init__(self, lists: PodLists) -> None:
         self._built_in = frozenset(lists.built_in_never)
         self._built_in_patterns = [matcher(one) for one in lists.built_in_never if "*" in one]
-        self._never = [_Rule(rule) for rule in lists.never]
-        self._avoid = [_Rule(rule) for rule in lists.avoid]
-        self._prefer = [_Rule(rule) for rule in lists.prefer]
-        self._priorities = [(_Rule(rule), priority) for rule, priority in lists.priorities]
-        self._process_victims = [(_Rule(one.pods), one.never) for one in lists.process_victims]
+        self._never = [_Entry(entry) for entry in lists.never]
+        self._avoid = [_Entry(entry) for entry in lists.avoid]
+        self._prefer = [_Entry(entry) for entry in lists.prefer]
+        self._priorities = [(_Entry(entry), priority) for entry, priority in lists.priorities]
+        self._process_victims = [(_Entry(one.pods), one.never) for one in lists.process_victims]
 
     def of(self, pod: Named) -> Listed:
         """Return what the lists say of a pod."""
@@ -105,8 +105,8 @@ class Lists:
         """Return why a pod is never evicted, None where it may be."""
         if pod.is_trusted and self._is_built_in(pod.unit):
             return f"{pod.unit} is in the built-in never list"
-        rule = _first(self._never, pod)
-        return None if rule is None else f"never list: {rule.text}"
+        entry = _first(self._never, pod)
+        return None if entry is None else f"never list: {entry.text}"
 
     def _is_built_in(self, unit: str) -> bool:
         return unit in self._built_in or any(matches(unit) for matches in self._built_in_patterns)
@@ -114,68 +114,68 @@ class Lists:
     def _preference(self, pod: Named) -> Preference:
         if _first(self._avoid, pod) is not None:
             return Preference.AVOID
-        return Preference.PREFER if any(rule.matches(pod) for rule in self._prefer) else Preference.NONE
+        return Preference.PREFER if any(entry.matches(pod) for entry in self._prefer) else Preference.NONE
 
     def _priority(self, pod: Named) -> int | None:
-        return next((priority for rule, priority in self._priorities if rule.protects(pod)), None)
+        return next((priority for entry, priority in self._priorities if entry.protects(pod)), None)
 
     def _process_victim(self, pod: Named) -> ProcessVictim | None:
         found = (one for one in self._process_victims if one[0].protects(pod))
-        rule, never = next(found, (None, ()))
-        return None if rule is None else ProcessVictim(rule=rule.text, never=never)
+        entry, never = next(found, (None, ()))
+        return None if entry is None else ProcessVictim(entry=entry.text, never=never)
 
 
 class ExactNames:
-    """The rules of a list of pods that name one pod, without a pattern: each is to match something."""
+    """The entries of a list of pods that name one pod, without a pattern: each is to match something."""
 
     def __init__(self, lists: PodLists) -> None:
-        self._rules = [
-            (f"reactor.pods.{key}[{index}]", name, _Rule(rule), rule.is_trusting or key == "prefer")
-            for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
-            for index, rule in enumerate(rules)
-            if (name := rule.cgroup or rule.unit) is not None and not is_pattern_rule(rule)
+        self._entries = [
+            (f"reactor.pods.{key}[{index}]", name, _Entry(entry), entry.is_trusting or key == "prefer")
+            for key, entries in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
+            for index, entry in enumerate(entries)
+            if (name := entry.cgroup or entry.unit) is not None and not is_pattern_entry(entry)
         ]
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return bool(self._rules)
+        return bool(self._entries)
 
     def unmatched(self, pods: Sequence[Named]) -> Iterator[tuple[str, str, str | None]]:
-        """Yield the place, the name, and a cgroup that has this name without counting for the rule (or None).
+        """Yield the place, the name, and a cgroup of this name that does not count (or None).
 
-        A rule that protects counts by names that root chose.
+        An entry that protects counts by names that root chose.
         """
-        for path, name, rule, counts_by_any in self._rules:
-            placed = [pod for pod in pods if rule.is_placed(pod)]
+        for path, name, entry, counts_by_any in self._entries:
+            placed = [pod for pod in pods if entry.is_placed(pod)]
             if not any(counts_by_any or pod.is_trusted for pod in placed):
                 yield path, name, placed[0].cgroup if placed else None
 
 
-def is_pattern_rule(rule: PodRule) -> bool:
-    """Return whether a rule names pods by a pattern, a glob or a regular expression."""
+def is_pattern_entry(entry: PodEntry) -> bool:
+    """Return whether an entry names pods by a pattern, a glob or a regular expression."""
     return any(
         text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
-        for text in (rule.unit, rule.cgroup)
+        for text in (entry.unit, entry.cgroup)
         if text is not None
     )
 
 
-def rule_text(rule: PodRule) -> str:
-    """Return what a rule goes by, in words."""
+def entry_text(entry: PodEntry) -> str:
+    """Return what an entry goes by, in words."""
     return ", ".join(
         f"{what} {pattern}"
-        for what, pattern in (("unit", rule.unit), ("cgroup", rule.cgroup), ("process", rule.process))
+        for what, pattern in (("unit", entry.unit), ("cgroup", entry.cgroup), ("process", entry.process))
         if pattern is not None
     )
 
 
-def matches_by_any_name(rule: PodRule, pod: Named) -> bool:
-    """Return whether a rule matches a pod, also by names that count for nothing without `trusting`."""
-    return _Rule(rule).matches(pod)
+def matches_by_any_name(entry: PodEntry, pod: Named) -> bool:
+    """Return whether an entry matches a pod, also by names that count for nothing without `trusting`."""
+    return _Entry(entry).matches(pod)
 
 
-def _first(rules: Sequence[_Rule], pod: Named) -> _Rule | None:
-    return next((rule for rule in rules if rule.protects(pod)), None)
+def _first(entries: Sequence[_Entry], pod: Named) -> _Entry | None:
+    return next((entry for entry in entries if entry.protects(pod)), None)
 
 
 def _path_matcher(pattern: str) -> Callable[[str], bool]:

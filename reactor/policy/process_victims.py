@@ -37,7 +37,7 @@ def takes_one_process(pod: Pod, resource: Resource) -> bool:
 
 
 def evicts_one_process(eviction: Eviction) -> bool:
-    """Return whether an eviction is one process's; one by a rule of the operator's is the whole pod's."""
+    """Return whether an eviction is one process's; one without a threshold is the whole pod's."""
     return eviction.threshold is not None and takes_one_process(eviction.pod, eviction.resource)
 
 

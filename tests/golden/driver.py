@@ -256,7 +256,7 @@ class _Node:
             qos_class=QosClass.BURSTABLE if request else QosClass.BEST_EFFORT,
             critical_because="static pod" if draw.random() < 0.1 else None,
             preference=draw.choice((Preference.NONE,) * 6 + tuple(Preference)),
-            process_victim=ProcessVictim(rule="unit session") if draw.random() < 0.15 else None,
+            process_victim=ProcessVictim(entry="unit session") if draw.random() < 0.15 else None,
             termination_grace_period_seconds=draw.choice((0, 1, 30)),
             requests={Resource.MEMORY: request} if request else {},
             ephemeral_storage_limit=parse_quantity("1Gi") if draw.random() < 0.1 else None,

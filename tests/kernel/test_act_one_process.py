@@ -43,7 +43,7 @@ def kills(kill_path: KillPath) -> OneProcess:
 
 
 def session(yard: Yard, *never: str, name: str = "session") -> Pod:
-    return replace(yard.pod(name), process_victim=ProcessVictim(rule="unit session", never=never))
+    return replace(yard.pod(name), process_victim=ProcessVictim(entry="unit session", never=never))
 
 
 def holding(

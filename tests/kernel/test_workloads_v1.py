@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
-from reactor.model.pod_lists import PodLists, PodRule, Preference
+from reactor.model.pod_lists import PodEntry, PodLists, Preference
 from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -76,8 +76,8 @@ def test_lists_place_real_pods_by_unit_and_process(
     for name in ("db.service", "db-2.service"):
         sleeping(name)
     lists = PodLists(
-        never=(PodRule(unit="db.*", process="sleep"), PodRule(unit="db-2*", process="postgres")),
-        prefer=(PodRule(unit="~batch\\.(service|scope)"),),
+        never=(PodEntry(unit="db.*", process="sleep"), PodEntry(unit="db-2*", process="postgres")),
+        prefer=(PodEntry(unit="~batch\\.(service|scope)"),),
     )
     workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
     found = {pod.name: (pod.critical_because, pod.preference) for pod in trio.run(workloads.listed)}
@@ -109,7 +109,7 @@ def test_a_user_who_was_given_the_parent_protects_no_pod_by_its_name(
     for name in ("sshd.service", "db.service"):
         (parent / name).mkdir()
     os.chown(parent, 1000, 1000)
-    lists = PodLists(never=(PodRule(unit="db.service"),))
+    lists = PodLists(never=(PodEntry(unit="db.service"),))
     workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
     assert [None, None] == [pod.critical_because for pod in trio.run(workloads.listed)]
 

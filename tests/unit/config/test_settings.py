@@ -7,7 +7,7 @@ import pytest
 
 from reactor.config.settings import kubepods_cgroups, load_settings, settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, ProcessVictimRule
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, PodLists, ProcessVictimEntry
 from reactor.model.settings import (
     EbpfLoader,
     EventKind,
@@ -209,10 +209,10 @@ def test_lists_of_pods_are_names_paths_and_mappings() -> None:
         "prefer: [{process: chrome}], priorities: {db.service: 5, 'batch-*': -1}, "
         "mayEvict: [docker.service], managedOOMPreference: false}}"
     ).pod_lists
-    assert (PodRule(unit="db.service"), PodRule(cgroup="/s/x-*")) == lists.never
-    assert (PodRule(unit="app-*", is_trusting=True),) == lists.avoid
-    assert (PodRule(process="chrome"),) == lists.prefer
-    assert ((PodRule(unit="db.service"), 5), (PodRule(unit="batch-*"), -1)) == lists.priorities
+    assert (PodEntry(unit="db.service"), PodEntry(cgroup="/s/x-*")) == lists.never
+    assert (PodEntry(unit="app-*", is_trusting=True),) == lists.avoid
+    assert (PodEntry(process="chrome"),) == lists.prefer
+    assert ((PodEntry(unit="db.service"), 5), (PodEntry(unit="batch-*"), -1)) == lists.priorities
     assert set(BUILT_IN_NEVER) - {"docker.service"} == set(lists.built_in_never)
     assert not lists.honours_oomd
     assert PodLists() == _read("reactor: {}").pod_lists
@@ -224,12 +224,12 @@ def test_process_victims_are_rules_with_names_of_processes_that_are_spared() -> 
         "{unit: 'app-*', trusting: true, never: [mutter, 'kwin*', '~code(-.*)?']}, {unit: a, never: null}]}}"
     ).pod_lists
     assert (
-        ProcessVictimRule(pods=PodRule(unit="firefox.service")),
-        ProcessVictimRule(pods=PodRule(cgroup="/s/x-*")),
-        ProcessVictimRule(
-            pods=PodRule(unit="app-*", is_trusting=True), never=("mutter", "kwin*", "~code(-.*)?")
+        ProcessVictimEntry(pods=PodEntry(unit="firefox.service")),
+        ProcessVictimEntry(pods=PodEntry(cgroup="/s/x-*")),
+        ProcessVictimEntry(
+            pods=PodEntry(unit="app-*", is_trusting=True), never=("mutter", "kwin*", "~code(-.*)?")
         ),
-        ProcessVictimRule(pods=PodRule(unit="a")),
+        ProcessVictimEntry(pods=PodEntry(unit="a")),
     ) == lists.process_victims
 
 

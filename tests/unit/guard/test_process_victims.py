@@ -95,7 +95,7 @@ def make(make_loop, make_pod, observation, processes):
 
     def maker(*thresholds, **options):
         loop = make_loop(*thresholds, one_process=processes, **options)
-        session = replace(make_pod("session"), process_victim=ProcessVictim(rule="unit session"))
+        session = replace(make_pod("session"), process_victim=ProcessVictim(entry="unit session"))
         loop.have(session, make_pod("other", request_bytes=64 * MIB))
         loop.populated = {"uid-session", "uid-other"}
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(80 * MIB)}

@@ -71,7 +71,7 @@ def crowded(loop: Any, make_pass: Any) -> None:
     loop.have(
         make_pod("hog"),
         make_pod("other", request_bytes=MIB),
-        replace(make_pod("session"), process_victim=ProcessVictim(rule="unit session")),
+        replace(make_pod("session"), process_victim=ProcessVictim(entry="unit session")),
     )
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(50 * MIB)}
     make_pass()

@@ -97,7 +97,7 @@ async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
 
 async def test_where_one_process_is_killed_status_and_explain_say_so(make_view, make_pod):
     loop, view, _ = make_view()
-    session = replace(make_pod("session"), process_victim=ProcessVictim(rule="unit session"))
+    session = replace(make_pod("session"), process_victim=ProcessVictim(entry="unit session"))
     loop.have(session, make_pod("other", request_bytes=64 * MIB))
 
     ranking = (await view().explain(loop.usages))["ranking"]

@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from reactor.model.pod_lists import (
     BUILT_IN_NEVER,
+    PodEntry,
     PodLists,
-    PodRule,
     Preference,
     ProcessVictim,
-    ProcessVictimRule,
+    ProcessVictimEntry,
 )
 from reactor.policy.lists import ExactNames, Listed, Lists, Named, matches_by_any_name
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
 RULES = st.builds(
-    PodRule,
+    PodEntry,
     unit=st.none() | NAMES,
     cgroup=st.none() | st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts)),
     process=st.none() | NAMES,
@@ -37,7 +37,7 @@ PODS = st.builds(
 )
 
 
-def never(*rules: PodRule) -> Lists:
+def never(*rules: PodEntry) -> Lists:
     return Lists(PodLists(never=rules))
 
 
@@ -109,18 +109,18 @@ def test_each_of_the_built_in_list_can_be_taken_out_and_the_others_stay(removed:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        (PodRule(unit="web.service"), "never list: unit web.service"),
-        (PodRule(unit="w*.service"), "never list: unit w*.service"),
-        (PodRule(unit="[!x]eb.?ervice"), "never list: unit [!x]eb.?ervice"),
-        (PodRule(cgroup="/system.slice/web.service"), "never list: cgroup /system.slice/web.service"),
-        (PodRule(cgroup="/*/web*"), "never list: cgroup /*/web*"),
-        (PodRule(unit="web*", process="nginx"), "never list: unit web*, process nginx"),
-        (PodRule(unit="web*", cgroup="/s*/*", process="ngin?"), None),
-        (PodRule(cgroup="~/(system|x)\\.slice/.*"), "never list: cgroup ~/(system|x)\\.slice/.*"),
-        (PodRule(unit="~web.*", process="~ngin."), "never list: unit ~web.*, process ~ngin."),
+        (PodEntry(unit="web.service"), "never list: unit web.service"),
+        (PodEntry(unit="w*.service"), "never list: unit w*.service"),
+        (PodEntry(unit="[!x]eb.?ervice"), "never list: unit [!x]eb.?ervice"),
+        (PodEntry(cgroup="/system.slice/web.service"), "never list: cgroup /system.slice/web.service"),
+        (PodEntry(cgroup="/*/web*"), "never list: cgroup /*/web*"),
+        (PodEntry(unit="web*", process="nginx"), "never list: unit web*, process nginx"),
+        (PodEntry(unit="web*", cgroup="/s*/*", process="ngin?"), None),
+        (PodEntry(cgroup="~/(system|x)\\.slice/.*"), "never list: cgroup ~/(system|x)\\.slice/.*"),
+        (PodEntry(unit="~web.*", process="~ngin."), "never list: unit ~web.*, process ~ngin."),
     ],
 )
-def test_all_patterns_of_a_rule_match(rule: PodRule, text: str | None) -> None:
+def test_all_patterns_of_a_rule_match(rule: PodEntry, text: str | None) -> None:
     because = never(rule).never_because(WEB)
     assert because == (text or "never list: unit web*, cgroup /s*/*, process ngin?")
 
@@ -128,22 +128,22 @@ def test_all_patterns_of_a_rule_match(rule: PodRule, text: str | None) -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        PodRule(unit="web"),
-        PodRule(unit="WEB.service"),
-        PodRule(cgroup="/*"),
-        PodRule(cgroup="/system.slice/web.service/x"),
-        PodRule(cgroup="/user.slice/web.service"),
-        PodRule(unit="web*", process="apache2"),
-        PodRule(unit="db*", process="nginx"),
-        PodRule(cgroup="/*/db*", unit="web*"),
+        PodEntry(unit="web"),
+        PodEntry(unit="WEB.service"),
+        PodEntry(cgroup="/*"),
+        PodEntry(cgroup="/system.slice/web.service/x"),
+        PodEntry(cgroup="/user.slice/web.service"),
+        PodEntry(unit="web*", process="apache2"),
+        PodEntry(unit="db*", process="nginx"),
+        PodEntry(cgroup="/*/db*", unit="web*"),
     ],
 )
-def test_one_pattern_that_does_not_match_is_enough(rule: PodRule) -> None:
+def test_one_pattern_that_does_not_match_is_enough(rule: PodEntry) -> None:
     assert Listed() == Lists(PodLists(never=(rule,), avoid=(rule,), prefer=(rule,))).of(WEB)
 
 
 def test_a_process_that_is_not_known_yet_protects_and_is_not_preferred() -> None:
-    rule = PodRule(unit="web*", process="apache2")
+    rule = PodEntry(unit="web*", process="apache2")
     unknown = WEB._replace(process=None)
 
     assert never(rule).never_because(unknown) is not None
@@ -152,9 +152,9 @@ def test_a_process_that_is_not_known_yet_protects_and_is_not_preferred() -> None
 
 
 def test_a_rule_that_trusts_counts_by_any_name_and_others_do_not() -> None:
-    rule = PodRule(unit="app-*.scope")
+    rule = PodEntry(unit="app-*.scope")
     firefox = Named("/user.slice/user@1000.service/app.slice/app-firefox.scope", is_trusted=False)
-    trusting = PodRule(unit="app-*.scope", is_trusting=True)
+    trusting = PodEntry(unit="app-*.scope", is_trusting=True)
 
     assert never(rule).never_because(firefox) is None
     assert never(trusting).never_because(firefox) is not None
@@ -163,45 +163,45 @@ def test_a_rule_that_trusts_counts_by_any_name_and_others_do_not() -> None:
 
 
 def test_avoid_counts_before_prefer_and_a_process_alone_may_prefer() -> None:
-    rule = PodRule(unit="web*")
+    rule = PodEntry(unit="web*")
     assert Preference.AVOID is Lists(PodLists(avoid=(rule,), prefer=(rule,))).of(WEB).preference
     assert Preference.PREFER is Lists(PodLists(prefer=(rule,))).of(WEB).preference
-    by_process = Lists(PodLists(prefer=(PodRule(process="nginx"),)))
+    by_process = Lists(PodLists(prefer=(PodEntry(process="nginx"),)))
     assert Preference.PREFER is by_process.of(WEB._replace(is_trusted=False)).preference
 
 
 def test_a_glob_of_many_stars_takes_no_time_on_a_long_name() -> None:
     """Those of fnmatch never go back over what an earlier star has taken: else this would not end."""
-    rule = PodRule(unit="*a" * 30 + "b", is_trusting=True)
+    rule = PodEntry(unit="*a" * 30 + "b", is_trusting=True)
     assert never(rule).never_because(Named("/" + "a" * 255, is_trusted=False)) is None
 
 
 def test_one_process_is_killed_by_the_first_rule_that_matches_a_name_that_root_chose() -> None:
     rules = [
-        ProcessVictimRule(pods=PodRule(unit="other.service")),
-        ProcessVictimRule(pods=PodRule(cgroup="/system.slice/*"), never=("a",)),
-        ProcessVictimRule(pods=PodRule(unit="web.service")),
+        ProcessVictimEntry(pods=PodEntry(unit="other.service")),
+        ProcessVictimEntry(pods=PodEntry(cgroup="/system.slice/*"), never=("a",)),
+        ProcessVictimEntry(pods=PodEntry(unit="web.service")),
     ]
     lists = Lists(PodLists(process_victims=tuple(rules)))
-    expected = ProcessVictim(rule="cgroup /system.slice/*", never=("a",))
+    expected = ProcessVictim(entry="cgroup /system.slice/*", never=("a",))
     assert expected == lists.of(WEB).process_victim
     assert None is lists.of(WEB._replace(is_trusted=False)).process_victim
     assert None is lists.of(WEB._replace(cgroup="/jobs/a")).process_victim
-    trusting = PodRule(unit="web.service", is_trusting=True)
-    lists = Lists(PodLists(process_victims=(ProcessVictimRule(pods=trusting),)))
-    assert "unit web.service" == lists.of(WEB._replace(is_trusted=False)).process_victim.rule
+    trusting = PodEntry(unit="web.service", is_trusting=True)
+    lists = Lists(PodLists(process_victims=(ProcessVictimEntry(pods=trusting),)))
+    assert "unit web.service" == lists.of(WEB._replace(is_trusted=False)).process_victim.entry
 
 
 def test_rules_for_one_process_by_the_main_process_want_its_name() -> None:
-    rule = ProcessVictimRule(pods=PodRule(unit="a", process="b"))
+    rule = ProcessVictimEntry(pods=PodEntry(unit="a", process="b"))
     assert PodLists(process_victims=(rule,)).wants_processes
-    assert not PodLists(process_victims=(ProcessVictimRule(pods=PodRule(unit="a")),)).wants_processes
+    assert not PodLists(process_victims=(ProcessVictimEntry(pods=PodEntry(unit="a")),)).wants_processes
 
 
 def test_whether_a_name_matches_can_be_asked_of_names_that_do_not_count() -> None:
     stranger = WEB._replace(is_trusted=False)
-    assert matches_by_any_name(PodRule(unit="web.service"), stranger)
-    assert not matches_by_any_name(PodRule(unit="db.service"), stranger)
+    assert matches_by_any_name(PodEntry(unit="web.service"), stranger)
+    assert not matches_by_any_name(PodEntry(unit="db.service"), stranger)
 
 
 SESSION = Named("/user.slice/database.service", is_trusted=False)
@@ -210,18 +210,18 @@ SESSION = Named("/user.slice/database.service", is_trusted=False)
 @pytest.mark.parametrize(
     ("rule", "unmatched"),
     [
-        (PodRule(unit="web.service"), []),
-        (PodRule(cgroup="/system.slice/web.service"), []),
-        (PodRule(unit="wbe.service"), [("wbe.service", None)]),
-        (PodRule(cgroup="/system.slice/web"), [("/system.slice/web", None)]),
-        (PodRule(unit="wbe*"), []),
-        (PodRule(unit="~wbe.*"), []),
-        (PodRule(process="wbe"), []),
-        (PodRule(unit="database.service"), [("database.service", "/user.slice/database.service")]),
-        (PodRule(unit="database.service", is_trusting=True), []),
+        (PodEntry(unit="web.service"), []),
+        (PodEntry(cgroup="/system.slice/web.service"), []),
+        (PodEntry(unit="wbe.service"), [("wbe.service", None)]),
+        (PodEntry(cgroup="/system.slice/web"), [("/system.slice/web", None)]),
+        (PodEntry(unit="wbe*"), []),
+        (PodEntry(unit="~wbe.*"), []),
+        (PodEntry(process="wbe"), []),
+        (PodEntry(unit="database.service"), [("database.service", "/user.slice/database.service")]),
+        (PodEntry(unit="database.service", is_trusting=True), []),
     ],
 )
-def test_a_name_without_a_pattern_that_no_pod_has_is_found(rule: PodRule, unmatched: list[object]) -> None:
+def test_a_name_without_a_pattern_that_no_pod_has_is_found(rule: PodEntry, unmatched: list[object]) -> None:
     names = ExactNames(PodLists(never=(rule,)))
     found = [(name, other) for _, name, other in names.unmatched([WEB, SESSION])]
     assert unmatched == found
@@ -229,7 +229,7 @@ def test_a_name_without_a_pattern_that_no_pod_has_is_found(rule: PodRule, unmatc
 
 
 def test_names_of_pods_to_prefer_count_whoever_gave_them_and_each_list_has_its_place() -> None:
-    here, nowhere = PodRule(unit="database.service"), PodRule(unit="x")
+    here, nowhere = PodEntry(unit="database.service"), PodEntry(unit="x")
     lists = PodLists(never=(nowhere,), avoid=(nowhere,), prefer=(here, nowhere))
     assert ["reactor.pods.never[0]", "reactor.pods.avoid[0]", "reactor.pods.prefer[1]"] == [
         path for path, _, _ in ExactNames(lists).unmatched([SESSION])

@@ -36,7 +36,7 @@ MIB = 1 << 20
 HARD = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100 * MIB))
 SOFT = replace(HARD, grace_period_seconds=5.0)
 SETTINGS = EvictionSettings(thresholds=(HARD,), in_flight_deadline_seconds=10.0)
-SESSION = Pod(name="session", namespace="n", uid="session", process_victim=ProcessVictim(rule="unit a"))
+SESSION = Pod(name="session", namespace="n", uid="session", process_victim=ProcessVictim(entry="unit a"))
 PODS = (SESSION, Pod(name="other", namespace="n", uid="other"))
 HELD = {
     "session": PodUsage(memory_working_set_bytes=300 * MIB),

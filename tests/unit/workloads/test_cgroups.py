@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.model.pod_lists import PodLists, PodRule, Preference
+from reactor.model.pod_lists import PodEntry, PodLists, Preference
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -459,7 +459,7 @@ def test_a_user_does_not_protect_his_cgroup_by_its_name(fake: FakeTree, proc: Pa
     app = "/user.slice/user-1000.slice/user@1000.service/app.slice"
     for unit in ("sshd.service", "db.service", "hog.scope"):
         fake.add(f"{app}/{unit}")
-    rule = PodRule(unit="db.service")
+    rule = PodEntry(unit="db.service")
     pods = listed_pods(fake, proc, app, never=(rule,), avoid=(rule,), priorities=((rule, 9),)).list()
     assert {(None, Preference.NONE, 0)} == {
         (pod.critical_because, pod.preference, pod.priority) for pod in pods
@@ -473,10 +473,10 @@ def test_lists_place_a_pod_and_name_the_rule(fake: FakeTree, proc: Path) -> None
         fake,
         proc,
         "/s",
-        never=(PodRule(unit="db*"),),
-        avoid=(PodRule(cgroup="/s/web.*"),),
-        prefer=(PodRule(unit="batch.service"),),
-        priorities=((PodRule(unit="web*"), 5), (PodRule(unit="db.service"), 2_000_000_000)),
+        never=(PodEntry(unit="db*"),),
+        avoid=(PodEntry(cgroup="/s/web.*"),),
+        prefer=(PodEntry(unit="batch.service"),),
+        priorities=((PodEntry(unit="web*"), 5), (PodEntry(unit="db.service"), 2_000_000_000)),
     )
     for pods in (listing.glance(), listing.list()):
         assert {
@@ -489,7 +489,7 @@ def test_lists_place_a_pod_and_name_the_rule(fake: FakeTree, proc: Path) -> None
 
 def test_a_priority_of_the_configuration_can_make_critical(fake: FakeTree, proc: Path) -> None:
     fake.add("/s/db.service")
-    rule = PodRule(unit="db.service")
+    rule = PodEntry(unit="db.service")
     (pod,) = listed_pods(fake, proc, "/s", priorities=((rule, 2_000_000_000),)).list()
     assert "priority 2000000000" == pod.critical_because
 
@@ -510,7 +510,7 @@ def test_process_of_a_rule_counts_once_all_is_read_and_protects_until_then(
 ) -> None:
     fake.add("/s/db.service")
     runs(fake, proc, "/s/db.service", "backup")
-    listing = listed_pods(fake, proc, "/s", never=(PodRule(unit="db*", process="postgres"),))
+    listing = listed_pods(fake, proc, "/s", never=(PodEntry(unit="db*", process="postgres"),))
     assert [True] == [pod.critical_because is not None for pod in listing.glance()]
     assert [None] == [pod.critical_because for pod in listing.list()]
     (proc / "7/comm").write_text("postgres\n")
@@ -542,7 +542,7 @@ def test_a_name_on_the_never_list_that_is_no_pods_is_a_problem_with_the_nearest(
 ) -> None:
     for cgroup in ("/s/database.service", "/s/web.service", "/s/a.slice/inner.service"):
         fake.add(cgroup)
-    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodRule(unit=name),)))
+    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodEntry(unit=name),)))
     pods = CgroupPods(fake.tree, settings, proc=proc)
     expected = {} if why is None else {"reactor.pods.never[0]": why}
     pods.list()
@@ -556,7 +556,7 @@ def test_a_name_on_the_never_list_that_is_no_pods_is_a_problem_with_the_nearest(
 
 def test_a_name_is_not_judged_before_there_is_a_pod(fake: FakeTree, proc: Path) -> None:
     fake.add("/s")
-    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodRule(unit="later.service"),)))
+    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodEntry(unit="later.service"),)))
     pods = CgroupPods(fake.tree, settings, proc=proc)
     pods.list()
     assert {} == pods.problems

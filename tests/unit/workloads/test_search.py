@@ -14,7 +14,7 @@ import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.name_patterns import PodParent
-from reactor.model.pod_lists import PodLists, PodRule
+from reactor.model.pod_lists import PodEntry, PodLists
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
@@ -191,7 +191,7 @@ def test_names_below_a_match_count_for_as_much_as_who_gave_them(small: FakeTree,
     """A user's `sshd.service` is no sshd, and what he calls a database is protected by no list."""
     for cgroup in (application(7, "sshd.service"), application(7, "db.service"), "/jobs/a/db.service"):
         small.add(cgroup)
-    lists = PodLists(never=(PodRule(unit="db.service"),))
+    lists = PodLists(never=(PodEntry(unit="db.service"),))
     settings = Settings(pod_parents=(APPLICATIONS, "/jobs/*"), pod_lists=lists)
     pods = CgroupPods(small.tree, settings, proc=tmp_path / "proc").list()
     assert {"/jobs/a/db.service"} == {pod.cgroup for pod in pods if pod.critical_because is not None}
