@@ -9,28 +9,151 @@ everything there is.
 from __future__ import annotations
 
 import logging
+import math
+import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
 
 from reactor.bounded import Bounded
-from reactor.disks.filesystems import Look, Survey
-from reactor.disks.filling import Filling
-from reactor.kernel.filesystem import Mount
+from reactor.kernel.filesystem import FilesystemSpace, Mount, layout_of, mount_of, read_mounts, read_space
+from reactor.kernel.procfs import PROC
 from reactor.model.settings import Settings
-from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Signal
+from reactor.model.signals import FILESYSTEM_SIGNALS, RESOURCE, Filesystem, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth
-from reactor.observe.filesystems import observations
+from reactor.observe.filesystems import filesystem_paths, observations
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 
+# What a node may be filled with at the worst, a second: a fast NVMe drive; files created on many CPUs.
+_POSSIBLE_RATE: Final = {Resource.EPHEMERAL_STORAGE: 4 << 30, Resource.INODES: 400_000}
+_SHORTEST_AT_REST_SECONDS: Final = 0.5
+_SHORTEST_SECONDS: Final = 0.05
+_WHILE_MET_SECONDS: Final = 1.0  # a threshold can only be crossed again once its end was seen
+
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _NEAR_SECONDS: Final = 30.0
+
+
+# How fast a filesystem fills, and how soon it has to be looked at again for that.
+#
+# A statvfs costs microseconds, but a crossing is seen only by a look. So looks come the more often the
+# nearer a threshold is: at half of the time that is left at the rate seen, and, since a disk at rest may
+# begin to fill at any moment, never later than the fastest disk could reach it.
+class Filling:
+    """Follows the signals of the filesystems at one path, from one look to the next."""
+
+    def __init__(self, thresholds: Sequence[Threshold]) -> None:
+        self._thresholds = thresholds
+        self._seen: Mapping[Signal, Observation] = {}
+        self._seen_at_seconds = 0.0
+        self._rates: dict[Signal, float] = {}
+
+    def take(self, seen: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Take over what a look showed. A filesystem that has changed its size starts again."""
+        elapsed_seconds = now_seconds - self._seen_at_seconds
+        rates = {}
+        for signal, observation in seen.items():
+            before = self._seen.get(signal)
+            if before is None or before.capacity != observation.capacity or elapsed_seconds <= 0:
+                continue
+            rate = (before.available - observation.available) / elapsed_seconds
+            # One pause in the writing is no end of it: a rate falls by half at each look, and rises at once.
+            rates[signal] = max(rate, self._rates.get(signal, 0.0) / 2, 0.0)
+        self._rates, self._seen, self._seen_at_seconds = rates, seen, now_seconds
+
+    def rate(self, signal: Signal) -> float:
+        """Return by how much the signal falls in a second at present."""
+        return self._rates.get(signal, 0.0)
+
+    def seconds_to(self, threshold: Threshold) -> float | None:
+        """Return when the threshold is reached at the present rate; None: not known, or not at all."""
+        margin, rate = self._margin(threshold), self.rate(threshold.signal)
+        if margin is None or rate <= 0:
+            return None
+        return max(0.0, margin / rate)
+
+    def pause_seconds(self, longest_seconds: float) -> float:
+        """Return after how long to look again."""
+        return min([longest_seconds, *self._pauses()])
+
+    def _pauses(self) -> Iterable[float]:
+        for threshold in self._thresholds:
+            margin = self._margin(threshold)
+            if margin is None:
+                continue
+            if margin < 0:
+                yield _WHILE_MET_SECONDS
+                continue
+            possible = margin / _POSSIBLE_RATE[RESOURCE[threshold.signal]]
+            left_seconds = self.seconds_to(threshold)
+            at_this_rate = math.inf if left_seconds is None else max(left_seconds / 2, _SHORTEST_SECONDS)
+            yield min(max(possible, _SHORTEST_AT_REST_SECONDS), at_this_rate)
+
+    def _margin(self, threshold: Threshold) -> float | None:
+        seen = self._seen.get(threshold.signal)
+        if seen is None or threshold.is_absurd_at(seen.capacity):
+            return None
+        return float(seen.available - threshold.value.of(seen.capacity))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at a path showed. `real_path` is the path without symlinks."""
+
+    space: FilesystemSpace
+    real_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Where the filesystems lie. `mounts` lacks one that lies on no known mount; `layout` None: unknown."""
+
+    mounts: Mapping[Filesystem, Mount] = field(default_factory=dict)
+    layout: Layout | None = None
+
+
+class FilesystemObserver:
+    """Looks at the filesystems at `paths`; one path may stand for several of them.
+
+    Of the `unplaced` ones it is not known where they lie: they are not looked at.
+    """
+
+    def __init__(
+        self, settings: Settings, *, unplaced: Collection[Filesystem] = (), proc: Path = PROC
+    ) -> None:
+        self._proc = proc
+        paths = filesystem_paths(settings)
+        self.paths: Mapping[Filesystem, str] = {
+            filesystem: path for filesystem, path in paths.items() if filesystem not in unplaced
+        }
+
+    @staticmethod
+    def look(path: str) -> Look:
+        """Return what is left of the filesystem at a path. Raises OSError with the path.
+
+        For a worker thread: a dead network filesystem holds the caller for as long as it likes.
+        """
+        return Look(space=read_space(path), real_path=os.path.realpath(path))
+
+    def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
+        """Return where the filesystems lie. Raises OSError where the mount table can't be read.
+
+        It reads that table alone, so that it waits for no filesystem.
+        """
+        mounts = read_mounts(self._proc / "self/mountinfo")
+        found = {filesystem: mount_of(path, mounts) for filesystem, path in real_paths.items()}
+        return Survey(
+            mounts={filesystem: mount for filesystem, mount in found.items() if mount is not None},
+            layout=layout_of(real_paths, mounts),
+        )
 
 
 class Filesystems(Protocol):

@@ -5,7 +5,7 @@
     client      the steward's end
     quotas      the walker's end
 
-The guard says at the start which commands may be run, by a sealed file (`link.commands`); nothing that the
+The guard says at the start which commands may be run, by a sealed file (`link.orders`); nothing that the
 steward says adds to that. The process exists only where commands are configured, or a filesystem keeps
 project quotas.
 """

@@ -22,7 +22,7 @@ import trio  # noqa: E402 - not before what it imports without use is postponed
 
 from reactor.forms import FormError  # noqa: E402
 from reactor.kernel.filesystem import read_project_quota  # noqa: E402
-from reactor.link.commands import read_commands  # noqa: E402
+from reactor.link.orders import read_commands  # noqa: E402
 from reactor.model.settings import Command  # noqa: E402
 from reactor.privileged.messages import (  # noqa: E402
     LONGEST_RUN,

@@ -47,7 +47,7 @@ class Privileged:
 
     @classmethod
     def start(cls, commands_fd: int) -> Self:
-        """Start it; `commands_fd` is the guard's file (`link.commands`). Raises OSError."""
+        """Start it; `commands_fd` is the guard's file (`link.orders`). Raises OSError."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
         steward, its_steward = socket.socketpair(socket.AF_UNIX, kind)
         walkers, its_walkers = socket.socketpair(socket.AF_UNIX, kind)

@@ -2,8 +2,6 @@
 
 __main__.py    the process: ordinary, bounded, ends with the guard
 watch.py       a lock, what logind tells, what the guard is told
-logind.py      logind's and systemd's calls, properties and signal
-bus.py         one connection to the system bus
 
 It decides nothing and ends no pod: the guard does (reactor/guard/node_shutdown.py).
 """

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from reactor.config.pod import SOURCE_ANNOTATION
-from reactor.disks.filesystems import FilesystemObserver
+from reactor.disks.watch import FilesystemObserver
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE

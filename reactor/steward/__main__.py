@@ -24,7 +24,7 @@ from reactor.kernel.capabilities import keep_capabilities  # noqa: E402
 from reactor.kernel.files import read_file  # noqa: E402
 from reactor.kernel.filesystem import counts_by_project  # noqa: E402
 from reactor.kernel.procfs import PROC  # noqa: E402
-from reactor.link.commands import read_commands  # noqa: E402
+from reactor.link.orders import read_commands  # noqa: E402
 from reactor.privileged.client import Privileged  # noqa: E402
 from reactor.processes import STEWARD_DATA_BYTES, become_ordinary, close_others  # noqa: E402
 from reactor.steward.service import serve  # noqa: E402

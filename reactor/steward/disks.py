@@ -9,34 +9,41 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from reactor.disks.filesystems import FilesystemObserver
-from reactor.disks.watch import FilesystemWatch
+from reactor.disks.watch import FilesystemObserver, FilesystemWatch
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
+from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth
+from reactor.observe.filesystems import filesystem_paths
 from reactor.observe.latest import Observed
+from reactor.podman.client import PodmanClient, find_socket
 from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
-from reactor.reclaim.images import RemovedImages
+from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedImages
+from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 from reactor.steward.guard import Guard
-from reactor.steward.podman import Podman
-from reactor.supervisor import Supervisor
+from reactor.supervisor import Supervisor, report
 
 if TYPE_CHECKING:
     from reactor.steward.kubernetes import Kubernetes
+
+
+_IMAGES: Final = "podman-images.json"
+_LOOK_SECONDS: Final = 300.0  # its unit starts podman again for each look: 70 ms of a CPU
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0
@@ -44,6 +51,75 @@ _UNPLACED: Final = (
     "not observed: the container runtime has not answered yet, and says where it lies; "
     "accepted: reactor.filesystems.imagefs"
 )
+
+
+# The daemon's part with podman on a plain node: its images, watched, and given back before a pod is
+# evicted.
+#
+# Where there is no socket nothing happens, until there is one. Regular collection by watermarks is not
+# done: a node that is not a cluster's has not asked for that.
+class Podman:
+    """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
+
+    `description` is what podman calls itself and how many images it has, None where it was not found.
+    """
+
+    def __init__(
+        self, settings: Settings, supervisor: Supervisor, *, look_seconds: float = _LOOK_SECONDS
+    ) -> None:
+        self.description: str | None = None
+        self._settings = settings
+        self._look_seconds = look_seconds
+        self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
+        self._history.load()
+        self.removed_images = RemovedImages()
+        self._problem: str | None = None
+        self._supervisor = supervisor
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        found = {"podman": self._problem, "remembered images": self._history.problem}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what podman can give back, as these settings have it."""
+        self._settings = settings
+        paths = filesystem_paths(settings)
+        return {Reclaim.IMAGES: PodmanReclaim(self._client, self._images, paths)} if settings.podman else {}
+
+    async def run(self) -> None:
+        """Look at the images now and then, until cancelled: when one was last used only a watcher knows."""
+        await self._supervisor.keep_all(
+            {"podman images": self._watch, "podman report": lambda: report(lambda: self.problems)}
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            client = self._client()
+            if client is None:
+                self.description = self._problem = None
+            else:
+                self._problem = await self._look(client)
+            await trio.sleep(self._look_seconds)
+
+    async def _look(self, client: PodmanClient) -> str | None:
+        """Return what went wrong, None where nothing did."""
+        try:
+            info = await client.info()
+            images = await self._images(client).look()
+        except ReactorError as error:
+            return str(error)
+        self.description = f"podman {info.version} at {client.endpoint}, {len(images)} images"
+        return None
+
+    def _client(self) -> PodmanClient | None:
+        endpoint = find_socket(self._settings.podman_socket) if self._settings.podman else None
+        return None if endpoint is None else PodmanClient(endpoint)
+
+    def _images(self, client: PodmanClient) -> ImageReclaim:
+        gc = self._settings.eviction.image_gc
+        return ImageReclaim(PodmanImages(client), self._history, gc, self.removed_images)
 
 
 class Disks:

@@ -15,12 +15,18 @@ from typing import Any
 from reactor.model.settings import EventKind, NotificationSettings, Settings
 from reactor.programs import RunProgram, run_to_problem
 from reactor.supervisor import Supervisor, report
-from reactor.tell.desktop import DesktopNotice
-from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
+from reactor.tell.channels import (
+    COMMANDS_AT_ONCE,
+    MOST_WAITING,
+    Channel,
+    DesktopNotice,
+    EventCommands,
+    Journald,
+    NotSentError,
+    Outbox,
+    WallNotice,
+)
 from reactor.tell.events import Events
-from reactor.tell.journald import Journald
-from reactor.tell.notice import MOST_WAITING, WallNotice
-from reactor.tell.outbox import Channel, NotSentError, Outbox
 from reactor.tell.webhook import Webhook
 from reactor.text import printable
 

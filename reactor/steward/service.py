@@ -31,14 +31,12 @@ from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.settings import Settings
 from reactor.privileged.client import Commands, Privileged, PrivilegedError
-from reactor.steward.answers import explanation, name_asked, places_asked, status
+from reactor.steward.answers import RecentRecords, evictions_of, explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
-from reactor.steward.memory_holders import memory_holders
+from reactor.steward.memory import SwapTrafficWatch, memory_holders
 from reactor.steward.notifications import Notifications
-from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.steward.storage import StorageWatch
-from reactor.steward.swap_traffic import SwapTrafficWatch
 from reactor.supervisor import Supervisor
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail

@@ -11,7 +11,13 @@ volume from being unmounted, and would go on counting it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -19,11 +25,32 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.disks.usage import DiskUsage
-from reactor.disks.walk_messages import Report
+from reactor.disks.walk_messages import (
+    REPORT_BYTES,
+    Hurry,
+    Kind,
+    Look,
+    Report,
+    Request,
+    read_report,
+    write_request,
+)
+from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.link.orders import Places
 from reactor.link.requests import Usages
-from reactor.steward.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
+from reactor.processes import child_environment, ended_text
 from reactor.supervisor import Supervisor, report
+from reactor.threads import in_thread
+
+COMMAND: Final = (sys.executable, "-P", "-m", "reactor.disks.walker")
+_HEARTBEAT_SECONDS: Final = 1.0
+_AT_ONCE: Final = 64  # messages, after which others have their turn
+_PAUSE_SECONDS: Final = 0.01
+_REAP_SECONDS: Final = 5.0
+# Walkers that may be there at a time: one that hangs in the kernel ends only when that lets go of it.
+_MOST_WALKERS: Final = 4
+_limiter: Final = trio.lowlevel.RunVar[trio.CapacityLimiter]("walkers")
 
 _WALKER: Final = "storage walker"
 _HANGING_SECONDS: Final = 30.0
@@ -32,6 +59,244 @@ _REST_PER_WORK: Final = 200  # half a percent of a CPU, whatever the pods have
 _LONGEST_REST_SECONDS: Final = 60.0
 _LEFT_ALONE_SECONDS: Final = (60.0, 600.0)  # at first, and at the most
 _BETWEEN_NEWS_SECONDS: Final = 0.1
+
+
+class WalkerError(ReactorError):
+    """The walker ended, hangs, or says what it can't have to say."""
+
+
+class HangingError(WalkerError):
+    """A directory gives no answer. `place` is its number, None where the walker does not say."""
+
+    def __init__(self, place: int | None, seconds: float) -> None:
+        self.place = place
+        super().__init__(f"no answer for {seconds:g} s")
+
+
+# The walker's other end: starts the process that counts tenants' files, asks it, and believes little of it.
+#
+# It may be killed, hang in a filesystem that does not answer, run out of its memory, or say anything.
+# Whatever it does costs nothing but time: what it last reported stands while it is fresh.
+class Walker:
+    """One walker process, from `run` to its end; `take` is called with each report about a place.
+
+    `quotas_fd` is where it asks for project quotas, if anywhere; it gets a copy.
+    `at` is the number of the place at which it last said to be, None where it has not.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Report], None],
+        *,
+        hanging_seconds: float,
+        command: Sequence[str] = COMMAND,
+        quotas_fd: int | None = None,
+    ) -> None:
+        self.at: int | None = None
+        self.worked_seconds = 0.0
+        self._take = take
+        self._hanging_seconds = hanging_seconds
+        self._command = command
+        self._quotas = () if quotas_fd is None else (quotas_fd,)
+        self._socket: trio.socket.SocketType | None = None
+        self._looks = 0
+        self._looked = trio.Event()
+        self._asking = trio.Lock()
+        self._is_busy = False
+        self._heard_seconds = 0.0
+
+    async def run(self) -> None:
+        """Start the process and take what it says, until it ends or this is cancelled.
+
+        Raises WalkerError, and OSError where it can't be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        ours.setblocking(False)  # noqa: FBT003 - its one argument
+        with trio.socket.from_stdlib_socket(ours) as connection:
+            self._socket = connection
+            self._heard_seconds = trio.current_time()
+            own = (str(os.getpid()), f"{self._heartbeat_seconds:g}", *map(str, self._quotas))
+            process = _Process((*self._command, *own), theirs, self._quotas)
+            listen = partial(self._listen, connection, process)
+            await run_until_lost(process.run, listen, self._notice_silence)
+
+    async def look(self, requests: Iterable[Request], hurry: trio.Event) -> None:
+        """Have it look, after these requests; return when it has. Raises WalkerError.
+
+        Once `hurry` is set it takes a larger share of a CPU.
+        """
+        self._looks += 1
+        self._looked = trio.Event()
+        await self.ask(*requests, Look(self._looks))
+        with trio.CancelScope() as hurrying:
+            await run_until_lost(partial(self._pass_on, hurry), partial(self._wait_looked, hurrying))
+
+    async def ask(self, *requests: Request) -> None:
+        """Send requests, in the order of the calls: a place is never dropped before it was added.
+
+        Raises WalkerError.
+        """
+        async with self._asking:
+            for request in requests:
+                await self._send(request)
+
+    async def _wait_looked(self, hurrying: trio.CancelScope) -> None:
+        await self._looked.wait()
+        hurrying.cancel()
+
+    async def _pass_on(self, hurry: trio.Event) -> None:
+        await hurry.wait()
+        await self.ask(Hurry())
+
+    async def _send(self, request: Request) -> None:
+        if self._socket is None:
+            raise WalkerError("walker: not started")
+        if not self._is_busy:
+            self._is_busy, self._heard_seconds = True, trio.current_time()
+        try:
+            await self._socket.send(write_request(request))
+        except OSError as error:
+            raise WalkerError(f"walker: {error.strerror}") from error
+
+    async def _listen(self, connection: trio.socket.SocketType, process: _Process) -> None:
+        received = 0
+        while True:
+            try:
+                raw = await connection.recv(REPORT_BYTES + 1)
+            except ConnectionResetError:  # it ended with requests unread; what it said before comes now
+                continue
+            except OSError as error:
+                raise WalkerError(f"walker: {error.strerror}") from error
+            if not raw:
+                raise WalkerError(f"walker: {await process.how_it_ended()}")
+            self._heard_seconds = trio.current_time()
+            try:
+                self._hear(read_report(raw))
+            except FormError as error:
+                raise WalkerError(f"walker: {error}") from error
+            received += 1
+            if received % _AT_ONCE == 0:
+                await trio.sleep(_PAUSE_SECONDS)
+
+    def _hear(self, report: Report) -> None:
+        match report.kind:
+            case Kind.ALIVE:
+                self.at = report.place or None
+                if report.nanoseconds >= self._hanging_seconds * 1e9:
+                    raise HangingError(self.at, self._hanging_seconds)
+            case Kind.LOOKED:
+                if report.place > self._looks:
+                    raise FormError(f"got look {report.place}; accepted: 1 to {self._looks}")
+                if report.place == self._looks:
+                    self.worked_seconds = report.nanoseconds / 1e9
+                    self._looked.set()
+            case Kind.IDLE:
+                self._is_busy, self.at = False, None
+            case _:
+                self._take(report)
+
+    async def _notice_silence(self) -> None:
+        """Raise WalkerError where nothing is heard although something is under way."""
+        patience_seconds = self._hanging_seconds + 2 * self._heartbeat_seconds
+        while True:
+            await trio.sleep(patience_seconds / 5)
+            if self._is_busy and trio.current_time() - self._heard_seconds > patience_seconds:
+                raise HangingError(self.at, self._hanging_seconds)
+
+    @property
+    def _heartbeat_seconds(self) -> float:
+        return min(_HEARTBEAT_SECONDS, self._hanging_seconds / 4)
+
+
+class _Process:
+    """A walker's process, kept by a thread that lives as long: the kernel ends the one with the other.
+
+    The socket `theirs` is closed here.
+    """
+
+    def __init__(self, command: Sequence[str], theirs: socket.socket, fds: Sequence[int] = ()) -> None:
+        self.status: int | None = None
+        self.ended = trio.Event()
+        self._command = command
+        self._theirs = theirs
+        self._fds = fds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_unwanted = False
+        self._reaping = threading.Lock()
+        self._token = trio.lowlevel.current_trio_token()
+
+    async def run(self) -> None:
+        """Start the process, which is killed when this is cancelled. Raises OSError."""
+        try:
+            await in_thread(self._keep, abandon_on_cancel=True, limiter=_present_limiter())
+        finally:
+            self._end()
+
+    async def how_it_ended(self) -> str:
+        """Return that in words, for which it is waited a while."""
+        with trio.move_on_after(_REAP_SECONDS):
+            await self.ended.wait()
+        if self.status is None:
+            return "it closed its socket"
+        return ended_text(self.status)
+
+    def _keep(self) -> None:
+        with self._reaping:
+            if self._is_unwanted:
+                return
+            process = subprocess.Popen(
+                self._command,
+                stdin=self._theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=child_environment(),
+                pass_fds=self._fds,
+            )
+            self._process = process
+            self._theirs.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with self._reaping:  # from here on its number may be another's
+            self.status = process.wait()
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.ended.set)
+
+    def _end(self) -> None:
+        """Kill the process, or see to it that it is not started any more."""
+        with self._reaping:
+            self._is_unwanted = True
+            self._theirs.close()
+            if self._process is not None and self.status is None:
+                self._process.kill()
+
+
+async def run_until_lost(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Run these side by side until one raises WalkerError or OSError, which is raised, alone.
+
+    A group would be raised with a cancellation in it where both come at one time, and is then no Exception.
+    """
+    lost: list[WalkerError | OSError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def attempt(call: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await call()
+            except (WalkerError, OSError) as error:
+                lost.append(error)
+                nursery.cancel_scope.cancel()
+
+        for call in calls:
+            nursery.start_soon(attempt, call)
+    if lost:
+        raise lost[0]
+
+
+def _present_limiter() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        _limiter.set(trio.CapacityLimiter(_MOST_WALKERS))
+        return _limiter.get()
 
 
 class _LeftAlone:

@@ -5,5 +5,6 @@ metrics         the metrics of a scrape; http: the endpoint, prometheus: the tex
 status_socket   questions of `reactor status`, `explain` and `top`
 connections     clients of both, at a bounded price
 restart_loops   pods that are evicted again and again
+events          what operators are notified of; channels, webhook: by which ways
 log             lines to stderr, of the guard too
 """

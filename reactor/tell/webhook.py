@@ -21,8 +21,8 @@ from reactor.backoff import Backoff
 from reactor.errors import ReactorError
 from reactor.http_client import Answer, HttpClient, HttpError, Origin
 from reactor.model.settings import NotificationSettings, WebhookSettings
+from reactor.tell.channels import NotSentError
 from reactor.tell.events import Event
-from reactor.tell.outbox import NotSentError
 from reactor.text import printable
 from reactor.threads import in_thread
 from reactor.web_address import ACCEPTED, WebAddress, read_web_address

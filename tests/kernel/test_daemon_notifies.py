@@ -19,9 +19,7 @@ from jeepney.bus_messages import MatchRule, message_bus
 from jeepney.io.trio import open_dbus_router
 
 from reactor.model.settings import EventKind
-from reactor.tell.desktop import INTERFACE
-from reactor.tell.journald import MESSAGE_IDS
-from reactor.tell.notice import WALL
+from reactor.tell.channels import INTERFACE, MESSAGE_IDS, WALL
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.journald import own_journald

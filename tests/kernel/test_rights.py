@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.capabilities import capability_names
-from reactor.steward.walker import COMMAND
+from reactor.steward.storage import COMMAND
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import descendants_called

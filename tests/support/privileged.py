@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reactor.link.commands import write_commands
+from reactor.link.orders import write_commands
 from reactor.model.settings import Command
 from reactor.privileged.client import Privileged
 

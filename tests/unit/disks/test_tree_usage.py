@@ -341,8 +341,7 @@ def test_directory_that_can_not_be_read_is_counted_as_such_and_costs_nothing_els
             raise PermissionError(errno.EACCES, "refused")
         return open_directory(name, at_fd)
 
-    for module in ("tree", "descent"):
-        monkeypatch.setattr(f"reactor.disks.{module}.open_directory", refusing)
+    monkeypatch.setattr("reactor.disks.tree.open_directory", refusing)
     for remembered in (1, PLENTY):
         tree = TreeUsage(str(tmp_path), DirectoryBudget(remembered))
         looked(tree)

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reactor.disks.filesystems import Look, Survey
-from reactor.disks.watch import FilesystemWatch
+from reactor.disks.watch import FilesystemObserver, FilesystemWatch, Filling, Look, Survey
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.observe.filesystems import observations
 from reactor.observe.latest import Observed
 from reactor.sources.wakes import SourceBoard
-from tests.support.builders import make_threshold
+from tests.support.builders import make_observation, make_threshold
 from tests.support.waiting import until
 
 GIB = 1 << 30
+LONGEST_SECONDS = 10.0
+
+MOUNTS = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / /images rw - xfs /dev/sdb rw\n"
+SPACE = FilesystemSpace(
+    capacity_bytes=100,
+    available_bytes=10,
+    free_bytes=15,
+    inodes=50,
+    inodes_free=5,
+    read_only=False,
+    identity=1,
+)
 
 
 def space(available_gib: float, *, read_only: bool = False, identity: int = 1) -> FilesystemSpace:
@@ -237,3 +255,179 @@ async def test_another_filesystem_at_the_same_path_has_no_rate_from_the_one_befo
     await world.watch.look()
     node = world.watch.document()["filesystems"][0]
     assert (0, None) == (node["fills_by_bytes_per_second"], node["seconds_to_threshold"])
+
+
+@pytest.fixture
+def hard():
+    return make_threshold(GIB, Signal.NODEFS_AVAILABLE)
+
+
+@pytest.fixture
+def fill(hard):
+    """Return a Filling that has been shown these GiB as available, one after the other."""
+
+    def make(*available_gib: float, every_seconds: float = 1.0) -> Filling:
+        filling = Filling([hard])
+        for number, gib in enumerate(available_gib):
+            seen = {hard.signal: make_observation(int(gib * GIB), 1000 * GIB)}
+            filling.take(seen, 100 + number * every_seconds)
+        return filling
+
+    return make
+
+
+def test_time_to_the_threshold_is_the_margin_at_the_present_rate(fill, hard):
+    filling = fill(11, 9)
+    assert 2 * GIB == filling.rate(hard.signal)
+    assert 4 == filling.seconds_to(hard)
+
+
+def test_disk_at_rest_and_one_that_empties_reach_no_threshold(fill, hard):
+    assert fill(9, 9).seconds_to(hard) is None
+    assert fill(9, 11).seconds_to(hard) is None
+    assert fill(9).seconds_to(hard) is None
+
+
+def test_pause_in_the_writing_is_no_end_of_it_at_once(fill, hard):
+    assert GIB == fill(11, 9, 9).rate(hard.signal)
+
+
+def test_empty_disk_at_rest_is_looked_at_seldom_and_a_full_one_twice_a_second(fill):
+    assert LONGEST_SECONDS == fill(500, 500).pause_seconds(LONGEST_SECONDS)
+    assert 0.5 == fill(1.1, 1.1).pause_seconds(LONGEST_SECONDS)
+
+
+def test_filling_disk_is_looked_at_before_half_of_the_time_left_is_over(fill):
+    assert 0.4 == pytest.approx(fill(2.8, 1.8).pause_seconds(LONGEST_SECONDS))
+    assert 0.05 == fill(2.001, 1.001).pause_seconds(LONGEST_SECONDS)
+
+
+def test_threshold_above_the_capacity_has_no_disk_looked_at_more_often():
+    absurd = make_threshold(10 * GIB, Signal.NODEFS_AVAILABLE)
+    filling = Filling([absurd])
+    for number, available in enumerate((5 * GIB, 4 * GIB)):
+        filling.take({absurd.signal: make_observation(available, 10 * GIB)}, 100.0 + number)
+    assert filling.seconds_to(absurd) is None
+    assert LONGEST_SECONDS == filling.pause_seconds(LONGEST_SECONDS)
+
+
+def test_end_of_a_threshold_that_is_met_is_looked_for_every_second(fill):
+    assert 1 == fill(0.9, 0.5).pause_seconds(LONGEST_SECONDS)
+
+
+def test_other_size_is_no_rate(fill, hard):
+    filling = fill(11, 9)
+    filling.take({hard.signal: make_observation(2 * GIB, 500 * GIB)}, 103)
+    assert 0 == filling.rate(hard.signal)
+
+
+@pytest.mark.parametrize("gib_per_second", [0.1, 1.0, 4.0])
+def test_crossing_is_seen_within_a_second_however_long_the_disk_was_at_rest(fill, hard, gib_per_second):
+    """The disk is looked at when its Filling says so, and nothing else is known of it."""
+    for start_gib in (1.01, 2.0, 7.7, 30.0, 90.0):
+        filling, now, available = fill(start_gib, start_gib), 101.0, start_gib
+        while available >= 1:
+            pause = filling.pause_seconds(LONGEST_SECONDS)
+            now, available = now + pause, available - pause * gib_per_second
+            filling.take({hard.signal: make_observation(int(available * GIB), 1000 * GIB)}, now)
+        assert (1 - available) / gib_per_second < 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 50), st.floats(0, 1e9)), max_size=20))
+def test_pause_is_always_between_the_bounds(looks):
+    threshold = make_threshold(GIB, Signal.NODEFS_AVAILABLE)
+    filling = Filling([threshold, dataclasses.replace(threshold, signal=Signal.NODEFS_INODES_FREE)])
+    for available, at in looks:
+        filling.take({threshold.signal: make_observation(available, 1 << 50)}, at)
+        assert 0.05 <= filling.pause_seconds(LONGEST_SECONDS) <= LONGEST_SECONDS
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(MOUNTS)
+    return tmp_path
+
+
+def observer(proc: Path, layout: Layout | None = None, **paths: str) -> FilesystemObserver:
+    """Return an observer; without a layout the devices tell it."""
+    settings = Settings(
+        filesystems={Filesystem(name): path for name, path in paths.items()},
+        eviction=EvictionSettings(layout=layout or Layout.SINGLE),
+        by_layout={} if layout else {each: EvictionSettings(layout=each) for each in Layout},
+    )
+    return FilesystemObserver(settings, proc=proc)
+
+
+@pytest.mark.parametrize(
+    ("paths", "layout"),
+    [
+        ({"nodefs": "/"}, Layout.SINGLE),
+        ({"nodefs": "/", "imagefs": "/var/lib/images"}, Layout.SINGLE),
+        ({"nodefs": "/", "imagefs": "/images"}, Layout.DEDICATED),
+        ({"nodefs": "/", "imagefs": "/images", "containerfs": "/var"}, Layout.SPLIT),
+    ],
+)
+def test_devices_tell_the_layout(proc: Path, paths: Mapping[str, str], layout: Layout) -> None:
+    found = observer(proc, **paths)
+    assert layout == found.survey(found.paths).layout
+
+
+def test_layout_is_another_once_the_images_filesystem_is_mounted(proc: Path) -> None:
+    found = observer(proc, nodefs="/", imagefs="/images")
+    (proc / "self/mountinfo").write_text(MOUNTS.splitlines()[0] + "\n")
+    assert Layout.SINGLE == found.survey(found.paths).layout
+    (proc / "self/mountinfo").write_text(MOUNTS)
+    assert Layout.DEDICATED == found.survey(found.paths).layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "containerfs"),
+    [(Layout.DEDICATED, "/images"), (Layout.SPLIT, "/"), (Layout.SINGLE, "/"), (None, "/images")],
+)
+def test_writable_layers_lie_where_the_configured_layout_says_else_with_the_images(
+    proc: Path, layout: Layout | None, containerfs: str
+) -> None:
+    found = observer(proc, layout, nodefs="/", imagefs="/images")
+    assert containerfs == found.paths[Filesystem.CONTAINERFS]
+
+
+def test_mount_of_each_filesystem_is_found(proc: Path) -> None:
+    found = observer(proc, nodefs="/", imagefs="/images")
+    mounts = found.survey(found.paths).mounts
+    assert ("8:1", "8:2") == (mounts[Filesystem.NODEFS].device, mounts[Filesystem.IMAGEFS].device)
+
+
+def test_survey_without_a_path_knows_no_layout_but_the_other_mounts(proc: Path) -> None:
+    survey = observer(proc).survey({Filesystem.NODEFS: "/"})
+    assert (None, {Filesystem.NODEFS}) == (survey.layout, set(survey.mounts))
+
+
+def test_look_tells_the_path_without_symlinks(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    look = FilesystemObserver.look(str(link))
+    assert os.path.realpath(tmp_path) == look.real_path
+    assert os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize == look.space.capacity_bytes
+
+
+def test_missing_filesystem_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        FilesystemObserver.look("/nowhere")
+
+
+def test_bytes_and_inodes_are_signals_of_their_own() -> None:
+    seen = observations(Filesystem.IMAGEFS, SPACE)
+    assert {Signal.IMAGEFS_AVAILABLE: 10, Signal.IMAGEFS_INODES_FREE: 5} == {
+        signal: one.available for signal, one in seen.items()
+    }
+
+
+def test_filesystem_that_counts_no_inodes_has_no_inode_signal() -> None:
+    assert {Signal.NODEFS_AVAILABLE} == set(
+        observations(Filesystem.NODEFS, dataclasses.replace(SPACE, inodes=None, inodes_free=None))
+    )
+
+
+def test_read_only_filesystem_shows_nothing() -> None:
+    assert {} == observations(Filesystem.NODEFS, dataclasses.replace(SPACE, read_only=True))

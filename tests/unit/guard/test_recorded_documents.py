@@ -26,9 +26,8 @@ from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.oom_scores.order import OomOrder
 from reactor.reclaim.images import RemovedFor
-from reactor.steward.answers import explanation
+from reactor.steward.answers import RecentRecords, explanation
 from reactor.steward.answers import status as answered
-from reactor.steward.recent import RecentRecords
 from reactor.supervisor import PartHealth, PartState
 from reactor.tell.metrics import Metrics, StewardReading
 from tests.golden import deferrals

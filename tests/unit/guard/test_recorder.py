@@ -14,7 +14,7 @@ from reactor.model.decisions import InFlight
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.steward.recent import RecentRecords
+from reactor.steward.answers import RecentRecords
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from reactor.errors import NoDaemonError
 from reactor.guard.reports import EvictionOrder
 from reactor.guard.single_instance import AnotherDaemonError, listen
-from reactor.steward.answers import explanation, name_asked, places_asked
+from reactor.steward.answers import RecentRecords, explanation, name_asked, places_asked
 from reactor.steward.answers import status as completed
-from reactor.steward.recent import RecentRecords
 from reactor.tell.status_socket import _answer, ask, serve
 
 COMMANDS = {"status": lambda question: {"asked": dict(question)}}

@@ -9,7 +9,7 @@ import pytest
 from reactor.guard.reports import memory_held
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import PodUsage
-from reactor.steward.memory_holders import memory_holders
+from reactor.steward.memory import memory_holders
 from tests.support.builders import make_observation, make_pod
 
 MIB = 1 << 20

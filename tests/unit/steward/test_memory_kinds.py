@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.steward.memory_holders import MemoryKinds
+from reactor.steward.memory import MemoryKinds
 
 V2_STAT = "anon 10\nfile 60\nkernel 5\nshmem 20\ninactive_file 7\nactive_file 30\nslab 4\n"
 V1_STAT = "rss 1\ntotal_rss 10\ntotal_shmem 20\ntotal_inactive_file 7\ntotal_active_file 30\n"

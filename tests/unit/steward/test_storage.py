@@ -27,8 +27,7 @@ from reactor.disks.walk_messages import (
 )
 from reactor.link.orders import CountedPlace, Places
 from reactor.link.requests import UsageKind
-from reactor.steward.storage import StorageWatch
-from reactor.steward.walker import COMMAND
+from reactor.steward.storage import COMMAND, StorageWatch
 from reactor.supervisor import Supervisor
 from tests.support.processes import descendants
 from tests.support.waiting import until

@@ -14,9 +14,8 @@ import trio
 import trio.testing
 
 from reactor.model.settings import EventKind, NotificationSettings
-from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
+from reactor.tell.channels import COMMANDS_AT_ONCE, EventCommands, NotSentError, Outbox
 from reactor.tell.events import Event, Events
-from reactor.tell.outbox import NotSentError, Outbox
 from tests.support.processes import descendants, is_held
 from tests.support.waiting import until
 

@@ -13,9 +13,8 @@ import pytest
 import trio
 
 from reactor.model.settings import EventKind, NotificationSettings
+from reactor.tell.channels import MESSAGE_IDS, Journald, NotSentError, Outbox
 from reactor.tell.events import Event, Events
-from reactor.tell.journald import MESSAGE_IDS, Journald
-from reactor.tell.outbox import NotSentError, Outbox
 from tests.support.waiting import until
 
 CATALOG = Path(__file__).parents[3] / "deploy/reactor.catalog"

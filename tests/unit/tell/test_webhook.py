@@ -18,8 +18,8 @@ import trio
 import trio.testing
 
 from reactor.model.settings import NotificationSettings, WebhookSettings
+from reactor.tell.channels import NotSentError, Outbox
 from reactor.tell.events import Event, Events
-from reactor.tell.outbox import NotSentError, Outbox
 from reactor.tell.webhook import Webhook
 from tests.support.waiting import until
 

@@ -1,27 +1,30 @@
-"""Who holds the node's memory: the pods, and what belongs to none of them, by its kinds.
-
-The working set of the machine is what processes and files use. What the kernel itself holds counts as
-available there, unlike in a cgroup that stands for the node, and is told apart from it.
-
-Source of the kinds: Documentation/admin-guide/cgroup-v2.rst (memory.stat); on v1 the memory of the kernel
-stands in memory.kmem.usage_in_bytes, and shmem is a part of the cache.
-"""
+"""What the node's memory is used for: who holds it, and what of it goes to swap and comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+import trio
+
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, read_kernel_memory
+from reactor.kernel.swap import SwapTraffic, machine_swap, read_swap_traffic
 from reactor.model.quantity import amount_text
 from reactor.model.signals import Resource
 from reactor.text import printable
+
+# Samples closer than such a part of the window are merged: memory is bounded, however often it is fed.
+_MOST_SAMPLES: Final = 64
+
+WINDOW_SECONDS: Final = 10.0
+_PERIOD_SECONDS: Final = 2.0
 
 _SAYS: Final = {
     "anonymous_bytes": "anonymous",
@@ -31,6 +34,96 @@ _SAYS: Final = {
 }
 _MENTIONED_BYTES: Final = 1 << 20
 _MACHINE: Final = "/"
+
+
+class CounterRate:
+    """The rate of one counter over the last `window_seconds`.
+
+    A counter that has gone back is another one (a cgroup was made again, the machine was restored), and what
+    could not be read is not known: both begin a window anew.
+    """
+
+    def __init__(self, window_seconds: float) -> None:
+        self.window_seconds = window_seconds
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def take(self, count: int | None, at_seconds: float) -> None:
+        """Take note of the counter at this time, None where it could not be read; times only go forward."""
+        samples = self._samples
+        if count is None or (samples and count < samples[-1][1]):
+            samples.clear()
+        if count is None:
+            return
+        if len(samples) > 1 and at_seconds - samples[-2][0] < self.window_seconds / _MOST_SAMPLES:
+            samples.pop()
+        samples.append((at_seconds, count))
+        while len(samples) > 2 and samples[1][0] <= at_seconds - self.window_seconds:
+            samples.popleft()
+
+    def per_second(self) -> float | None:
+        """Return the rate over the window that ends with the last sample; None where it is not known yet."""
+        if len(self._samples) < 2:
+            return None
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        if began > ended - self.window_seconds:  # as `take` has it: by a difference it could round otherwise
+            return None
+        return (last - first) / (ended - began)
+
+
+class SwapTrafficWatch:
+    """Samples the traffic of the node: of `node_cgroup`'s present value, None for the machine."""
+
+    def __init__(
+        self, node_cgroup: Callable[[], str | None], *, tree: CgroupTree | None = None, proc: Path = PROC
+    ) -> None:
+        self._node_cgroup = node_cgroup
+        self._proc = proc
+        self._tree = tree
+        self._cgroup: str | None = None
+        self._in = CounterRate(WINDOW_SECONDS)
+        self._out = CounterRate(WINDOW_SECONDS)
+        self._because: str | None = None
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            self.sample(trio.current_time())
+            await trio.sleep(_PERIOD_SECONDS)
+
+    def sample(self, at_seconds: float) -> None:
+        """Take note of the counters as they are now."""
+        if self._cgroup != self._node_cgroup():  # by a reload
+            self._cgroup = self._node_cgroup()
+            self._in, self._out = CounterRate(WINDOW_SECONDS), CounterRate(WINDOW_SECONDS)
+        counted = self.counted()
+        self._in.take(None if counted is None else counted.in_bytes, at_seconds)
+        self._out.take(None if counted is None else counted.out_bytes, at_seconds)
+
+    def counted(self) -> SwapTraffic | None:
+        """Return the counters as they are now, None without swap and where they are not to be had."""
+        cgroup = self._node_cgroup()
+        try:
+            if not machine_swap(self._proc).total_bytes:
+                self._because = "the machine has no swap"
+                return None
+            if cgroup is not None and self._tree is None:
+                self._tree = CgroupTree.discover()
+            self._because = None
+            return read_swap_traffic(self._tree, cgroup, proc=self._proc)
+        except (OSError, ReactorError) as error:
+            self._because = str(error)
+            return None
+
+    def document(self) -> Mapping[str, Any]:
+        """Return it as plain JSON values; rates are None with the reason, or until a window is over."""
+        rates = [rate.per_second() for rate in (self._in, self._out)]
+        in_rate, out_rate = (None if one is None else round(one) for one in rates)
+        return {
+            "in_bytes_per_second": in_rate,
+            "out_bytes_per_second": out_rate,
+            "window_seconds": WINDOW_SECONDS,
+            "unknown_because": self._because,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.steward.answers import QuestionError, explanation, name_asked, places_asked, status
-from reactor.steward.recent import RecentRecords
+from reactor.steward.answers import (
+    QuestionError,
+    RecentRecords,
+    explanation,
+    name_asked,
+    places_asked,
+    status,
+)
 
 EVICTION = {
     "pod": "cgroup/hog",

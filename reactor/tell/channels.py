@@ -1,0 +1,312 @@
+"""Channels to operators, each with an outbox: commands, the journal of systemd, wall(1), desktops."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+
+from reactor.errors import ReactorError, first_failure
+from reactor.model.kills import OomScope
+from reactor.model.settings import EventKind, NotificationSettings
+from reactor.programs import RunProgram, run_to_problem
+from reactor.tell.events import Event
+
+_MOST_WAITING: Final = 256
+_MINOR_EVENTS: Final = 30
+_MINOR_SECONDS: Final = 60.0
+
+WALL: Final = "/usr/bin/wall"
+MOST_WAITING: Final = 8
+BETWEEN_SECONDS: Final = 1.0
+
+PATH: Final = "/"
+INTERFACE: Final = "net.nuetzlich.SystemNotifications"
+MEMBER: Final = "Notify"
+_SUMMARY: Final = "reactor"
+# A desktop may take the body for markup, and tenants choose names in it.
+_PLAIN: Final = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06"})
+
+COMMANDS_AT_ONCE: Final = 4
+
+SOCKET: Final = "/run/systemd/journal/socket"
+# By which entries are found and explained; they never change.
+MESSAGE_IDS: Final = {
+    EventKind.EVICTION: "b326dd0e56ff49e9b0b4d828c712045c",
+    EventKind.OOM_KILL: "eae3c872a556498eae4b2b033d955158",
+    EventKind.SOURCE_LOST: "99587737fada4675ba5ea201d447147e",
+    EventKind.NO_VICTIM: "5d1d36ad0f6a4b3cae1c2a86c2f5b7e1",
+}
+_WARNING, _ERROR = 4, 3  # syslog's
+_FIELD: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_SECONDS: Final = 10.0
+
+
+class NotSentError(ReactorError):
+    """A channel has given an event up; the text says why."""
+
+
+class Channel(Protocol):
+    """A way to operators."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in `status`, metrics and the log."""
+
+    @property
+    def problem(self) -> str | None:
+        """Return why an event is late at present, None where none is."""
+
+    def takes(self, event: Event) -> bool:
+        """Return whether the configuration wants such an event sent by it."""
+
+    async def send(self, event: Event) -> None:
+        """Send an event, in a time that is bounded. Raises NotSentError."""
+
+
+# Events on their way over one channel: bounded, counted, and waited for by no one else.
+#
+# waiting     256 events at most, unless fewer are asked for; what comes then is dropped and counted
+# sent        the channel has taken them
+# failed      the channel has given them up; why is the outbox's problem until the next one is sent
+#
+# Of minor events 30 are taken in a minute, while half of the room is left, and the others skipped and
+# counted: a pod that is killed at its own limit again and again does not keep an eviction from being told.
+class Outbox:
+    """`run` sends, `at_once` events at a time at most."""
+
+    def __init__(self, channel: Channel, *, at_once: int = 1, most_waiting: int = _MOST_WAITING) -> None:
+        self.channel = channel
+        self.sent = 0
+        self.failed = 0
+        self.dropped = 0
+        self._at_once = at_once
+        self._under_way = 0
+        self._failure: str | None = None
+        self.skipped = 0
+        self._is_full = False
+        self._most_waiting = most_waiting
+        self._minor_at: deque[float] = deque(maxlen=_MINOR_EVENTS)
+        self._in, self._out = trio.open_memory_channel[Event](most_waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many events are neither sent nor given up."""
+        return self._in.statistics().current_buffer_used + self._under_way
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong at present in one line, None where nothing is."""
+        why = self.channel.problem or self._failure
+        if self._is_full:
+            why = f"events are dropped, its queue is full{'' if why is None else f': {why}'}"
+        return None if why is None else f"{why} ({self.failed} failed, {self.dropped} dropped)"
+
+    def put(self, event: Event) -> None:
+        """Queue an event if the channel is to send it. Never blocks."""
+        if not self.channel.takes(event):
+            return
+        room = self._most_waiting // 2 if event.is_minor else self._most_waiting
+        is_full = self._in.statistics().current_buffer_used >= room
+        if event.is_minor and (is_full or not self._has_turn()):
+            self.skipped += 1
+        elif is_full:
+            self.dropped += 1
+            self._is_full = True
+        else:
+            self._is_full = False
+            self._in.send_nowait(event)
+
+    def _has_turn(self) -> bool:
+        """Return whether a minor event may be taken now, and take note of it."""
+        now = trio.current_time()
+        if len(self._minor_at) == _MINOR_EVENTS and now - self._minor_at[0] < _MINOR_SECONDS:
+            return False
+        self._minor_at.append(now)
+        return True
+
+    async def run(self) -> None:
+        """Send what is queued, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._at_once):
+                nursery.start_soon(self._send_each)
+
+    async def _send_each(self) -> None:
+        async for event in self._out:
+            self._under_way += 1
+            try:
+                await self.channel.send(event)
+            except NotSentError as error:
+                self.failed += 1
+                self._failure = str(error)
+            except Exception:
+                self.failed += 1  # a defect of ours, which the supervisor tells of
+                raise
+            else:
+                self.sent += 1
+                self._failure = None
+            finally:
+                self._under_way -= 1
+
+
+class WallNotice:
+    """Writes the event's line to every terminal."""
+
+    name = "wall"
+    problem: str | None = None
+
+    def __init__(self, settings: Callable[[], NotificationSettings]) -> None:
+        self._settings = settings
+
+    def takes(self, event: Event) -> bool:
+        """Return whether it is wanted."""
+        del event
+        return self._settings().wall
+
+    async def send(self, event: Event) -> None:
+        """Write a notice, and let a moment pass. Raises NotSentError."""
+        problem = await run_to_problem(
+            (WALL,), self._settings().timeout_seconds, given=f"{event.text}\n".encode(), leaves_nothing=True
+        )
+        if problem is not None:
+            raise NotSentError(f"{WALL}: {problem}")
+        await trio.sleep(BETWEEN_SECONDS)
+
+
+# Events on desktops of those who are logged in: a signal on the system bus, for systembus-notify to show.
+#
+# Notifications of a desktop belong to the bus of its session, to which only its user may connect. So the
+# event is a signal that everybody on the system bus may receive, as earlyoom sends it, and a program of the
+# session shows it. Nothing is started, no user is changed to, and nothing but the bus is waited for.
+#
+# Source: github.com/rfjakob/systembus-notify; `Notify` has a summary and a body.
+class DesktopNotice:
+    """Sends the event's line to every desktop that listens. `bus` is another address in tests."""
+
+    name = "desktop"
+    problem: str | None = None
+
+    def __init__(self, settings: Callable[[], NotificationSettings], *, bus: str = "SYSTEM") -> None:
+        self._settings = settings
+        self._bus = bus
+
+    def takes(self, event: Event) -> bool:
+        """Return whether it is wanted."""
+        del event
+        return self._settings().desktop
+
+    async def send(self, event: Event) -> None:
+        """Send a notice, and let a moment pass. Raises NotSentError."""
+        from reactor.system_bus import open_bus  # noqa: PLC0415 - imported where a desktop is notified
+
+        body = event.text.translate(_PLAIN)
+        try:
+            async with open_bus(self._bus) as bus:
+                await bus.emit(PATH, INTERFACE, MEMBER, "ss", _SUMMARY, body)
+        except (ReactorError, ExceptionGroup) as error:
+            cause = first_failure(error)
+            if not isinstance(cause, ReactorError):
+                raise
+            raise NotSentError(str(cause)) from error
+        await trio.sleep(BETWEEN_SECONDS)
+
+
+# Commands that the operator has run for events: each gets the event as JSON on its standard input.
+#
+# They cost the daemon nothing that it needs: four events at a time, each command with a deadline, at
+# ordinary priority, in a session of its own that is killed at the end with what it has left running.
+class EventCommands:
+    """Runs the commands of an event's kind, one after the other, as the settings have them by then."""
+
+    name = "command"
+    problem: str | None = None
+
+    def __init__(
+        self, settings: Callable[[], NotificationSettings], run: RunProgram = run_to_problem
+    ) -> None:
+        self._settings = settings
+        self._run = run
+
+    def takes(self, event: Event) -> bool:
+        """Return whether there are commands for such an event."""
+        return bool(self._settings().commands.get(event.kind))
+
+    async def send(self, event: Event) -> None:
+        """Run them. One that fails does not keep the next from running. Raises NotSentError at the end."""
+        settings = self._settings()
+        problems = []
+        for command in settings.commands.get(event.kind, ()):
+            problem = await self._run(
+                command, settings.timeout_seconds, given=event.content, leaves_nothing=True
+            )
+            problems += [] if problem is None else [f"{command[0]}: {problem}"]
+        if problems:
+            raise NotSentError("; ".join(problems))
+
+
+# Events as structured entries of systemd's journal: `journalctl -x` explains them by
+# deploy/reactor.catalog.
+#
+# The native protocol: one datagram an entry, a field a line, a value with a newline by its length. Source:
+# systemd.io/JOURNAL_NATIVE_PROTOCOL. The packages that speak it are bindings of libsystemd, which sends the
+# same bytes but waits where journald does not take them.
+class Journald:
+    """Sends entries to journald, where there is one. `socket_path` is another in tests."""
+
+    name = "journald"
+    problem: str | None = None
+
+    def __init__(self, settings: Callable[[], NotificationSettings], *, socket_path: str = SOCKET) -> None:
+        self._settings = settings
+        self._socket_path = socket_path
+
+    def takes(self, event: Event) -> bool:
+        """Return whether there is a journal, and it is wanted."""
+        del event
+        return self._settings().journald and Path(self._socket_path).is_socket()
+
+    async def send(self, event: Event) -> None:
+        """Send an entry; wait for a moment where journald is busy. Raises NotSentError."""
+        entry = b"".join(map(_encoded, *zip(*_fields(event), strict=True)))
+        flags = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        try:
+            with trio.fail_after(_SECONDS), socket.socket(socket.AF_UNIX, flags) as journal:
+                journal.connect(self._socket_path)
+                await trio.lowlevel.wait_writable(journal)
+                journal.send(entry)
+        except trio.TooSlowError as error:
+            raise NotSentError(f"journald has taken nothing for {_SECONDS:g} s") from error
+        except OSError as error:
+            raise NotSentError(f"{self._socket_path}: {error.strerror}") from error
+
+
+def _fields(event: Event) -> Iterator[tuple[str, str]]:
+    document = event.document
+    yield "MESSAGE", event.text
+    if event.kind in MESSAGE_IDS:  # a test is explained by its text
+        yield "MESSAGE_ID", MESSAGE_IDS[event.kind]
+    yield "PRIORITY", str(_ERROR if _is_grave(document) else _WARNING)
+    yield "SYSLOG_IDENTIFIER", "reactor"
+    for key, value in document.items():
+        name = f"REACTOR_{key.upper()}"
+        text = value.get(key) if isinstance(value, Mapping) else value  # of a threshold its text
+        if key != "text" and _FIELD.fullmatch(name) and isinstance(text, (str, int)):
+            yield name, str(text)
+
+
+def _is_grave(document: Mapping[str, Any]) -> bool:
+    is_unserved = document.get("event") == EventKind.NO_VICTIM
+    return is_unserved or document.get("outcome") == "failed" or document.get("scope") == OomScope.NODE
+
+
+def _encoded(name: str, value: str) -> bytes:
+    content = value.encode()
+    if b"\n" not in content:
+        return b"%s=%s\n" % (name.encode(), content)
+    return b"%s\n%s%s\n" % (name.encode(), struct.pack("<Q", len(content)), content)
