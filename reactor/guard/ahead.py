@@ -23,9 +23,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
+from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
 from reactor.policy.forecast import Forecast, near, with_victims
-from reactor.policy.in_flight import is_dying
 from reactor.policy.storm import is_hard_memory
 from reactor.sources.levels import MemoryLevel
 
@@ -225,8 +225,7 @@ class Approach:
     def _is_claimed(self) -> bool:
         """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""
         state = self._node.state
-        is_awaited = is_dying(state) or bool(state.oom_victims)
-        return is_awaited and any(map(is_hard_memory, state.thresholds_met))
+        return is_memory_awaited(state) and any(map(is_hard_memory, state.thresholds_met))
 
     def _put_aside_empty(self, found: Forecast) -> bool:
         """Leave out those that hold nothing and have no process, until one lives in them: none would die.

@@ -16,7 +16,7 @@ from reactor.errors import ReactorError
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.termination import Kills, ProcessKills, Victim, one_process, whole_pod
 from reactor.link.documents import Outcome
-from reactor.model.decisions import Eviction, InFlight
+from reactor.model.decisions import Claim, Eviction
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
 from reactor.policy.forecast import Forecast
@@ -251,9 +251,9 @@ class Evictor:
             self._on_ended(attempt)
             attempt.ended.set()
 
-    def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> EvictionAttempt:
+    def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
         """Resume an eviction that was ordered before a restart, with what is left of its grace period."""
-        eviction = _resumed(pod, flight, max(0, math.ceil(flight.kill_at_seconds - now_seconds)))
+        eviction = _resumed(pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds)))
         _LOG.warning(
             "pod %s: resuming eviction after restart; %d s of grace left",
             pod.key,
@@ -261,13 +261,13 @@ class Evictor:
         )
         return self._begin_whole(eviction)
 
-    def await_files(self, pod: Pod, flight: InFlight) -> EvictionAttempt:
+    def await_files(self, pod: Pod, claim: Claim) -> EvictionAttempt:
         """Resume an eviction of which only the files are left: its pod ended while no daemon ran.
 
         No process is killed: a cgroup of that name is another pod's by now.
         """
         _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
-        attempt = EvictionAttempt(eviction=_resumed(pod, flight, 0))
+        attempt = EvictionAttempt(eviction=_resumed(pod, claim, 0))
         self._nursery.start_soon(self._await_files, attempt)
         return attempt
 
@@ -308,14 +308,14 @@ class Evictor:
             _LOG.warning("pod %s: %s", attempt.eviction.pod.key, problem)
 
 
-def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
+def _resumed(pod: Pod, claim: Claim, grace_period_seconds: int) -> Eviction:
     return Eviction(
         pod=pod,
-        signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource)
-        if flight.threshold is None
-        else flight.threshold.signal,
-        threshold=flight.threshold,
-        resource=flight.resource,
+        signal=next(signal for signal, resource in RESOURCE.items() if resource == claim.resource)
+        if claim.threshold is None
+        else claim.threshold.signal,
+        threshold=claim.threshold,
+        resource=claim.resource,
         grace_period_seconds=grace_period_seconds,
         message="Ordered before reactor was restarted.",
     )

@@ -31,7 +31,7 @@ from reactor.guard.told_disks import ToldFilesystems
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
-from reactor.model.decisions import MemoryReclaim, SoftReclaim
+from reactor.model.decisions import Hold
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod
@@ -429,12 +429,10 @@ class Generation:
             )
 
     async def _reclaim_before_soft(
-        self, asked: SoftReclaim, cgroups: Sequence[str], nursery: trio.Nursery, on_pass: OnPass
+        self, asked: Hold, cgroups: Sequence[str], nursery: trio.Nursery, on_pass: OnPass
     ) -> None:
         try:
-            job = self._pod_reclaim.before_soft(
-                asked, cgroups, partial(self._available_bytes, asked.threshold.signal)
-            )
+            job = self._pod_reclaim.before_soft(asked, cgroups, partial(self._available_bytes, asked.signal))
             reclaimed = await self._reclaims_of_memory.run(job, partial(self.passes.is_awaited, asked))
             self.passes.soft_reclaim_over(asked, reclaimed)
         finally:
@@ -459,7 +457,7 @@ class Generation:
             self.passes.rule_reclaim_over(*reclaimed)
             on_pass(replace(asked, reclaimed=reclaimed))
 
-    async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
+    async def _reclaim_memory(self, asked: Hold, nursery: trio.Nursery, on_pass: OnPass) -> None:
         job = self._cgroup_reclaim.job(
             asked, self.passes.ended_cgroups(), partial(self._available_bytes, asked.signal)
         )

@@ -20,7 +20,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
-from reactor.model.decisions import Eviction, InFlight
+from reactor.model.decisions import Claim, ClaimKind, Eviction
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -121,13 +121,13 @@ class GenerationSupervisor:
         try:
             generation = self._generation(evictor)
             first, self.present = self.present is None, generation
-            flights = self._known.state.in_flight
+            claims = self._known.state.claims
             try:
                 async with trio.open_nursery() as inner:
                     await inner.start(generation.run, on_pass)
                     begun = True
                     if first:
-                        self._resume(evictor, flights, nursery)
+                        self._resume(evictor, claims, nursery)
                     on_begun()
             finally:
                 generation.close()
@@ -231,7 +231,7 @@ class GenerationSupervisor:
         if self.kill_path_problem is not None:
             _LOG.error("kill path: %s", self.kill_path_problem)
 
-    def _resume(self, evictor: Evictor, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
+    def _resume(self, evictor: Evictor, claims: tuple[Claim, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those ordered again by this one."""
         if self.settings.dry_run:
             return
@@ -239,17 +239,17 @@ class GenerationSupervisor:
         records = supervisor.jobs(nursery, "records")
         pods = {pod.uid: pod for pod in known.pods}
         now_seconds = self._clock_seconds()
-        for flight in flights:
-            if flight not in known.state.in_flight or flight.left_bytes is not None:
+        for claim in claims:
+            if claim not in known.state.claims or claim.kind is not ClaimKind.POD:
                 continue
-            if flight.uid in pods:
-                attempt = evictor.resume(pods[flight.uid], flight, now_seconds)
+            if claim.uid in pods:
+                attempt = evictor.resume(pods[claim.uid], claim, now_seconds)
                 if cluster is not None:
                     with supervisor.hook("kubernetes notes").guard():
                         cluster.evicted(attempt, supervisor.jobs(nursery, "kubernetes evictions"))
                 self._on_resumed(attempt, records)
-            elif flight.pod is not None:
-                self._on_resumed(evictor.await_files(flight.pod, flight), records)
+            elif claim.pod is not None:
+                self._on_resumed(evictor.await_files(claim.pod, claim), records)
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from reactor.guard.oom_victims import OomVictims
 from reactor.guard.told_storage import ToldStorage
-from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.decisions import ClaimKind, PolicyState
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.rules import Acts
 from reactor.model.settings import EvictionSettings
@@ -87,7 +87,7 @@ class Node:
     def decided(self, state: PolicyState) -> None:
         """Take over the state that a pass leaves."""
         before, self.state = self.state, state
-        if before.in_flight and before.in_flight is not state.in_flight:
+        if before.claims and before.claims is not state.claims:
             now_ns = time.monotonic_ns()
             for uid in _ending(before) - _ending(state):
                 self.under_way.ended(uid, now_ns)
@@ -158,11 +158,7 @@ class Node:
 
 def _ending(state: PolicyState) -> set[str]:
     """Return the pods whose end is awaited, by uid."""
-    return {flight.uid for flight in state.in_flight if _is_ending(flight)}
-
-
-def _is_ending(flight: InFlight) -> bool:
-    return flight.left_bytes is None and flight.process_bytes is None
+    return {claim.uid for claim in state.claims if claim.uid and claim.kind is ClaimKind.POD}
 
 
 def _places(used: PodUsage) -> Iterator[FilesystemUsage]:

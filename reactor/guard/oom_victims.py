@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import OomVictim
+from reactor.model.decisions import Claim
 from reactor.model.pods import Pod
 
 _NONE: Final = -1
@@ -34,7 +34,7 @@ class OomVictims:
             except OSError:
                 self._pidfds[pid] = _NONE
 
-    def exited(self, victims: Sequence[OomVictim]) -> frozenset[int]:
+    def exited(self, victims: Sequence[Claim]) -> frozenset[int]:
         """Return which of these victims have exited, and let go of all others than these.
 
         The memory of a process is given back before it counts as exited.

@@ -20,19 +20,20 @@ from reactor.guard.parts import Parts
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.rehearsed import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot, SoftReclaim
+from reactor.model.decisions import ClaimKind, Decision, Eviction, Hold, PolicyState, Snapshot
 from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.consistent import consistent
 from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
 from reactor.observe.storage import with_storage
 from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
+from reactor.policy.claims import are_unknown, dying_bytes, is_dying, struck_pods
 from reactor.policy.eligibility import is_newly_empty
 from reactor.policy.events import (
     CrossingServed,
@@ -55,18 +56,14 @@ from reactor.policy.events import (
     SoftReclaimEnded,
     StruckPodsObserved,
 )
-from reactor.policy.in_flight import is_dying
-from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.holds import under_way
 from reactor.policy.no_victim import can_be_evicted
-from reactor.policy.oom_victims import are_unknown
 from reactor.policy.process_victims import (
     counts_shared_memory,
-    dying_bytes,
     evicts_one_process,
     given_up_because,
 )
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
-from reactor.policy.soft_reclaim import is_soft_reclaiming
 from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.runner import Reclaimed
@@ -344,7 +341,7 @@ class Passes:
         False if its processes or files are still counted, which the policy goes on crediting.
         """
         state = self.known.state
-        resources = {flight.resource for flight in state.in_flight if flight.uid == uid}
+        resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
         if Resource.PIDS in resources:
             used = self._parts.usages.of([uid], with_processes=True).get(uid)
             if used is not None and used.process_count:
@@ -376,7 +373,7 @@ class Passes:
 
         Page cache that a pod has left is no growth of it.
         """
-        left = [flight.uid for flight in self.known.state.in_flight if flight.left_bytes is not None]
+        left = [one.uid for one in self.known.state.claims if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
         usages = self._parts.usages
@@ -417,25 +414,24 @@ class Passes:
 
     def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
         """Return the cgroups of the pods that may be evicted, those that use most first."""
-        in_flight = {flight.uid for flight in self.known.state.in_flight}
+        in_flight = {claim.uid for claim in self.known.state.in_flight}
         pods = [pod for pod in self._present() if pod.critical_because is None and pod.uid not in in_flight]
         held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
         pods.sort(key=lambda pod: -held.get(pod.uid, 0))
         return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
 
-    def is_awaited(self, reclaim: SoftReclaim) -> bool:
+    def is_awaited(self, reclaim: Hold) -> bool:
         """Return whether soft evictions wait for this reclaim, and nothing happens that does not wait."""
         state = self.known.state
-        ours = state.soft_reclaim
+        ours = under_way(state, Reclaim.POD_MEMORY, self._clock_seconds())
         return (
             ours is not None
             and ours.began_seconds == reclaim.began_seconds
-            and is_soft_reclaiming(state, self._clock_seconds())
             and not is_dying(state)
             and not any(is_hard_memory(threshold) for threshold in state.thresholds_met)
         )
 
-    def soft_reclaim_over(self, reclaim: SoftReclaim, reclaimed: Reclaimed | None = None) -> None:
+    def soft_reclaim_over(self, reclaim: Hold, reclaimed: Reclaimed | None = None) -> None:
         """Take note that a reclaim which soft evictions wait for is over, and what it came to."""
         if reclaimed is not None:
             self.known.reclaimed = (reclaimed,)
@@ -517,22 +513,20 @@ class Passes:
         for kill in self._parts.oom_kills():
             self.oom_killed(kill)
             is_nameless |= kill.pid is None
-        victims = self.known.state.oom_victims
-        if not victims and not is_nameless:
+        if not self.known.state.killed_alone and not is_nameless:
             return False
-        self._observe_pods_struck(victims, is_nameless=is_nameless)
-        victims = self.known.state.oom_victims
-        exited = self.known.oom_victims.exited(victims)
+        self._observe_pods_struck(is_nameless=is_nameless)
+        exited = self.known.oom_victims.exited(self.known.state.killed_alone)
         if exited:
             self.known.tell(ProcessesExited(pids=exited))
         return True
 
-    def _observe_pods_struck(self, victims: Sequence[OomVictim], *, is_nameless: bool) -> None:
+    def _observe_pods_struck(self, *, is_nameless: bool) -> None:
         """Record in which pods the kernel has killed without naming the victim, and what those hold.
 
         It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
         """
-        if is_nameless or are_unknown(victims):
+        if is_nameless or are_unknown(self.known.state):
             struck = self._parts.oom_struck(self.known.pods)
             held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
             known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
@@ -544,7 +538,7 @@ class Passes:
                 }
                 self.known.tell(PodsStruck(held_bytes=known, largest_bytes=largest))
                 return
-        pods = [victim.uid for victim in victims if victim.left_bytes and victim.uid is not None]
+        pods = struck_pods(self.known.state)
         if pods:
             left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
             self.known.tell(StruckPodsObserved(held_bytes=left))
@@ -807,18 +801,17 @@ def look_again_seconds(
     are slowed down it is to be seen soon that the cause is gone, or that the pods grow. A reclaim before a
     soft eviction may hang.
     """
-    awaited = (
-        bool(state.oom_victims)
-        or is_reclaiming(state, now_seconds)
-        or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    awaited = under_way(state, Reclaim.MEMORY, now_seconds) is not None or any(
+        claim.resource is Resource.MEMORY for claim in state.claims
     )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     is_soon = awaited and pressed
     soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
     slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
     soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
-    if state.soft_reclaim is not None and is_soft_reclaiming(state, now_seconds):
-        soon_seconds = min(soon_seconds, state.soft_reclaim.until_seconds + _ROUNDING_SECONDS - now_seconds)
+    soft = under_way(state, Reclaim.POD_MEMORY, now_seconds)
+    if soft is not None:
+        soon_seconds = min(soon_seconds, soft.until_seconds + _ROUNDING_SECONDS - now_seconds)
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
 
 

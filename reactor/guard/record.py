@@ -15,11 +15,10 @@ from reactor.model.decisions import (
     DiskEviction,
     Eviction,
     HardMemoryKill,
-    MemoryReclaim,
+    Hold,
     RankedPod,
     Slowdown,
     Snapshot,
-    SoftReclaim,
 )
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import Preference
@@ -240,13 +239,13 @@ def _wake(wake: Wake) -> dict[str, Any]:
     return {"source": wake.source, "kind": wake.kind, "signal": wake.signal, "at_ns": wake.at_ns}
 
 
-def _memory_reclaim(asked: MemoryReclaim | None) -> dict[str, Any] | None:
+def _memory_reclaim(asked: Hold | None) -> dict[str, Any] | None:
     if asked is None:
         return None
     return {"wanted_bytes": asked.wanted_bytes, "outside_bytes": asked.outside_bytes}
 
 
-def _soft_reclaim(asked: SoftReclaim | None) -> dict[str, Any] | None:
+def _soft_reclaim(asked: Hold | None) -> dict[str, Any] | None:
     if asked is None:
         return None
     most_seconds = round(asked.until_seconds - asked.began_seconds, 3)

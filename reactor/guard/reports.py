@@ -23,7 +23,7 @@ from reactor.guard.node import Node
 from reactor.guard.parts import PodUsages
 from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document, standing
 from reactor.link.documents import instant
-from reactor.model.decisions import InFlight, OomVictim, PolicyState, RankedPod
+from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import FREED_TOGETHER, RESOURCE, UNIT, NodeCondition, Resource, Signal
@@ -31,7 +31,6 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.observe.storage import with_storage
 from reactor.policy import rank
-from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.outside import memory_outside_pods
 from reactor.policy.process_victims import takes_one_process
 from reactor.sources.catalogue import chain_of
@@ -144,8 +143,8 @@ class NodeReport:
             "signals": self.signals({}),
             "reclaimed": [reclaimed_document(one) for one in self.known.reclaimed],
             "conditions": [self._condition(condition, now_seconds) for condition in NodeCondition],
-            "in_flight": [self._in_flight(flight, now_seconds) for flight in state.in_flight],
-            "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],
+            "in_flight": [self._in_flight(claim, now_seconds) for claim in state.in_flight],
+            "oom_victims": [_killed_alone(claim, now_seconds) for claim in state.killed_alone],
             "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
             "sources": [_source(source) for source in self.sources],
             "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0},  # removed, but a key
@@ -248,16 +247,17 @@ class NodeReport:
             "for_seconds": None if since is None else round(now_seconds - since, 3),
         }
 
-    def _in_flight(self, flight: InFlight, now_seconds: float) -> dict[str, Any]:
-        pod = next((pod for pod in self.known.pods if pod.uid == flight.uid), flight.pod)
+    def _in_flight(self, claim: Claim, now_seconds: float) -> dict[str, Any]:
+        pod = next((pod for pod in self.known.pods if pod.uid == claim.uid), claim.pod)
+        kill_at_seconds = claim.kill_at_seconds or 0.0
         return {
-            "pod": flight.uid if pod is None else pod.key,
-            "uid": flight.uid,
-            "resource": flight.resource,
-            "left_bytes": flight.left_bytes,
-            "pod_lives": flight.process_bytes is not None,
-            "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
-            "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
+            "pod": claim.uid if pod is None else pod.key,
+            "uid": claim.uid,
+            "resource": claim.resource,
+            "left_bytes": claim.amount if claim.kind is ClaimKind.FILES else None,
+            "pod_lives": claim.kind is ClaimKind.ENDING_PROCESS,
+            "killed_in_seconds": round(max(0.0, kill_at_seconds - now_seconds), 3),
+            "given_up_in_seconds": round(max(0.0, claim.deadline_seconds - now_seconds), 3),
         }
 
 
@@ -272,7 +272,7 @@ async def _explain(node: NodeReport, usages: PodUsages) -> dict[str, Any]:
     observations = node.known.observed.at(now_seconds)
     signal = _ranked_signal(node.known.state)
     gone = {pod.uid for pod in node.known.emptied_among(node.known.pods)}
-    gone |= {flight.uid for flight in node.known.state.in_flight}
+    gone |= {claim.uid for claim in node.known.state.in_flight if claim.uid is not None}
     pods = tuple(pod for pod in node.known.pods if pod.uid not in gone)
     used = await _usages_in_turns(node, usages, pods, signal)
     resource = RESOURCE[signal]
@@ -345,7 +345,7 @@ class EvictionOrder:
             if last is None or not last.is_good(signal, places, self._clock_seconds()):
                 last = self._last = await self._look(node, usages, signal, places)
         resource = RESOURCE[signal]
-        ending = {flight.uid for flight in node.known.state.in_flight}
+        ending = {claim.uid for claim in node.known.state.in_flight}
         return {
             "signal": signal,
             "resource": resource,
@@ -471,12 +471,12 @@ def _source(source: SourceState) -> dict[str, Any]:
     }
 
 
-def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
+def _killed_alone(claim: Claim, now_seconds: float) -> dict[str, Any]:
     return {
-        "pid": victim.pid,
-        "uid": victim.uid,
-        "killed_by": "kernel" if victim.pod_key is None else "reactor",
-        "victim_bytes": victim.victim_bytes,
-        "credited_bytes": credit_bytes(victim),
-        "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),
+        "pid": claim.pid,
+        "uid": claim.uid,
+        "killed_by": "reactor" if claim.kind is ClaimKind.PROCESS else "kernel",
+        "victim_bytes": None if claim.kind is ClaimKind.STRUCK_POD else claim.amount,
+        "credited_bytes": claim.left,
+        "given_up_in_seconds": round(max(0.0, claim.deadline_seconds - now_seconds), 3),
     }

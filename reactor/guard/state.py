@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
@@ -20,7 +20,7 @@ from reactor.errors import ReactorError
 from reactor.guard.node import Node
 from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of, read
-from reactor.model.decisions import PolicyState
+from reactor.model.decisions import ClaimKind, PolicyState
 from reactor.model.thresholds import Threshold
 
 _LOG: Final = logging.getLogger("reactor.state")
@@ -83,7 +83,7 @@ class StateFile(KeptFile[PolicyState]):
             document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
-            return _CONVERTER.structure(document["state"], PolicyState)
+            return _CONVERTER.structure(_of_one_form(document["state"]), PolicyState)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
             got = f"{type(error).__name__}: {error}"
             raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
@@ -127,12 +127,20 @@ def _essence(state: PolicyState) -> tuple[object, ...]:
         state.in_flight,
         state.evicted_at,
         state.process_kills,
-        state.memory_reclaim,
-        state.soft_reclaim,
+        state.holds,
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.hard_memory_kills],
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.disk_evictions],
         [(one.signal, one.reason, one.since_seconds, one.until_seconds) for one in state.slowdowns],
     )
+
+
+def _of_one_form(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a saved state with evictions as they were saved before claims: an upgrade loses none."""
+    before = [one for one in state["in_flight"] if "kind" not in one and one["process_bytes"] is None]
+    for one in before:
+        left_bytes = one["left_bytes"]
+        one |= {"kind": ClaimKind.POD if left_bytes is None else ClaimKind.FILES, "amount": left_bytes}
+    return {**state, "in_flight": [one for one in state["in_flight"] if "kind" in one]}
 
 
 def _converter() -> cattrs.Converter:
@@ -150,12 +158,12 @@ def _converter() -> cattrs.Converter:
         lambda kind: kind == by_threshold,
         lambda pairs, _: {converter.structure(key, Threshold): float(at) for key, at in pairs},
     )
-    anew = override(omit=True)  # see policy.events.Restarted
+    anew, claims = override(omit=True), override(rename="in_flight")  # see policy.events.Restarted
     converter.register_unstructure_hook(
-        PolicyState, make_dict_unstructure_fn(PolicyState, converter, ineligible=anew)
+        PolicyState, make_dict_unstructure_fn(PolicyState, converter, ineligible=anew, claims=claims)
     )
     converter.register_structure_hook(
-        PolicyState, make_dict_structure_fn(PolicyState, converter, ineligible=anew)
+        PolicyState, make_dict_structure_fn(PolicyState, converter, ineligible=anew, claims=claims)
     )
     return converter
 

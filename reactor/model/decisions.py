@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
@@ -64,51 +64,60 @@ class Eviction:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
-    """An eviction that has been ordered and whose resource may not be back yet.
+class ClaimKind(StrEnum):
+    """Whose resource is awaited; see policy/claims.py."""
 
-    Until `kill_at_seconds` the pod may still exit (a soft eviction's grace period); from
-    `deadline_seconds` on nothing more is expected of it. `pod` is what it was where its files are awaited,
-    which may outlive its cgroup, and the daemon that evicted it. `left_bytes` is the shared memory and tmpfs
-    still charged to a pod that has ended (None: it has not), which is freed when the files are removed.
-    `process_bytes` is what one process of it holds that is to end alone (None: the whole pod is).
-    `threshold` is the one that it was ordered for (None: the pod's own limit, or a rule).
+    POD = "pod"
+    ENDING_PROCESS = "ending-process"
+    FILES = "files"
+    PROCESS = "process"
+    KERNEL_KILL = "kernel-kill"
+    STRUCK_POD = "struck-pod"
+
+    @property
+    def is_eviction(self) -> bool:
+        """Return whether it is an eviction under way, or files that it left; else a process killed alone."""
+        return self in _EVICTIONS
+
+
+_EVICTIONS: Final = (ClaimKind.POD, ClaimKind.ENDING_PROCESS, ClaimKind.FILES)  # found by identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a victim has still to give back: no other pod is evicted for it until then.
+
+    `uid` is the pod's whose it is, None: no pod's, or not known. The victim held `amount` (None: not known,
+    of a pod what it is seen to hold), of which `came_back`. `mark` is by what that is seen: the most memory
+    available since a process was killed, or the least that a struck pod has held; it moved last at
+    `progress_seconds`. Until `kill_at_seconds` the victim may still end by itself (a soft eviction's grace
+    period; None: it was killed). From `deadline_seconds` on nothing more is expected of it. `pid` is of the
+    process that was killed, None: not known. `pod` is what the pod was, if its files are awaited, which may
+    outlive its cgroup and the daemon, or if a process of it was killed here. `threshold` is the one that an
+    eviction was ordered for (None: the pod's own limit, or a rule).
     """
 
-    uid: str
-    resource: Resource
-    kill_at_seconds: float
+    kind: ClaimKind
+    uid: str | None = None
+    resource: Resource = Resource.MEMORY
     deadline_seconds: float
+    kill_at_seconds: float | None = None
+    amount: int | None = None
+    came_back: int = 0
+    mark: int | None = None
+    progress_seconds: float = 0.0
+    pid: int | None = None
     pod: Pod | None = None
-    left_bytes: int | None = None
-    process_bytes: int | None = None
     threshold: Threshold | None = None
 
+    @property
+    def left(self) -> int | None:
+        """Return how much is still to come back, None where that is not known."""
+        return None if self.amount is None else max(0, self.amount - self.came_back)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OomVictim:
-    """A process killed alone, by the kernel's OOM killer or here, that may still be giving back its memory.
-
-    `pid` None: only the kill is known, neither the victim nor how much its end frees (`victim_bytes` None).
-    `uid` is the victim's pod, None where it belongs to none or that is not known. If no more than the pod is
-    known, `pod_bytes` is the least that it has held since, and `left_bytes` what of that may still come back.
-    `first_bytes` and `most_bytes` are the memory seen available first since the kill, and the most, None
-    before the first observation; `grew_at_seconds` is when that most, or that least, was seen. From
-    `deadline_seconds` on nothing more is expected of it. `pod_key` names the pod of a process that was killed
-    here, None: the kernel killed it.
-    """
-
-    pid: int | None
-    victim_bytes: int | None
-    uid: str | None = None
-    grew_at_seconds: float
-    deadline_seconds: float
-    left_bytes: int | None = None
-    first_bytes: int | None = None
-    most_bytes: int | None = None
-    pod_key: str | None = None
-    pod_bytes: int | None = None
+    def is_in_grace(self, now_seconds: float) -> bool:
+        """Return whether the victim may still end by itself."""
+        return self.kill_at_seconds is not None and now_seconds < self.kill_at_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,34 +133,28 @@ class ProcessKill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReclaim:
-    """A reclaim of memory that belongs to no pod (`outside_bytes`), of which `wanted_bytes` were missing.
+class Hold:
+    """A reclaim of memory for which evictions wait; see policy/holds.py.
 
-    Evictions for `signal` wait for it until `until_seconds` at the most, until it `is_over`, or until less
-    is available than the `available_bytes` from before it.
+    They do until `until_seconds` at the most, until it `is_over`, or until less is available than
+    `void_below_bytes` (None: whatever is available). `reason` says so. It is to reclaim `wanted_bytes` for
+    `threshold` (None: for a rule); `outside_bytes` is how much belongs to no pod (None: it is the pods').
     """
 
-    signal: Signal
+    kind: Reclaim
+    reason: str
     began_seconds: float
     until_seconds: float
-    available_bytes: int
-    wanted_bytes: int
-    outside_bytes: int
+    threshold: Threshold | None = None
+    wanted_bytes: int = 0
+    outside_bytes: int | None = None
+    void_below_bytes: int | None = None
     is_over: bool = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftReclaim:
-    """A reclaim from the pods' cgroups, of `wanted_bytes`, before the first eviction for a soft `threshold`.
-
-    Evictions for soft memory thresholds wait for it until `until_seconds` at the most, or until it `is_over`.
-    """
-
-    threshold: Threshold
-    began_seconds: float
-    until_seconds: float
-    wanted_bytes: int
-    is_over: bool = False
+    @property
+    def signal(self) -> Signal:
+        """Return the signal of which there is to be more."""
+        return Signal.MEMORY_AVAILABLE if self.threshold is None else self.threshold.signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,8 +251,8 @@ class Ineligible:
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
-    Memory is being reclaimed by a rule until `rule_reclaim_until_seconds` at the most, None where it is not.
-    `oom_struck_at_seconds` is when a pod's counter of OOM kills was last seen to have risen.
+    `holds` are the last reclaims of memory, of each kind one. `oom_struck_at_seconds` is when a pod's counter
+    of OOM kills was last seen to have risen.
     """
 
     conditions: tuple[NodeCondition, ...] = ()
@@ -258,18 +261,25 @@ class PolicyState:
     first_observed: Mapping[Threshold, float] = field(default_factory=dict)
     thresholds_met: tuple[Threshold, ...] = ()
     observed_at: Mapping[Signal, float | None] = field(default_factory=dict)
-    in_flight: tuple[InFlight, ...] = ()
+    claims: tuple[Claim, ...] = ()
     evicted_at: tuple[float, ...] = ()
-    oom_victims: tuple[OomVictim, ...] = ()
-    memory_reclaim: MemoryReclaim | None = None
-    soft_reclaim: SoftReclaim | None = None
-    rule_reclaim_until_seconds: float | None = None
+    holds: tuple[Hold, ...] = ()
     hard_memory_kills: tuple[HardMemoryKill, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
     process_kills: tuple[ProcessKill, ...] = ()
     oom_struck_at_seconds: float | None = None
     disk_evictions: tuple[DiskEviction, ...] = ()
     ineligible: Ineligible = field(default_factory=Ineligible)
+
+    @property
+    def in_flight(self) -> tuple[Claim, ...]:
+        """Return the claims of evictions: pods and processes that are to end, files that they have left."""
+        return tuple(claim for claim in self.claims if claim.kind.is_eviction)
+
+    @property
+    def killed_alone(self) -> tuple[Claim, ...]:
+        """Return the claims of processes that were killed alone, by the kernel's OOM killer or here."""
+        return tuple(claim for claim in self.claims if not claim.kind.is_eviction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +307,8 @@ class Decision:
     deferred_because: str | None = None
     deferred: tuple[Threshold, ...] = ()
     absurd: Mapping[Signal, str] = field(default_factory=dict)
-    memory_reclaim: MemoryReclaim | None = None
-    soft_reclaim: SoftReclaim | None = None
+    memory_reclaim: Hold | None = None
+    soft_reclaim: Hold | None = None
     slowdowns: tuple[Slowdown, ...] = ()
     unhelpful: tuple[HardMemoryKill | DiskEviction, ...] = ()
     rule: Firing | None = None

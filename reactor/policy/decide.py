@@ -1,7 +1,7 @@
 """One evaluation pass: a straight pipeline from observations to what is to be done.
 
 Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and what that lacks
-(in_flight.py, absurd statistics).
+(claims.py, holds.py, absurd statistics).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, ON_DISK, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.disk_evictions import (
     holders_first,
     slowed_for_disk,
@@ -21,15 +22,12 @@ from reactor.policy.disk_evictions import (
     with_no_holder,
     without_past_slowdowns,
 )
-from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
+from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.local_storage import storage_limit_evictions
-from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
-from reactor.policy.no_victim import can_be_evicted, no_victim
-from reactor.policy.oom_victims import still_dying
+from reactor.policy.no_victim import no_victim
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
-from reactor.policy.soft_reclaim import soft_reclaim_awaited, soft_reclaim_wanted
 from reactor.policy.storm import hopeless, is_hard_memory, is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
@@ -107,15 +105,14 @@ def after_reclaim(
     decision = replace(decision, at_seconds=now_seconds)
     now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
     seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    is_hopeless = _is_hopeless(state, pods)
-    reason = None
-    if not is_hopeless:
-        reason = deferral(settings, state, threshold, seen, _evicting(state, pods, before), now_seconds)
+    evicting = _evicting(state, pods, before)
+    reason = awaited(settings, state, threshold, seen, evicting, now_seconds)
+    reason = reason or next(holds(settings, state, threshold, seen, pods, now_seconds), None)
     if reason is not None:
         return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
     known = state
     state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
-    if not is_hopeless:
+    if not is_hopeless(state, pods):
         reason = slowed_for_disk(state, threshold, settings.layout)
     if reason is None:
         decision = _evict(settings, state, decision, threshold, before, pods)
@@ -173,8 +170,7 @@ def _observe(
         first_observed=first_observed,
         thresholds_met=due,
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
-        in_flight=still_in_flight(state.in_flight, pods, now_seconds),
-        oom_victims=still_dying(state.oom_victims, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
+        claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
     ), fresh
 
 
@@ -198,29 +194,25 @@ def _act(
     pods: Sequence[Pod],
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
+    now_seconds = decision.at_seconds
     evicting = _evicting(state, pods, snapshot)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
         seen = snapshot.signals[threshold.signal]
         # Also where evictions are slowed down: that a reclaim would help is a reason for one.
-        reclaim = reclaim_wanted(settings, state, threshold, snapshot, pods, decision.at_seconds)
-        if reclaim is not None:
-            state = replace(state, memory_reclaim=reclaim)
-            decision = replace(decision, memory_reclaim=reclaim)
-        given_up = (
-            hopeless(state, threshold, seen, pods, snapshot.pods, decision.at_seconds) if evicting else ()
+        hold = memory_hold(settings, state, threshold, snapshot, pods, now_seconds)
+        if hold is not None:
+            state, decision = with_hold(state, hold), replace(decision, memory_reclaim=hold)
+        given_up = hopeless(state, threshold, seen, pods, snapshot.pods, now_seconds) if evicting else ()
+        reason = awaited(settings, state, threshold, seen, evicting, now_seconds, given_up) or next(
+            holds(settings, state, threshold, seen, pods, now_seconds), None
         )
-        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds, given_up)
-        if reason is not None and _is_hopeless(state, pods):
-            reason = None
-        reason = reason or reclaim_awaited(state, threshold, seen, decision.at_seconds)
         if reason is None:
-            soft = soft_reclaim_wanted(settings, state, threshold, seen, decision.at_seconds)
-            if soft is not None:
-                state = replace(state, soft_reclaim=soft)
-                decision = replace(decision, soft_reclaim=soft)
-            reason = soft_reclaim_awaited(state, threshold, decision.at_seconds)
+            hold = pod_memory_hold(settings, state, threshold, seen, now_seconds)
+            if hold is not None:
+                state, decision = with_hold(state, hold), replace(decision, soft_reclaim=hold)
+                reason = hold.reason
         if reason is None:
             reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
             if reclaims:
@@ -232,18 +224,13 @@ def _act(
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
-def _is_hopeless(state: PolicyState, pods: Sequence[Pod]) -> bool:
-    """Return whether nothing is awaited and no pod can be evicted: no slowdown and no rate keeps one then."""
-    return not (state.in_flight or state.oom_victims or can_be_evicted(pods))
-
-
 def _evicting(
     state: PolicyState, pods: Sequence[Pod], snapshot: Snapshot
 ) -> dict[str, tuple[Pod, PodUsage | None]]:
     """Return the pods in flight, by uid, with their usage."""
-    if not state.in_flight:
+    if not state.claims:
         return {}
-    in_flight = {flight.uid for flight in state.in_flight}
+    in_flight = {claim.uid for claim in state.in_flight}
     return {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in pods if pod.uid in in_flight}
 
 

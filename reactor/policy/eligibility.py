@@ -40,15 +40,15 @@ def lingering(state: PolicyState, now_seconds: float) -> dict[str, Pod]:
     A killed pod's memory comes back by itself; its files go when the kubelet or its unit removes them.
     """
     return {
-        flight.uid: flight.pod
-        for flight in state.in_flight
-        if flight.pod is not None and now_seconds < flight.deadline_seconds
+        claim.pod.uid: claim.pod
+        for claim in state.in_flight
+        if claim.pod is not None and now_seconds < claim.deadline_seconds
     }
 
 
 def with_lingering(state: PolicyState, pods: Sequence[Pod], now_seconds: float) -> Sequence[Pod]:
     """Return the pods, and those that linger and are not among them."""
-    held = lingering(state, now_seconds) if state.in_flight else {}
+    held = lingering(state, now_seconds) if state.claims else {}
     if not held:
         return pods
     uids = {pod.uid for pod in pods}

@@ -10,15 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from reactor.model.decisions import Eviction, Ineligible, InFlight, PolicyState, Snapshot
+from reactor.model.decisions import ClaimKind, Eviction, Ineligible, PolicyState, Snapshot
 from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Reclaim, Signal
+from reactor.policy.claims import (
+    called_off,
+    exited,
+    found_in_pods,
+    killed_process,
+    landed,
+    landed_process,
+    record_eviction,
+    record_oom_kill,
+    record_process_eviction,
+    with_files,
+    with_held_by_pods,
+)
 from reactor.policy.decide import decide
-from reactor.policy.in_flight import record_eviction
-from reactor.policy.oom_victims import found_in_pods, record_oom_kill, with_held_by_pods
-from reactor.policy.process_victims import killed_process, landed_process, record_process_eviction
+from reactor.policy.holds import over, rule_hold, with_hold
 from reactor.policy.storm import with_left
 
 FAILED_SECONDS: Final = 30.0
@@ -126,7 +137,7 @@ class EvictionCalledOff:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state with nothing expected of the pod."""
-        return replace(state, in_flight=tuple(one for one in state.in_flight if one.uid != self.uid))
+        return called_off(state, self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +165,7 @@ class PodEnded:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state with nothing expected of the pod but its files in memory."""
-        flights: list[InFlight] = []
-        for flight in state.in_flight:
-            if flight.uid != self.uid:
-                flights.append(flight)
-            elif flight.resource is Resource.MEMORY and self.files_bytes >= _LEFT_BYTES:
-                flights.append(replace(flight, left_bytes=self.files_bytes))
-        state = replace(state, in_flight=tuple(flights))
+        state = landed(state, self.uid, self.files_bytes if self.files_bytes >= _LEFT_BYTES else 0)
         return state if self.held_bytes is None else with_left(state, self.uid, self.held_bytes)
 
 
@@ -183,18 +188,12 @@ class FilesInMemoryObserved:
         Nothing is expected of a pod that lives again and has grown: it may have to go again. Until then a
         kill would free no more of it than the little that is its own.
         """
-        flights = (
-            flight if flight.left_bytes is None else self._left(flight, flight.left_bytes)
-            for flight in state.in_flight
-        )
-        return replace(state, in_flight=tuple(flight for flight in flights if flight is not None))
+        return with_files(state, self._left_bytes)
 
-    def _left(self, flight: InFlight, before_bytes: int) -> InFlight | None:
-        files_bytes = self.files_bytes.get(flight.uid, 0)
-        has_grown = self.own_bytes.get(flight.uid, 0) > before_bytes + _GROWN_BYTES
-        if files_bytes < _LEFT_BYTES or has_grown:
-            return None
-        return replace(flight, left_bytes=min(files_bytes, before_bytes))
+    def _left_bytes(self, uid: str, before_bytes: int) -> int:
+        files_bytes = self.files_bytes.get(uid, 0)
+        has_grown = self.own_bytes.get(uid, 0) > before_bytes + _GROWN_BYTES
+        return 0 if files_bytes < _LEFT_BYTES or has_grown else min(files_bytes, before_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +236,7 @@ class PodsStruck:
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
         """Return the state with these pods' memory awaited in place of the unknown victims'."""
-        evicted = [one.uid for one in state.in_flight if one.resource is Resource.MEMORY]
-        return found_in_pods(settings, state, self.held_bytes, evicted, now_seconds, self.largest_bytes)
+        return found_in_pods(settings, state, self.held_bytes, now_seconds, self.largest_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +258,7 @@ class ProcessesExited:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state with nothing expected of them."""
-        victims = tuple(victim for victim in state.oom_victims if victim.pid not in self.pids)
-        return replace(state, oom_victims=victims)
+        return exited(state, self.pids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,8 +328,7 @@ class MemoryReclaimEnded:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which no eviction waits for it."""
-        reclaim = state.memory_reclaim
-        return state if reclaim is None else replace(state, memory_reclaim=replace(reclaim, is_over=True))
+        return over(state, Reclaim.MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,10 +339,7 @@ class SoftReclaimEnded:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which no soft eviction waits for it."""
-        reclaim = state.soft_reclaim
-        if reclaim is None or reclaim.began_seconds != self.began_seconds:
-            return state
-        return replace(state, soft_reclaim=replace(reclaim, is_over=True))
+        return over(state, Reclaim.POD_MEMORY, self.began_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +350,7 @@ class RuleReclaimBegan:
 
     def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
         """Return the state in which no other rule reclaims."""
-        return replace(state, rule_reclaim_until_seconds=now_seconds + self.most_seconds)
+        return with_hold(state, rule_hold(now_seconds, now_seconds + self.most_seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +359,7 @@ class RuleReclaimEnded:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which a rule may reclaim."""
-        return replace(state, rule_reclaim_until_seconds=None)
+        return over(state, Reclaim.RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,15 +373,14 @@ class Restarted:
         """Return what holds of the saved state."""
         return replace(
             state,
-            oom_victims=(),
-            in_flight=tuple(one for one in state.in_flight if one.process_bytes is None),
-            rule_reclaim_until_seconds=None,
+            claims=tuple(one for one in state.claims if one.kind in {ClaimKind.POD, ClaimKind.FILES}),
+            holds=tuple(one for one in state.holds if one.kind is not Reclaim.RULE),
             ineligible=Ineligible(
-                emptied=frozenset(one.uid for one in state.in_flight if one.left_bytes is not None)
+                emptied=frozenset(one.uid for one in state.claims if one.uid and one.kind is ClaimKind.FILES)
             ),
         )
 
 
 def without_evictions(state: PolicyState) -> PolicyState:
     """Return the state of a dry run as a restart may have it: what was only thought of is not taken up."""
-    return replace(state, in_flight=(), evicted_at=(), hard_memory_kills=(), disk_evictions=(), slowdowns=())
+    return replace(state, claims=(), evicted_at=(), hard_memory_kills=(), disk_evictions=(), slowdowns=())

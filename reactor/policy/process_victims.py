@@ -15,14 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Eviction, InFlight, OomVictim, PolicyState, ProcessKill, Snapshot
+from reactor.model.decisions import Eviction, ProcessKill
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.quantity import bytes_text
-from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, Resource
-from reactor.policy.oom_victims import credit_bytes
-from reactor.policy.storm import with_process_kill
 
 UNKILLABLE: Final = -1000
 _LEAST_PERCENT: Final = 10
@@ -103,12 +100,6 @@ def too_small_because(
     )
 
 
-def dying_bytes(state: PolicyState, uid: str) -> int:
-    """Return what processes that were killed alone of a pod still have to give back: it is not its own."""
-    victims = (one for one in state.oom_victims if one.uid == uid and one.pod_key is not None)
-    return sum(credit_bytes(victim) or 0 for victim in victims)
-
-
 def given_up_because(
     kills: Sequence[ProcessKill], uid: str, used_bytes: int | None, now_seconds: float
 ) -> str | None:
@@ -132,65 +123,3 @@ def _has_helped(kills: Sequence[ProcessKill], used_bytes: int | None) -> bool:
         return False
     killed_bytes = sum(one.held_bytes for one in kills)
     return used_bytes < before_bytes - killed_bytes // _HELPED_SHARE
-
-
-def record_process_eviction(
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    process: ProcessMemory,
-    now_seconds: float,
-    *,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-) -> PolicyState:
-    """Return the state after the eviction of one process was ordered; the pod it was in lives on.
-
-    Where it is killed at once, what it held is waited for as that of a victim of the kernel's is. With a
-    grace period the pod is in flight until that is over, with what the process holds.
-    """
-    used = snapshot.pods.get(eviction.pod.uid)
-    state = with_process_kill(settings, state, eviction, snapshot, pods, now_seconds, process.resident_bytes)
-    kill = ProcessKill(
-        uid=eviction.pod.uid,
-        at_seconds=now_seconds,
-        held_bytes=process.resident_bytes,
-        used_bytes=None if used is None else used.memory_working_set_bytes,
-    )
-    recent = (one for one in state.process_kills if now_seconds - one.at_seconds < _WINDOW_SECONDS)
-    ordered = (at for at in state.evicted_at if now_seconds - at < _WINDOW_SECONDS)
-    state = replace(state, process_kills=(*recent, kill), evicted_at=(*ordered, now_seconds))
-    if eviction.grace_period_seconds <= 0:
-        return killed_process(settings, state, eviction.pod, process, now_seconds)
-    kill_at_seconds = now_seconds + eviction.grace_period_seconds
-    flight = InFlight(
-        uid=eviction.pod.uid,
-        resource=eviction.resource,
-        kill_at_seconds=kill_at_seconds,
-        deadline_seconds=kill_at_seconds + settings.in_flight_deadline_seconds,
-        process_bytes=process.resident_bytes,
-    )
-    others = tuple(one for one in state.in_flight if one.uid != flight.uid)
-    return replace(state, in_flight=(*others, flight))
-
-
-def killed_process(
-    settings: EvictionSettings, state: PolicyState, pod: Pod, process: ProcessMemory, now_seconds: float
-) -> PolicyState:
-    """Return the state after a process of a pod was killed: the pod is not in flight, what it held is."""
-    victim = OomVictim(
-        pid=process.pid,
-        victim_bytes=process.resident_bytes,
-        uid=pod.uid,
-        pod_key=pod.key,
-        grew_at_seconds=now_seconds,
-        deadline_seconds=now_seconds + settings.in_flight_deadline_seconds,
-    )
-    victims = tuple(one for one in state.oom_victims if one.pid != process.pid)
-    return replace(landed_process(state, pod.uid), oom_victims=(*victims, victim))
-
-
-def landed_process(state: PolicyState, uid: str) -> PolicyState:
-    """Return the state with no process of the pod in its grace period any more."""
-    flights = tuple(one for one in state.in_flight if one.uid != uid or one.process_bytes is None)
-    return replace(state, in_flight=flights)

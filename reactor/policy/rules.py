@@ -13,8 +13,9 @@ from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, 
 from reactor.model.pods import Pod
 from reactor.model.rules import EVICTING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, RuleSignal, Signal
-from reactor.policy.in_flight import candidates, evictions_left, is_dying
+from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
+from reactor.policy.claims import candidates, is_memory_awaited
+from reactor.policy.holds import rated, under_way
 from reactor.policy.rank import rank, rank_by_amount
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.text import printable
@@ -79,24 +80,20 @@ def waits_because(settings: EvictionSettings, state: PolicyState, firing: Firing
     slowdowns = memory_slowdowns(state)
     if slowdowns:
         return f"evictions are slowed down: {slowdowns[0].message}"
-    if evictions_left(settings, state, firing.at_seconds) == 0:
-        return f"rate: {settings.evictions_per_minute} evictions in the last minute, as many as are allowed"
-    return None
+    return next(rated(settings, state, firing.at_seconds), None)
 
 
 def _waits_for_memory(state: PolicyState) -> str | None:
     if any(is_hard_memory(threshold) for threshold in state.thresholds_met):
         return "a hard memory threshold is met: thresholds evict first"
-    if is_dying(state) or state.oom_victims:
+    if is_memory_awaited(state):
         return "in flight: the memory of an earlier victim is still being freed"
     return None
 
 
 def _waits_for_a_reclaim(state: PolicyState, firing: Firing) -> str | None:
-    until_seconds = state.rule_reclaim_until_seconds
-    if until_seconds is None or until_seconds <= firing.at_seconds:
-        return None
-    return "reclaim: the memory of another cgroup is being reclaimed by a rule"
+    hold = under_way(state, Reclaim.RULE, firing.at_seconds)
+    return None if hold is None else hold.reason
 
 
 def may_reclaim(state: PolicyState) -> bool:

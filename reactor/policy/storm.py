@@ -24,7 +24,7 @@ the shortage is their doing, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reactor.model.decisions import (
@@ -164,7 +164,7 @@ def with_slowdowns(
     kills = state.hard_memory_kills
     if met and kills and (snapshot.pods or not pods):
         kills = _with_what_is_left(kills, snapshot.pods, pods)
-    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    dying = _dying(state, now_seconds)
     for threshold in met:
         seen = snapshot.signals[threshold.signal]
         node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
@@ -201,16 +201,15 @@ def memory_slowdowns(state: PolicyState) -> tuple[Slowdown, ...]:
     return tuple(one for one in state.slowdowns if one.signal in MEMORY_SIGNALS)
 
 
-def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> str | None:
-    """Return why no pod is to be killed for this threshold yet, None where one may be.
+def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iterator[str]:
+    """Yield why no pod is to be killed for this threshold yet.
 
     A soft one would otherwise evict for what its hard one does not.
     """
     for one in memory_slowdowns(state):
         is_about = threshold.is_hard or one.reason is not SlowReason.RATE
         if is_about and one.signal is threshold.signal and now_seconds < one.until_seconds:
-            return f"{one.reason}: {one.message}"
-    return None
+            yield f"{one.reason}: {one.message}"
 
 
 def with_kill(
@@ -290,8 +289,16 @@ def _node_at(
     seen = snapshot.signals.get(threshold.signal)
     if seen is None:
         return None
-    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    dying = _dying(state, now_seconds)
     return _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
+
+
+def _dying(state: PolicyState, now_seconds: float) -> frozenset[str]:
+    """Return the pods, by uid, that were evicted and are not in their grace period."""
+    if not state.claims:
+        return frozenset()
+    flights = (claim for claim in state.in_flight if not claim.is_in_grace(now_seconds))
+    return frozenset(claim.uid for claim in flights if claim.uid is not None)
 
 
 def _with_last(settings: EvictionSettings, state: PolicyState, kill: HardMemoryKill) -> PolicyState:
@@ -322,13 +329,13 @@ def hopeless(
     stuck = {
         uid
         for flight in state.in_flight
-        if (kill := kills.get(uid := flight.uid)) is not None
+        if (kill := kills.get(uid := flight.uid or "")) is not None
         and now_seconds - kill.at_seconds >= _STUCK_SECONDS
         and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
     }
     if not stuck:
         return frozenset()
-    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    dying = _dying(state, now_seconds)
     node = _Node(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying)
     first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
     return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))

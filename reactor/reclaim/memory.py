@@ -29,7 +29,7 @@ from reactor.kernel.files import GONE, parse_field, read_file, write_file
 from reactor.kernel.memory_reclaim import reclaim, unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
-from reactor.model.decisions import MemoryReclaim, SoftReclaim
+from reactor.model.decisions import Hold
 from reactor.model.rules import Firing
 from reactor.model.signals import Reclaim, RuleSignal
 from reactor.reclaim.runner import ReclaimJob, Taken
@@ -51,9 +51,7 @@ class CgroupReclaim:
         self._tree = tree
         self._parents = tuple(parent for parent in parents if parent != "/")
 
-    def job(
-        self, asked: MemoryReclaim, dead: Sequence[str], available_bytes: Callable[[], int | None]
-    ) -> ReclaimJob:
+    def job(self, asked: Hold, dead: Sequence[str], available_bytes: Callable[[], int | None]) -> ReclaimJob:
         """Return the reclaim of so much, from `dead` cgroups first."""
         return ReclaimJob(
             kind=Reclaim.MEMORY,
@@ -127,7 +125,7 @@ class PodReclaim:
         self.unavailable_because = unavailable_because(tree)
 
     def before_soft(
-        self, asked: SoftReclaim, cgroups: Sequence[str], available_bytes: Callable[[], int | None]
+        self, asked: Hold, cgroups: Sequence[str], available_bytes: Callable[[], int | None]
     ) -> ReclaimJob:
         """Return the reclaim before a soft eviction: from pod after pod, until enough is available.
 
@@ -135,7 +133,7 @@ class PodReclaim:
         """
         return ReclaimJob(
             kind=Reclaim.POD_MEMORY,
-            signal=asked.threshold.signal,
+            signal=asked.signal,
             wanted_bytes=asked.wanted_bytes,
             most_seconds=asked.until_seconds - asked.began_seconds,
             available_bytes=available_bytes,

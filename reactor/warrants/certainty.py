@@ -17,10 +17,10 @@ from typing import Final
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
-from reactor.policy.memory_reclaim import is_reclaiming, least_worth_bytes, may_be_due
+from reactor.policy.holds import least_worth_bytes, may_be_due, under_way
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 
@@ -153,7 +153,7 @@ def _unsettled(
 
 def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
     """Yield what the last pass has left to the next, or a grace period that ends until then."""
-    if state.in_flight or state.oom_victims:
+    if state.claims:
         yield "a victim is still being waited for"
     if memory_slowdowns(state):
         yield "evictions are slowed down"
@@ -192,5 +192,5 @@ def _reclaimed_first(
     is_little = ahead.outside_bytes is not None and ahead.outside_bytes < worth_bytes
     until_seconds = now_seconds + ahead.horizon_seconds
     may_reclaim = settings.reclaims_memory and not is_little and may_be_due(state, now_seconds, until_seconds)
-    if may_reclaim or is_reclaiming(state, now_seconds):
+    if may_reclaim or under_way(state, Reclaim.MEMORY, now_seconds):
         yield "memory that no pod holds may be reclaimed first"

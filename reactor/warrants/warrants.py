@@ -46,7 +46,7 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.policy import memory_level
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
-from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
+from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.outside import memory_outside_pods
 from reactor.policy.storm import is_hard_memory
 from reactor.sources.chain import keep_trying

@@ -13,6 +13,7 @@ from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.policy import after_reclaim, apply, decide
+from reactor.policy.claims import are_unknown, is_dying, struck_pods
 from reactor.policy.events import (
     Event,
     EvictionCalledOff,
@@ -32,8 +33,6 @@ from reactor.policy.events import (
     SoftReclaimEnded,
     StruckPodsObserved,
 )
-from reactor.policy.in_flight import is_dying
-from reactor.policy.oom_victims import are_unknown
 from reactor.policy.rules import decide_firing
 
 
@@ -148,9 +147,8 @@ class Core:
 
     def soft_reclaim_over(self) -> None:
         """Record that a reclaim before a soft eviction is over."""
-        reclaim = self._state.soft_reclaim
-        if reclaim is not None:
-            self._apply(SoftReclaimEnded(began_seconds=reclaim.began_seconds), 0.0)
+        for hold in self._state.holds:
+            self._apply(SoftReclaimEnded(began_seconds=hold.began_seconds), 0.0)
 
     def rule_reclaim_began(self, until_seconds: float) -> None:
         """Record that a rule reclaims memory, until then at the most."""
@@ -165,7 +163,7 @@ class Core:
     @property
     def expects_a_victim_without_name(self) -> bool:
         """Return whether the kernel has killed, and not even the pod is known."""
-        return are_unknown(self._state.oom_victims)
+        return are_unknown(self._state)
 
     @property
     def is_dying(self) -> bool:
@@ -175,5 +173,4 @@ class Core:
     @property
     def struck(self) -> tuple[str, ...]:
         """Return the pods, by uid, from which memory is expected since the kernel has killed in them."""
-        victims = self._state.oom_victims
-        return tuple(one.uid for one in victims if one.left_bytes and one.uid is not None)
+        return struck_pods(self._state)

@@ -21,8 +21,8 @@ def decision_document(decision: Decision) -> dict[str, Any]:
         "deferred": list(map(str, decision.deferred)),
         "absurd": dict(decision.absurd),
         "memoryReclaim": None
-        if memory is None
-        else [memory.signal, memory.until_seconds, memory.wanted_bytes, memory.outside_bytes],
+        if memory is None or memory.threshold is None
+        else [memory.threshold.signal, memory.until_seconds, memory.wanted_bytes, memory.outside_bytes],
         "softReclaim": None if soft is None else [str(soft.threshold), soft.until_seconds, soft.wanted_bytes],
         "slowdowns": list(map(_slowdown, decision.slowdowns)),
         "unhelpful": list(map(_unhelpful, decision.unhelpful)),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
+from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.pods import Pod, QosClass
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
@@ -34,3 +37,10 @@ def make_pod(name: str, request_bytes: int = 0, priority: int = 0) -> Pod:
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=f"/node/{name}",
     )
+
+
+def make_claim(uid: str = "a", kind: ClaimKind = ClaimKind.POD, **changes: Any) -> Claim:
+    """Return a claim on memory until 10 s, of a pod that was killed at 0 s."""
+    kill_at_seconds = 0.0 if kind.is_eviction else None
+    claim = Claim(kind=kind, uid=uid, kill_at_seconds=kill_at_seconds, deadline_seconds=10.0)
+    return replace(claim, **changes)

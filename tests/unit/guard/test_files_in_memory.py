@@ -12,6 +12,7 @@ from reactor.guard.node import Node
 from reactor.guard.pass_ import Passes
 from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
+from reactor.model.decisions import ClaimKind
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -49,7 +50,7 @@ def look(loop, seconds: float = 0.02) -> list[str]:
 async def test_no_other_pod_is_killed_for_files_in_memory_that_are_still_to_be_removed(loop, observation):
     assert ["hog"] == look(loop)
     (flight,) = loop.known.state.in_flight
-    assert 60 * MIB == flight.left_bytes
+    assert (ClaimKind.FILES, 60 * MIB) == (flight.kind, flight.amount)
 
     loop.usages.shared["uid-hog"] = 0
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
@@ -113,11 +114,11 @@ async def test_evicted_pod_that_left_files_in_memory_is_known_to_have_ended_afte
 ):
     file = StateFile(tmp_path / "state.json")
     replace(file.path, file.document(loop.known.state))
-    assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["left_bytes"]
+    assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["amount"]
     known = Node(observed=Observed(stale_seconds=0.0))
 
     assert restore(file, known) is None
 
-    assert loop.known.state.in_flight[0].left_bytes == known.state.in_flight[0].left_bytes
+    assert loop.known.state.claims == known.state.claims
     hog = loop.known.pods[0]
     assert () == known.eligible([hog], 0.0, lambda _: False)

@@ -26,14 +26,14 @@ from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
-from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.observe.latest import Observed
 from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Supervisor
-from tests.support.builders import make_pod, make_threshold
+from tests.support.builders import make_claim, make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
 from tests.support.waiting import until as until_by_the_clock
@@ -369,10 +369,8 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_gen
     async with guarded.running():  # whose pods, by their uids, the next run finds again
         uid = next(pod.uid for pod in guarded.known.pods if pod.name == "hog")
     again = guard(guarding(below(1)))
-    flight = InFlight(
-        uid=uid, resource=Resource.MEMORY, kill_at_seconds=trio.current_time(), deadline_seconds=1e6
-    )
-    again.known.state = replace(again.known.state, in_flight=(flight,))
+    claim = make_claim(uid, kill_at_seconds=trio.current_time(), deadline_seconds=1e6)
+    again.known.state = replace(again.known.state, claims=(claim,))
     async with again.running():
         await until(lambda: node.alive() == {"small"}, "the kill")
         again.supervisor.begin(guarding(below(2)))
@@ -387,16 +385,10 @@ def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None
         value=ThresholdValue(text="1", amount=Fraction(1)),
         grace_period_seconds=30.0,
     )
-    flight = InFlight(
-        uid="a",
-        resource=Resource.EPHEMERAL_STORAGE,
-        kill_at_seconds=30.0,
-        deadline_seconds=40.0,
-        threshold=images,
-    )
-    resumed = _resumed(make_pod("a"), flight, 5)
+    claim = make_claim(resource=Resource.EPHEMERAL_STORAGE, kill_at_seconds=30.0, threshold=images)
+    resumed = _resumed(make_pod("a"), claim, 5)
     assert (images.signal, images) == (resumed.signal, resumed.threshold)
-    unknown = _resumed(make_pod("a"), replace(flight, threshold=None), 5)
+    unknown = _resumed(make_pod("a"), replace(claim, threshold=None), 5)
     assert (Signal.NODEFS_AVAILABLE, None) == (unknown.signal, unknown.threshold)
 
 

@@ -6,16 +6,14 @@ from dataclasses import replace
 import pytest
 
 from reactor.guard.pass_ import grace_period_ended, look_again_seconds
-from reactor.model.decisions import InFlight, OomVictim, PolicyState, Slowdown, SlowReason
+from reactor.model.decisions import ClaimKind, PolicyState, Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
-from tests.support.builders import make_threshold
+from tests.support.builders import make_claim, make_threshold
 
 
 def _state(resource: Resource | None, signal: Signal | None) -> PolicyState:
     return PolicyState(
-        in_flight=()
-        if resource is None
-        else (InFlight(uid="a", resource=resource, kill_at_seconds=0.0, deadline_seconds=10.0),),
+        claims=() if resource is None else (make_claim(resource=resource),),
         thresholds_met=() if signal is None else (make_threshold(1 << 20, signal),),
     )
 
@@ -81,6 +79,6 @@ def test_a_grace_period_that_is_over_is_not_waited_for_again() -> None:
 
 
 def test_memory_that_a_victim_of_the_kernels_gives_back_is_looked_after() -> None:
-    victim = OomVictim(pid=None, victim_bytes=None, grew_at_seconds=0.0, deadline_seconds=10.0)
-    state = replace(_state(None, Signal.MEMORY_AVAILABLE), oom_victims=(victim,))
+    kill = make_claim(kind=ClaimKind.KERNEL_KILL)
+    state = replace(_state(None, Signal.MEMORY_AVAILABLE), claims=(kill,))
     assert look_again_seconds(state, 5.0) < 0.1

@@ -12,12 +12,13 @@ from dataclasses import replace
 import pytest
 
 from reactor.guard.oom_victims import OomVictims, pod_in
-from reactor.model.decisions import OomVictim
+from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.policy.oom_victims import STILL_SECONDS
+from reactor.policy.claims import STILL_SECONDS
+from tests.support.builders import make_claim
 from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20
@@ -43,8 +44,8 @@ def kill_of(pid: int | None) -> OomKill:
     )
 
 
-def dying(pid: int | None) -> OomVictim:
-    return OomVictim(pid=pid, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=10.0)
+def dying(pid: int | None) -> Claim:
+    return make_claim(kind=ClaimKind.KERNEL_KILL, pid=pid, amount=1)
 
 
 async def test_woken_by_the_kernels_own_kill_a_pass_kills_no_other_pod(
@@ -61,7 +62,7 @@ async def test_woken_by_the_kernels_own_kill_a_pass_kills_no_other_pod(
 
     assert loop.kills.killed == []
     assert f"process {victim.pid}" in record.decision.deferred_because
-    assert [one.uid for one in loop.known.state.oom_victims] == ["uid-hog"]
+    assert [one.uid for one in loop.known.state.claims] == ["uid-hog"]
 
 
 async def test_kill_that_the_pass_itself_finds_is_waited_for(make_loop, make_pod, observation, victim):
@@ -91,7 +92,7 @@ async def test_memory_is_read_again_where_a_victim_has_exited_since(make_loop, m
     loop.passes.make([WAKE])
 
     assert loop.kills.killed == []
-    assert loop.known.state.oom_victims == ()
+    assert loop.known.state.claims == ()
 
 
 async def test_pod_is_evicted_once_the_victim_is_gone_and_it_was_not_enough(

@@ -166,7 +166,7 @@ async def test_after_a_kill_that_brought_nothing_back_shared_memory_does_not_cou
     loop.passes.make([wake()])
     processes.exited.set()
     await trio.testing.wait_all_tasks_blocked()
-    loop.known.state = replace(loop.known.state, oom_victims=())
+    loop.known.state = replace(loop.known.state, claims=())
     loop.now_seconds += 1
     loop.passes.make([wake()])
     assert [True, False] == processes.counted_shared
@@ -204,7 +204,7 @@ async def test_a_soft_eviction_asks_first_and_kills_at_the_end(
     loop.now_seconds += 1
     (attempt,) = loop.passes.make([wake()]).attempts
     assert ("ordered", TAB) == (attempt.outcome, attempt.process)
-    assert [40 * MIB] == [flight.process_bytes for flight in loop.known.state.in_flight]
+    assert [40 * MIB] == [claim.amount for claim in loop.known.state.in_flight]
     await trio.sleep(4)
     assert ([TAB.pid], []) == (processes.terminated, processes.killed)
     loop.now_seconds += 4.5
@@ -212,7 +212,7 @@ async def test_a_soft_eviction_asks_first_and_kills_at_the_end(
     assert [TAB.pid] == processes.killed
     assert "process-killed" == attempt.outcome
     assert () == loop.known.state.in_flight
-    assert [TAB.pid] == [victim.pid for victim in loop.known.state.oom_victims]
+    assert [TAB.pid] == [claim.pid for claim in loop.known.state.killed_alone]
     processes.exited.set()
     await attempt.ended.wait()
     assert attempt.freed_ns is not None
@@ -267,7 +267,7 @@ async def test_a_hard_eviction_overtakes_the_soft_one_of_a_process(
     assert ("pre-empted", "process-killed") == (first.outcome, second.outcome)
     assert [TAB.pid] == processes.killed
     assert () == loop.known.state.in_flight
-    assert [TAB.pid] == [victim.pid for victim in loop.known.state.oom_victims]
+    assert [TAB.pid] == [claim.pid for claim in loop.known.state.killed_alone]
 
 
 async def test_a_dry_run_names_the_process_and_kills_none(make, processes):
@@ -308,7 +308,7 @@ async def test_a_restart_resumes_no_eviction_of_a_process_but_knows_of_them(
     loop.passes.make([wake()])
     file = StateFile(tmp_path / "state.json")
     assert file.save(loop.known.state)
-    assert [40 * MIB] == [flight.process_bytes for flight in file.load().in_flight]
+    assert [40 * MIB] == [claim.amount for claim in file.load().in_flight]
     kills = loop.known.state.process_kills
     assert restore(file, loop.known) is None
     assert () == loop.known.state.in_flight

@@ -11,7 +11,7 @@ import trio
 
 from reactor.guard.pass_ import look_again_seconds
 from reactor.guard.recorder import Tally
-from reactor.model.decisions import PolicyState, SoftReclaim
+from reactor.model.decisions import Hold, PolicyState
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.reclaim.memory import PIECE_BYTES, PodReclaim, Reclaimable
@@ -22,7 +22,14 @@ MIB = 1 << 20
 PIECE_MIB = PIECE_BYTES // MIB
 SOFT = make_threshold(160 * MIB, grace_period_seconds=30)
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)
-ASKED = SoftReclaim(threshold=SOFT, began_seconds=100.0, until_seconds=105.0, wanted_bytes=40 * MIB)
+ASKED = Hold(
+    kind=Reclaim.POD_MEMORY,
+    reason="reclaim: it is",
+    threshold=SOFT,
+    began_seconds=100.0,
+    until_seconds=105.0,
+    wanted_bytes=40 * MIB,
+)
 
 
 class Reclaims(PodReclaim):
@@ -42,7 +49,7 @@ class Reclaims(PodReclaim):
         seen = self.node.memory_seen.get(Signal.MEMORY_AVAILABLE)
         return None if seen is None else seen.available
 
-    def job(self, asked: SoftReclaim, *cgroups: str) -> ReclaimJob:
+    def job(self, asked: Hold, *cgroups: str) -> ReclaimJob:
         return self.before_soft(asked, cgroups, self.available_bytes)
 
     def most_first(self, cgroups: Sequence[str]) -> Sequence[Reclaimable]:
@@ -78,7 +85,7 @@ def node(make_loop):
     return node
 
 
-async def run(reclaims: Reclaims, is_awaited: Callable[[], bool] = lambda: True, asked: SoftReclaim = ASKED):
+async def run(reclaims: Reclaims, is_awaited: Callable[[], bool] = lambda: True, asked: Hold = ASKED):
     return await ReclaimRunner().run(reclaims.job(asked, "/a", "/b"), is_awaited)
 
 

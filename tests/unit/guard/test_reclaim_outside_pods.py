@@ -19,7 +19,7 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
 
     record = loop.passes.make([WAKE])
-    assert (loop.kills.killed, record.decision.memory_reclaim) == ([], loop.known.state.memory_reclaim)
+    assert (loop.kills.killed, (record.decision.memory_reclaim,)) == ([], loop.known.state.holds)
     assert look_again_seconds(loop.known.state, loop.now_seconds) < 0.1
 
     loop.now_seconds += 0.1

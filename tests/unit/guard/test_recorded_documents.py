@@ -17,7 +17,7 @@ from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, Report, Reports
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SwapTraffic
-from reactor.model.decisions import Decision, InFlight, MemoryReclaim, OomVictim, SoftReclaim
+from reactor.model.decisions import ClaimKind, Decision, Hold
 from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.rules import Condition, Firing, Measure, Metric, Rule, RuleAction, RuleInput
@@ -33,7 +33,7 @@ from reactor.tell.metrics import Metrics, StewardReading
 from tests.golden import deferrals
 from tests.golden.documents import shape
 from tests.golden.files import CHANGED, is_recorded
-from tests.support.builders import make_observation, make_pod
+from tests.support.builders import make_claim, make_observation, make_pod
 from tests.unit.guard.conftest import MIB, WAKE
 from tests.unit.guard.test_kubernetes import link_of, node_in, settings_in
 from tests.unit.guard.test_node_shutdown import PREPARING, _pod
@@ -77,16 +77,12 @@ def crowded(loop: Any, make_pass: Any) -> None:
     slowed = deferrals._pod_that_is_never_evicted_holds_the_memory()
     loop.known.state = replace(
         loop.known.state,
-        in_flight=(
-            *loop.known.state.in_flight,
-            InFlight(
-                uid="gone", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=9, left_bytes=7
-            ),
-        ),
-        oom_victims=(
-            OomVictim(pid=7, victim_bytes=9, deadline_seconds=9, grew_at_seconds=1),
-            OomVictim(pid=8, victim_bytes=9, deadline_seconds=9, grew_at_seconds=1, pod_key="a/b", uid="u"),
-            OomVictim(pid=None, victim_bytes=None, deadline_seconds=9, grew_at_seconds=1),
+        claims=(
+            *loop.known.state.claims,
+            make_claim("gone", ClaimKind.FILES, kill_at_seconds=1, deadline_seconds=9, amount=7),
+            make_claim(None, ClaimKind.KERNEL_KILL, pid=7, amount=9, deadline_seconds=9),
+            make_claim("u", ClaimKind.PROCESS, pid=8, amount=9, deadline_seconds=9, pod=make_pod("b")),
+            make_claim(None, ClaimKind.KERNEL_KILL, deadline_seconds=9),
         ),
         slowdowns=slowed.slowdowns,
     )
@@ -136,7 +132,7 @@ async def test_status_of_rules_and_warrants_has_the_keys_that_it_had(watched, se
 async def test_explain_has_the_keys_types_and_words_that_it_had(make_view, tmp_path):
     loop, view, make_pass = make_view(*SOURCES)
     crowded(loop, make_pass)
-    loop.known.state = replace(loop.known.state, in_flight=())
+    loop.known.state = replace(loop.known.state, claims=())
     lines = recent(await journaled(loop))
 
     made = shape([explanation(await full(view(), tmp_path).explain(loop.usages), lines, None)])
@@ -173,7 +169,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     journal = Lines()
     recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
     loop.now_seconds += 100
-    loop.known.state = replace(loop.known.state, oom_victims=(), slowdowns=(), in_flight=())
+    loop.known.state = replace(loop.known.state, claims=(), slowdowns=())
     loop.usages.seen = {
         pod.uid: used for pod, used in zip(loop.pods.present, loop.usages.seen.values(), strict=True)
     }
@@ -183,6 +179,14 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     attempt.whole_because, attempt.not_served_because = "it is small", "none was armed"
     unhelpful = deferrals._eviction_did_not_help()
     in_files = deferrals._eviction_for_inodes_did_not_help()
+    hold = Hold(
+        kind=Reclaim.POD_MEMORY,
+        reason="why",
+        threshold=deferrals.SOFT,
+        began_seconds=1.0,
+        until_seconds=2.0,
+        wanted_bytes=2,
+    )
     asked = replace(
         record.decision,
         deferred_because=unhelpful.deferred_because,
@@ -190,17 +194,8 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
         unhelpful=(*unhelpful.unhelpful, *in_files.unhelpful),
         absurd={Signal.PID_AVAILABLE: "capacity is 0"},
         reclaim=(Reclaim.IMAGES,),
-        memory_reclaim=MemoryReclaim(
-            signal=Signal.MEMORY_AVAILABLE,
-            began_seconds=1.0,
-            until_seconds=2.0,
-            available_bytes=1,
-            wanted_bytes=2,
-            outside_bytes=3,
-        ),
-        soft_reclaim=SoftReclaim(
-            threshold=deferrals.SOFT, began_seconds=1.0, until_seconds=2.0, wanted_bytes=2
-        ),
+        memory_reclaim=replace(hold, kind=Reclaim.MEMORY, outside_bytes=3),
+        soft_reclaim=hold,
     )
     async with trio.open_nursery() as nursery:
         recorder.resume(record, nursery)

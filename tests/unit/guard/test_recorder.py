@@ -10,11 +10,11 @@ import trio.testing
 from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.model.decisions import InFlight
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.steward.answers import RecentRecords
+from tests.support.builders import make_claim
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)
@@ -282,7 +282,7 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     recorder = Recorder(
         journal, None, patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, attempt: seen.append(attempt))
     )
-    flight = InFlight(uid="uid-slow", resource=Resource.MEMORY, kill_at_seconds=1030, deadline_seconds=1040)
+    flight = make_claim("uid-slow", kill_at_seconds=1030, deadline_seconds=1040)
     attempt = loop.evictor.resume(make_pod("slow"), flight, loop.now_seconds)
     recorder.resume(PassRecord.of_resumed(attempt, 3, loop.now_seconds), nursery)
 
@@ -302,9 +302,7 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
 
 async def test_files_that_are_awaited_after_a_restart_come_to_an_end_too(make_loop, make_pod):
     loop = make_loop()
-    flight = InFlight(
-        uid="uid-full", resource=Resource.EPHEMERAL_STORAGE, kill_at_seconds=0, deadline_seconds=1
-    )
+    flight = make_claim("uid-full", resource=Resource.EPHEMERAL_STORAGE, deadline_seconds=1)
     attempt = loop.evictor.await_files(make_pod("full"), flight)
     with trio.fail_after(90):
         await attempt.ended.wait()

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import InFlight
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import PodUsage
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.policy.events import PodEmptied
+from tests.support.builders import make_claim
 
 MIB = 1 << 20
 WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
@@ -116,8 +116,7 @@ async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_vi
     loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=9) for pod in pods}
     known = view().node.known
     known.tell(PodEmptied(uid="uid-ended"))
-    flight = InFlight(uid="uid-ending", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=9)
-    known.state = replace(known.state, in_flight=(flight,))
+    known.state = replace(known.state, claims=(make_claim("uid-ending"),))
 
     document = await view().explain(loop.usages)
 

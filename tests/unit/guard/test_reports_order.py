@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from reactor.guard.reports import EvictionOrder
-from reactor.model.decisions import InFlight
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
+from tests.support.builders import make_claim
 
 MIB = 1 << 20
 
@@ -114,8 +114,7 @@ async def test_more_places_than_the_last_look_kept_are_looked_for_at_once(crowd)
 async def test_pods_that_are_gone_are_left_out_and_those_being_evicted_are_named(crowd):
     loop, view = crowd
     loop.usages.vanished = frozenset({"uid-p50"})
-    flight = InFlight(uid="uid-p1", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=9e9)
-    loop.known.state = replace(loop.known.state, in_flight=(flight,))
+    loop.known.state = replace(loop.known.state, claims=(make_claim("uid-p1", deadline_seconds=9e9),))
 
     places = (await EvictionOrder().first(view().node, loop.usages, 200))["first"]
 

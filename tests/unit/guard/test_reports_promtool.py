@@ -14,17 +14,17 @@ from reactor.guard.node import Node
 from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.kernel.swap import SwapTraffic
-from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
+from reactor.model.decisions import PolicyState, Slowdown, SlowReason
 from reactor.model.kills import WarrantEnd
 from reactor.model.settings import EvictionSettings, Settings
-from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.latest import Observed
 from reactor.reclaim.images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics, StewardReading
-from tests.support.builders import make_pod
+from tests.support.builders import make_claim, make_pod
 from tests.support.readings import of_others
 
 MIB = 1 << 20
@@ -63,7 +63,7 @@ def reading(make_threshold, tally: Tally) -> Reports:
                     held_by_bytes=560 * MIB,
                 ),
             ),
-            in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),),
+            claims=(make_claim(),),
         ),
         pods=(make_pod("a"), make_pod("b")),
     )

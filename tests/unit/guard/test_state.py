@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from reactor.guard.state import StateError, StateFile, is_worth_saving
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
     DiskEviction,
     HardMemoryKill,
+    Hold,
     Ineligible,
-    InFlight,
-    MemoryReclaim,
     PolicyState,
     ProcessKill,
     Slowdown,
     SlowReason,
-    SoftReclaim,
 )
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
-from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
-from tests.support.builders import make_threshold
+from tests.support.builders import make_claim, make_threshold
 
 instants = st.floats(min_value=0, max_value=1e9, allow_nan=False)
 values = st.one_of(
@@ -108,9 +108,11 @@ states = st.builds(
     first_observed=st.dictionaries(thresholds, instants, max_size=4),
     thresholds_met=st.lists(thresholds, max_size=3).map(tuple),
     observed_at=st.dictionaries(st.sampled_from(Signal), st.none() | instants),
-    in_flight=st.lists(
+    claims=st.lists(
         st.builds(
-            InFlight,
+            Claim,
+            kind=st.sampled_from(ClaimKind),
+            amount=amounts,
             uid=st.text(max_size=20),
             resource=st.sampled_from(Resource),
             kill_at_seconds=instants,
@@ -120,14 +122,18 @@ states = st.builds(
         max_size=3,
     ).map(tuple),
     evicted_at=st.lists(instants, max_size=4).map(tuple),
-    soft_reclaim=st.none()
-    | st.builds(
-        SoftReclaim,
-        threshold=thresholds,
-        began_seconds=instants,
-        until_seconds=instants,
-        wanted_bytes=st.integers(0, 2**50),
-        is_over=st.booleans(),
+    holds=st.tuples()
+    | st.tuples(
+        st.builds(
+            Hold,
+            kind=st.sampled_from(Reclaim),
+            reason=st.text(max_size=5),
+            threshold=st.none() | thresholds,
+            began_seconds=instants,
+            until_seconds=instants,
+            wanted_bytes=st.integers(0, 2**50),
+            is_over=st.booleans(),
+        )
     ),
 )
 
@@ -172,17 +178,19 @@ FULL = PolicyState(
     first_observed={make_threshold(1): AT},
     thresholds_met=(make_threshold(1),),
     observed_at={Signal.MEMORY_AVAILABLE: AT},
-    in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=AT, deadline_seconds=AT),),
+    claims=(make_claim(kill_at_seconds=AT, deadline_seconds=AT),),
     evicted_at=(AT,),
-    memory_reclaim=MemoryReclaim(
-        signal=Signal.MEMORY_AVAILABLE,
-        began_seconds=AT,
-        until_seconds=AT,
-        available_bytes=1,
-        wanted_bytes=1,
-        outside_bytes=1,
+    holds=(
+        Hold(
+            kind=Reclaim.MEMORY,
+            reason="why",
+            threshold=make_threshold(1),
+            began_seconds=AT,
+            until_seconds=AT,
+            outside_bytes=1,
+            void_below_bytes=1,
+        ),
     ),
-    soft_reclaim=SoftReclaim(threshold=make_threshold(1), began_seconds=AT, until_seconds=AT, wanted_bytes=1),
     hard_memory_kills=(HardMemoryKill(uid="a", signal=Signal.MEMORY_AVAILABLE, at_seconds=AT),),
     slowdowns=(
         Slowdown(
@@ -208,9 +216,8 @@ FULL = PolicyState(
     ),
     oom_struck_at_seconds=AT,
 )
-# What a restart begins anew: process ids may be others' by then, a rule's reclaim ended with the daemon, and
-# who can't be killed or has no process is found out again.
-ANEW: Final = {"oom_victims", "rule_reclaim_until_seconds", "ineligible"}
+# What a restart begins anew: who can't be killed or has no process is found out again.
+ANEW: Final = {"ineligible"}
 
 
 def test_everything_else_survives_with_its_instants(boot):
@@ -236,10 +243,9 @@ def test_what_begins_anew_is_not_saved(boot):
         {"hard_memory_kills": (dataclasses.replace(FULL.hard_memory_kills[0], is_unhelpful=True),)},
         {"hard_memory_kills": ()},
         {"slowdowns": ()},
-        {"memory_reclaim": None},
-        {"soft_reclaim": None},
+        {"holds": ()},
     ],
-    ids=["a kill did not help", "no kill", "no slowdown", "no reclaim", "no soft reclaim"],
+    ids=["a kill did not help", "no kill", "no slowdown", "no reclaim"],
 )
 def test_what_a_restart_must_not_lose_is_saved_where_it_changes(changed):
     assert is_worth_saving(FULL, dataclasses.replace(FULL, **changed))
@@ -255,6 +261,31 @@ def test_what_each_pass_observes_again_is_not_saved_for_its_own_sake():
         oom_struck_at_seconds=AT + 1,
     )
     assert not is_worth_saving(FULL, again)
+
+
+def test_evictions_that_were_saved_before_there_were_claims_are_taken_up(boot):
+    """All but those of one process, which a restart never takes up."""
+    boot.save(PolicyState(evicted_at=(AT,)))
+    document = json.loads(boot.path.read_text())
+    saved = {
+        "resource": "memory",
+        "kill_at_seconds": AT,
+        "deadline_seconds": AT + 10,
+        "pod": None,
+        "left_bytes": None,
+        "process_bytes": None,
+        "threshold": None,
+    }
+    document["state"]["in_flight"] = [
+        {**saved, "uid": "a"},
+        {**saved, "uid": "b", "left_bytes": 7},
+        {**saved, "uid": "c", "process_bytes": 7},
+    ]
+    boot.path.write_text(json.dumps(document))
+
+    claim = make_claim(kill_at_seconds=AT, deadline_seconds=AT + 10)
+    files = dataclasses.replace(claim, uid="b", kind=ClaimKind.FILES, amount=7)
+    assert boot.file().load() == PolicyState(evicted_at=(AT,), claims=(claim, files))
 
 
 def test_state_of_another_boot_is_not_taken(boot):

@@ -10,8 +10,9 @@ import trio
 import trio.testing
 
 from reactor.guard.state import StateFile
-from reactor.model.decisions import InFlight, PolicyState
-from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.decisions import PolicyState
+from reactor.model.signals import NodeCondition, Signal
+from tests.support.builders import make_claim
 
 PRESSED = PolicyState(conditions=(NodeCondition.MEMORY_PRESSURE,))
 
@@ -103,14 +104,11 @@ async def test_state_on_tmpfs_is_saved_by_the_loop_and_one_on_a_disk_or_a_long_o
 ):
     in_memory = [True]
     monkeypatch.setattr("reactor.kernel.small_file.lies_in_memory", lambda _: in_memory[0])
-    flights = tuple(
-        InFlight(uid=f"{number}", resource=Resource.MEMORY, kill_at_seconds=1.0, deadline_seconds=2.0)
-        for number in range(65)
-    )
+    claims = tuple(make_claim(f"{number}") for number in range(65))
     for is_in_memory, state, is_loop in (
         (True, PRESSED, True),
         (False, PRESSED, False),
-        (True, PolicyState(in_flight=flights), False),
+        (True, PolicyState(claims=claims), False),
     ):
         in_memory[0] = is_in_memory
         file = File(tmp_path)

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Decision, InFlight, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy import after_reclaim, decide
+from reactor.policy.claims import record_eviction
 from reactor.policy.decide import conditions_last_observed, conditions_observed_since, conditions_since
-from reactor.policy.in_flight import record_eviction
 
 from . import strategies as draw
 
@@ -353,16 +353,14 @@ def test_a_hard_threshold_ends_at_once_the_pod_that_a_soft_one_gave_time() -> No
 def test_files_in_memory_of_a_pod_that_ended_are_awaited_while_half_of_the_threshold_is_there(
     available: int, left: int, evicted: list[str]
 ) -> None:
-    flight = InFlight(
-        uid="big", resource=Resource.MEMORY, kill_at_seconds=0.0, deadline_seconds=10.0, left_bytes=left
-    )
-    state, settings = PolicyState(in_flight=(flight,)), _settings(HARD)
+    files = Claim(kind=ClaimKind.FILES, uid="big", deadline_seconds=10.0, amount=left)
+    state, settings = PolicyState(claims=(files,)), _settings(HARD)
     state, decision = decide(settings, state, _memory(available), PODS[1:], 9.0)
     assert evicted == _evicted(decision)
-    assert (flight,) == state.in_flight  # also where its cgroup is listed no more
+    assert (files,) == state.claims  # also where its cgroup is listed no more
 
     state, decision = decide(settings, state, _memory(available), PODS[1:], 10.0)
-    assert (["small"], ()) == (_evicted(decision), state.in_flight)
+    assert (["small"], ()) == (_evicted(decision), state.claims)
 
 
 def test_no_more_pods_a_minute_than_configured_are_evicted() -> None:
@@ -399,15 +397,15 @@ def test_evictions_older_than_a_minute_are_forgotten() -> None:
     _, decision = decide(settings, START, _memory(1), PODS, 100.0)
     state = record_eviction(settings, PolicyState(evicted_at=(40.0, 41.0)), decision.evictions[0], 100.0)
     assert (41.0, 100.0) == state.evicted_at
-    assert (
-        InFlight(
+    assert state.claims == (
+        Claim(
+            kind=ClaimKind.POD,
             uid="big",
             resource=Resource.MEMORY,
             kill_at_seconds=100.0,
             deadline_seconds=110.0,
             threshold=HARD,
-        )
-        == (state.in_flight[0])
+        ),
     )
 
 

@@ -25,8 +25,8 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import after_reclaim, decide
+from reactor.policy.claims import record_eviction
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
-from reactor.policy.in_flight import record_eviction
 from reactor.policy.rules import waits_because
 from reactor.policy.storm import is_newly_slowed
 from reactor.policy.usage import freed, may_free
@@ -121,7 +121,7 @@ class _Node:
     def end(self, name: str) -> None:
         """Have a pod gone, and its eviction over."""
         self.pods = tuple(pod for pod in self.pods if pod.name != name)
-        self.state = replace(self.state, in_flight=())
+        self.state = replace(self.state, claims=())
 
 
 # After a reclaim
@@ -242,7 +242,7 @@ def test_a_pod_goes_for_a_disk_only_if_that_is_short_then_and_nothing_keeps_it(
                 seen = after.signals[threshold.signal]
                 assert seen.absurdity is None
                 assert seen.available < threshold.target(seen.capacity)
-                assert all(flight.uid != eviction.pod.uid for flight in state.in_flight)
+                assert all(claim.uid != eviction.pod.uid for claim in state.claims)
                 recent = [at for at in state.evicted_at if now - at < 60]
                 assert per_minute is None or len(recent) < per_minute
                 used = before.pods.get(eviction.pod.uid)

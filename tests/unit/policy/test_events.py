@@ -10,19 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
     Eviction,
+    Hold,
     Ineligible,
-    InFlight,
-    MemoryReclaim,
-    OomVictim,
     PolicyState,
     Snapshot,
-    SoftReclaim,
 )
 from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.policy import after_reclaim, apply, decide
 from reactor.policy.eligibility import eligible, is_newly_empty, lingering, with_lingering
 from reactor.policy.events import (
@@ -51,7 +50,8 @@ from reactor.policy.events import (
     StruckPodsObserved,
     without_evictions,
 )
-from tests.support.builders import make_pod, make_threshold
+from reactor.policy.holds import rule_hold, under_way
+from tests.support.builders import make_claim, make_pod, make_threshold
 from tests.unit.policy import strategies as drawn
 
 MIB: Final = 1 << 20
@@ -61,9 +61,12 @@ NODE_PODS: Final = tuple(dataclasses.replace(make_pod(str(number))) for number i
 AMOUNTS: Final = st.integers(0, 100 * MIB)
 
 
-def flight(uid: str, resource: Resource = Resource.MEMORY, **changes: object) -> InFlight:
-    at = InFlight(uid=uid, resource=resource, kill_at_seconds=0.0, deadline_seconds=10.0)
-    return dataclasses.replace(at, **changes)
+def flight(uid: str, resource: Resource = Resource.MEMORY, **changes: object) -> Claim:
+    return make_claim(uid, resource=resource, **changes)
+
+
+def files(uid: str, amount: int) -> Claim:
+    return make_claim(uid, ClaimKind.FILES, amount=amount)
 
 
 def eviction(pod: Pod, resource: Resource = Resource.MEMORY, grace_period_seconds: int = 0) -> Eviction:
@@ -86,16 +89,16 @@ def after(event: Event, state: PolicyState, now_seconds: float = 1.0) -> PolicyS
 
 
 def test_an_eviction_that_is_called_off_is_not_awaited_and_another_is():
-    state = PolicyState(in_flight=(flight("uid-a"), flight("uid-b")))
+    state = PolicyState(claims=(flight("uid-a"), flight("uid-b")))
 
     assert (flight("uid-b"),) == after(EvictionCalledOff(uid="uid-a"), state).in_flight
 
 
 def test_a_pod_that_ended_leaves_its_files_in_memory_and_nothing_else():
-    state = PolicyState(in_flight=(flight("uid-a"), flight("uid-b"), flight("uid-c", Resource.PIDS)))
+    state = PolicyState(claims=(flight("uid-a"), flight("uid-b"), flight("uid-c", Resource.PIDS)))
 
     left = after(PodEnded(uid="uid-a", files_bytes=MIB), state)
-    assert (flight("uid-a", left_bytes=MIB), *state.in_flight[1:]) == left.in_flight
+    assert (files("uid-a", MIB), *state.in_flight[1:]) == left.in_flight
     assert state.in_flight[1:] == after(PodEnded(uid="uid-a", files_bytes=1), state).in_flight
     assert state.in_flight[:2] == after(PodEnded(uid="uid-c", files_bytes=MIB), state).in_flight
 
@@ -114,30 +117,24 @@ def test_a_pod_that_ended_leaves_its_files_in_memory_and_nothing_else():
 def test_files_in_memory_are_awaited_while_they_are_there_and_their_pod_has_not_grown(
     files_bytes, own_bytes, left_bytes
 ):
-    state = PolicyState(in_flight=(flight("uid-a", left_bytes=60 * MIB), flight("uid-b")))
+    state = PolicyState(claims=(files("uid-a", 60 * MIB), flight("uid-b")))
 
     seen = FilesInMemoryObserved(files_bytes={"uid-a": files_bytes}, own_bytes={"uid-a": own_bytes})
     flights = after(seen, state).in_flight
 
-    expected = () if left_bytes is None else (flight("uid-a", left_bytes=left_bytes),)
+    expected = () if left_bytes is None else (files("uid-a", left_bytes),)
     assert (*expected, flight("uid-b")) == flights
 
 
 def test_a_reclaim_is_over_once_it_is_said_to_be_and_not_by_the_end_of_an_earlier_one():
-    memory = MemoryReclaim(
-        signal=Signal.MEMORY_AVAILABLE,
-        began_seconds=1.0,
-        until_seconds=2.0,
-        available_bytes=1,
-        wanted_bytes=1,
-        outside_bytes=1,
-    )
-    soft = SoftReclaim(threshold=make_threshold(1), began_seconds=1.0, until_seconds=2.0, wanted_bytes=1)
-    state = PolicyState(memory_reclaim=memory, soft_reclaim=soft)
+    memory = Hold(kind=Reclaim.MEMORY, reason="", began_seconds=1.0, until_seconds=2.0)
+    soft = dataclasses.replace(memory, kind=Reclaim.POD_MEMORY)
+    state = PolicyState(holds=(memory, soft))
 
-    assert after(MemoryReclaimEnded(), state).memory_reclaim.is_over
-    assert after(SoftReclaimEnded(began_seconds=1.0), state).soft_reclaim.is_over
-    assert not after(SoftReclaimEnded(began_seconds=0.5), state).soft_reclaim.is_over
+    assert [True, False] == [hold.is_over for hold in after(MemoryReclaimEnded(), state).holds]
+    ended = after(SoftReclaimEnded(began_seconds=1.0), state)
+    assert [False, True] == [hold.is_over for hold in ended.holds]
+    assert state == after(SoftReclaimEnded(began_seconds=0.5), state)
     assert PolicyState() == after(MemoryReclaimEnded(), PolicyState())
     assert PolicyState() == after(SoftReclaimEnded(began_seconds=1.0), PolicyState())
 
@@ -145,8 +142,9 @@ def test_a_reclaim_is_over_once_it_is_said_to_be_and_not_by_the_end_of_an_earlie
 def test_a_rule_reclaims_until_it_ends():
     state = after(RuleReclaimBegan(most_seconds=5.0), PolicyState(), 10.0)
 
-    assert 15.0 == state.rule_reclaim_until_seconds
-    assert None is after(RuleReclaimEnded(), state).rule_reclaim_until_seconds
+    assert 15.0 == under_way(state, Reclaim.RULE, 14.9).until_seconds
+    assert None is under_way(state, Reclaim.RULE, 15.0)
+    assert None is under_way(after(RuleReclaimEnded(), state), Reclaim.RULE, 14.9)
 
 
 def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
@@ -158,22 +156,26 @@ def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
 
 
 def test_a_restart_awaits_no_process_and_takes_up_whole_pods():
-    whole, process, ended = flight("uid-a"), flight("uid-b", process_bytes=1), flight("uid-c", left_bytes=MIB)
+    whole, process, ended = (
+        flight("uid-a"),
+        make_claim("uid-b", ClaimKind.ENDING_PROCESS, amount=1),
+        files("uid-c", MIB),
+    )
+    kill = make_claim(kind=ClaimKind.KERNEL_KILL, pid=7, amount=1)
     state = PolicyState(
-        in_flight=(whole, process, ended),
-        oom_victims=(OomVictim(pid=7, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=9.0),),
-        rule_reclaim_until_seconds=9.0,
+        claims=(whole, process, ended, kill),
+        holds=(rule_hold(1.0, 9.0),),
         ineligible=Ineligible(failed={"uid-a": (9.0, "why")}),
         evicted_at=(1.0,),
     )
 
     assert after(Restarted(), state) == PolicyState(
-        in_flight=(whole, ended), ineligible=Ineligible(emptied=frozenset({"uid-c"})), evicted_at=(1.0,)
+        claims=(whole, ended), ineligible=Ineligible(emptied=frozenset({"uid-c"})), evicted_at=(1.0,)
     )
 
 
 def test_what_a_dry_run_has_only_thought_of_is_not_taken_up():
-    state = PolicyState(in_flight=(flight("uid-a"),), evicted_at=(1.0,), thresholds_met=SETTINGS.thresholds)
+    state = PolicyState(claims=(flight("uid-a"),), evicted_at=(1.0,), thresholds_met=SETTINGS.thresholds)
 
     assert PolicyState(thresholds_met=SETTINGS.thresholds) == without_evictions(state)
 
@@ -218,7 +220,7 @@ def test_a_pod_that_could_not_be_killed_is_spared_for_a_while_and_a_critical_one
 
 def test_a_pod_whose_files_are_awaited_counts_without_a_cgroup_until_its_deadline():
     gone, present = make_pod("gone"), make_pod("present")
-    state = PolicyState(in_flight=(flight("uid-gone", Resource.EPHEMERAL_STORAGE, pod=gone),))
+    state = PolicyState(claims=(flight("uid-gone", Resource.EPHEMERAL_STORAGE, pod=gone),))
 
     assert (present, gone) == with_lingering(state, (present,), 9.0)
     assert (present, gone) == with_lingering(state, (present, gone), 9.0)
@@ -342,7 +344,7 @@ def test_no_claim_is_lost_before_its_deadline_but_by_the_event_that_ends_it(sett
             if is_due and not isinstance(step, ENDS) and one.uid not in emptied:
                 assert one.uid in kept
         if not isinstance(step, Snapshot | ProcessesExited | PodsStruck | Restarted):
-            assert {one.pid for one in before.oom_victims} <= {one.pid for one in run.state.oom_victims}
+            assert {one.pid for one in before.killed_alone} <= {one.pid for one in run.state.killed_alone}
 
 
 @given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
@@ -352,7 +354,7 @@ def test_no_order_of_events_and_passes_evicts_more_than_is_allowed(settings, pod
         run.now_seconds += seconds
         many = len(run.ordered)
         taken = {one.uid for one in run.state.in_flight if run.now_seconds < one.deadline_seconds}
-        grace = {one.uid for one in run.state.in_flight if run.now_seconds < one.kill_at_seconds}
+        grace = {one.uid for one in run.state.in_flight if one.is_in_grace(run.now_seconds)}
         if not isinstance(step, Snapshot):
             run.apply(step)
             continue
@@ -383,9 +385,9 @@ def test_an_eviction_of_a_process_is_awaited_and_is_judged_by_its_pod():
     )
     with_grace = dataclasses.replace(at_once, eviction=eviction(pod, grace_period_seconds=5))
 
-    assert [7] == [one.pid for one in after(at_once, PolicyState()).oom_victims]
+    assert [7] == [one.pid for one in after(at_once, PolicyState()).killed_alone]
     asked = after(with_grace, PolicyState())
-    assert [MIB] == [one.process_bytes for one in asked.in_flight]
+    assert [MIB] == [one.amount for one in asked.in_flight]
     assert () == after(ProcessOver(uid=pod.uid), asked).in_flight
     killed = after(ProcessKilled(pod=pod, process=process), asked)
-    assert ((), [7]) == (killed.in_flight, [one.pid for one in killed.oom_victims])
+    assert ((), [7]) == (killed.in_flight, [one.pid for one in killed.killed_alone])

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import Decision, InFlight, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.memory_reclaim import MOST_SECONDS, PAUSE_SECONDS, is_reclaiming
+from reactor.policy.holds import MOST_SECONDS, PAUSE_SECONDS, over, under_way
 
 from . import strategies as draw
 
@@ -44,7 +44,7 @@ def passed(
 
 def test_what_no_pod_holds_is_reclaimed_before_the_next_eviction() -> None:
     state, decision = passed()
-    assert decision.memory_reclaim == state.memory_reclaim
+    assert (decision.memory_reclaim,) == state.holds
     assert decision.memory_reclaim is not None
     assert (40 * MIB, 352 * MIB) == (
         decision.memory_reclaim.wanted_bytes,
@@ -93,15 +93,14 @@ def test_an_eviction_waits_for_a_reclaim_that_is_under_way_and_not_longer() -> N
     state, _ = passed()
     state, decision = passed(state, 100 + MOST_SECONDS * 0.9)
     assert ((), None) == (decision.evictions, decision.memory_reclaim)
-    assert is_reclaiming(state, 100 + MOST_SECONDS * 0.9)
+    assert under_way(state, Reclaim.MEMORY, 100 + MOST_SECONDS * 0.9)
     assert 1 == len(passed(state, 100 + MOST_SECONDS)[1].evictions)
 
 
 def test_an_eviction_waits_no_longer_where_the_reclaim_is_over() -> None:
     state, _ = passed()
-    assert state.memory_reclaim is not None
-    state = replace(state, memory_reclaim=replace(state.memory_reclaim, is_over=True))
-    assert 1 == len(passed(state, 100.1)[1].evictions)
+    assert 0 == len(passed(state, 100.1)[1].evictions)
+    assert 1 == len(passed(over(state, Reclaim.MEMORY), 100.1)[1].evictions)
 
 
 @pytest.mark.parametrize(("available_mib", "evicted"), [(60, 0), (59, 0), (58, 1)])
@@ -119,8 +118,8 @@ def test_no_reclaim_follows_another_at_once() -> None:
 
 
 def test_what_a_dying_pod_brings_is_seen_before_anything_is_reclaimed() -> None:
-    flight = InFlight(uid="innocent", resource=Resource.MEMORY, kill_at_seconds=200.0, deadline_seconds=210.0)
-    _, decision = passed(replace(EVICTED, in_flight=(flight,)))
+    claim = Claim(kind=ClaimKind.POD, uid="innocent", kill_at_seconds=200.0, deadline_seconds=210.0)
+    _, decision = passed(replace(EVICTED, claims=(claim,)))
     assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
 
 
@@ -128,7 +127,7 @@ def test_evictions_that_are_bound_in_rate_are_no_reason_not_to_reclaim() -> None
     soft = replace(HARD, grace_period_seconds=5.0)
     settings = replace(SETTINGS, thresholds=(soft,), evictions_per_minute=1)
     state, decision = passed(replace(EVICTED, first_observed={soft: 90.0}), settings=settings)
-    assert (0, state.memory_reclaim) == (len(decision.evictions), decision.memory_reclaim)
+    assert (0, state.holds) == (len(decision.evictions), (decision.memory_reclaim,))
     assert "rate: 1 evictions" in (decision.deferred_because or "")
     assert decision.memory_reclaim is not None
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import Decision, InFlight, PolicyState, Slowdown, SlowReason, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Slowdown, SlowReason, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Signal
 from reactor.policy import decide
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
@@ -79,12 +79,12 @@ def test_a_signal_that_is_no_memory_has_no_memory_outside_the_pods() -> None:
 
 
 def test_what_an_eviction_is_still_to_free_is_awaited_and_not_called_hopeless() -> None:
-    flight = InFlight(uid=AGENT.uid, resource=Resource.MEMORY, kill_at_seconds=990.0, deadline_seconds=1010.0)
-    decision = decided(DATABASE, AGENT, state=PolicyState(in_flight=(flight,)))
+    flight = Claim(kind=ClaimKind.POD, uid=AGENT.uid, kill_at_seconds=990.0, deadline_seconds=1010.0)
+    decision = decided(DATABASE, AGENT, state=PolicyState(claims=(flight,)))
     assert None is decision.no_victim
     assert decision.deferred_because is not None
     # Once it can't be enough, nothing is deferred, and still one is under way.
-    decision = decided(DATABASE, AGENT, state=PolicyState(in_flight=(flight,)), held_mib=1)
+    decision = decided(DATABASE, AGENT, state=PolicyState(claims=(flight,)), held_mib=1)
     assert (None, ()) == (decision.no_victim, decision.evictions)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Eviction, InFlight, PolicyState, ProcessKill, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Eviction, PolicyState, ProcessKill, Snapshot
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod, PodUsage
@@ -16,16 +16,13 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
+from reactor.policy.claims import dying_bytes, killed_process, landed_process, record_process_eviction
 from reactor.policy.process_victims import (
     counts_shared_memory,
-    dying_bytes,
     evicts_one_process,
     given_up_because,
     in_order,
     is_spared,
-    killed_process,
-    landed_process,
-    record_process_eviction,
     takes_one_process,
     too_small_because,
 )
@@ -224,15 +221,15 @@ def test_a_swap_threshold_waits_for_it_as_well_and_for_no_victim_of_the_kernels(
     )
     _, decision = decide(settings, state, low, PODS, 0.01)
     assert "the end of process 42 of n/session frees is not known yet" in (decision.deferred_because or "")
-    victims = tuple(replace(one, pod_key=None) for one in state.oom_victims)
-    _, decision = decide(settings, replace(state, oom_victims=victims), low, PODS, 0.01)
+    by_kernel = tuple(replace(one, kind=ClaimKind.KERNEL_KILL, pod=None) for one in state.claims)
+    _, decision = decide(settings, replace(state, claims=by_kernel), low, PODS, 0.01)
     assert ["session"] == [one.pod.name for one in decision.evictions]
 
 
 def test_what_is_dying_of_a_pod_is_known() -> None:
     state = ordered(ordered(PolicyState(), process(42, 50)), process(43, 20))
-    by_kernel = replace(state.oom_victims[0], pid=44, pod_key=None)
-    state = replace(state, oom_victims=(*state.oom_victims, by_kernel))
+    by_kernel = replace(state.claims[0], kind=ClaimKind.KERNEL_KILL, pid=44, pod=None)
+    state = replace(state, claims=(*state.claims, by_kernel))
     assert (70 * MIB, 0) == (dying_bytes(state, "session"), dying_bytes(state, "other"))
 
 
@@ -248,7 +245,7 @@ def test_a_process_of_which_nothing_comes_back_is_waited_for_a_second() -> None:
     assert decision.deferred_because is not None
     state, decision = decide(SETTINGS, state, snapshot(0, 1.1), PODS, 1.1)
     assert decision.evictions
-    assert () == state.oom_victims
+    assert () == state.claims
 
 
 def test_a_process_that_still_gives_back_is_waited_for_longer() -> None:
@@ -260,8 +257,8 @@ def test_a_process_that_still_gives_back_is_waited_for_longer() -> None:
 
 
 def test_what_is_shared_or_in_swap_of_it_is_not_credited_twice() -> None:
-    (victim,) = ordered(PolicyState(), process(42, 10, shared=5, swap=90)).oom_victims
-    assert 15 * MIB == victim.victim_bytes
+    (claim,) = ordered(PolicyState(), process(42, 10, shared=5, swap=90)).claims
+    assert 15 * MIB == claim.amount
 
 
 def test_a_kill_counts_for_the_storm_brake_with_what_the_process_held() -> None:
@@ -289,11 +286,11 @@ def test_a_soft_eviction_of_a_process_is_in_flight_until_it_is_over_and_is_no_ha
     assert (5.0, 15.0, 250 * MIB) == (
         flight.kill_at_seconds,
         flight.deadline_seconds,
-        flight.process_bytes,
+        flight.amount,
     )
-    assert () == state.hard_memory_kills == state.oom_victims
+    assert () == state.hard_memory_kills == state.killed_alone
     again = ordered(state, process(43, 20), 6.0, threshold=SOFT, grace_period_seconds=5)
-    assert [20 * MIB] == [one.process_bytes for one in again.in_flight]
+    assert [20 * MIB] == [one.amount for one in again.in_flight]
     assert [0.0, 6.0] == [one.at_seconds for one in again.process_kills] == list(again.evicted_at)
     late = ordered(state, process(43, 20), 61.0)
     assert [61.0] == [one.at_seconds for one in late.process_kills] == list(late.evicted_at)
@@ -310,16 +307,16 @@ def test_in_its_grace_period_a_soft_threshold_credits_what_the_process_holds_and
 
 
 def test_once_killed_or_called_off_the_process_is_in_flight_no_more_and_whole_pods_stay_so() -> None:
-    whole = InFlight(uid="session", resource=Resource.MEMORY, kill_at_seconds=0.0, deadline_seconds=10.0)
-    one = replace(whole, process_bytes=MIB)
+    whole = Claim(kind=ClaimKind.POD, uid="session", kill_at_seconds=0.0, deadline_seconds=10.0)
+    one = replace(whole, kind=ClaimKind.ENDING_PROCESS, amount=MIB)
     other = replace(one, uid="other")
-    state = PolicyState(in_flight=(whole, one, other))
+    state = PolicyState(claims=(whole, one, other))
     assert (whole, other) == landed_process(state, "session").in_flight
     killed = killed_process(SETTINGS, state, SESSION, process(42, 1), 3.0)
     assert (whole, other) == killed.in_flight
     again = killed_process(SETTINGS, killed, SESSION, process(42, 2), 4.0)
     assert [(42, 2 * MIB, 14.0)] == [
-        (one.pid, one.victim_bytes, one.deadline_seconds) for one in again.oom_victims
+        (one.pid, one.amount, one.deadline_seconds) for one in again.killed_alone
     ]
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
     Decision,
-    InFlight,
-    OomVictim,
     PolicyState,
     Slowdown,
     SlowReason,
@@ -30,7 +30,8 @@ from reactor.model.rules import (
     RuleInput,
 )
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Signal
+from reactor.policy.holds import rule_hold
 from reactor.policy.rules import decide_firing, hit_by, may_reclaim, waits_because
 from tests.support.builders import make_pod, make_threshold
 from tests.support.processes import MIB
@@ -180,17 +181,11 @@ def test_where_all_are_critical_the_reason_says_so_and_the_avoided_go_last() -> 
     [
         (PolicyState(thresholds_met=(make_threshold(100 * MIB),)), "thresholds evict first"),
         (
-            PolicyState(
-                in_flight=(
-                    InFlight(uid="x", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=99),
-                )
-            ),
+            PolicyState(claims=(Claim(kind=ClaimKind.POD, uid="x", deadline_seconds=99),)),
             "in flight",
         ),
         (
-            PolicyState(
-                oom_victims=(OomVictim(pid=1, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=99.0),)
-            ),
+            PolicyState(claims=(Claim(kind=ClaimKind.KERNEL_KILL, pid=1, amount=1, deadline_seconds=99.0),)),
             "in flight",
         ),
         (
@@ -227,7 +222,7 @@ def test_a_reclaim_ends_no_pod_and_waits_for_no_rate_of_evictions() -> None:
     ("until_seconds", "waiting"), [(None, []), (12.0, []), (12.1, [True])], ids=["none", "over", "runs"]
 )
 def test_a_reclaim_waits_for_one_that_is_under_way(until_seconds: float | None, waiting: list[bool]) -> None:
-    state = PolicyState(rule_reclaim_until_seconds=until_seconds)
+    state = PolicyState(holds=() if until_seconds is None else (rule_hold(0.0, until_seconds),))
     assert bool(waiting) is decided(firing_of(action=RuleAction.RECLAIM), state=state).waits
     assert not decided(firing_of(), state=state).waits
 

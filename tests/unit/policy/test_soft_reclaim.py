@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from reactor.model.decisions import Decision, HardMemoryKill, PolicyState, Snapshot, SoftReclaim
+from reactor.model.decisions import Decision, HardMemoryKill, Hold, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
+from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy import decide
-from reactor.policy.soft_reclaim import PAUSE_SECONDS, is_soft_reclaiming
+from reactor.policy import decide, holds
+from reactor.policy.holds import SOFT_PAUSE_SECONDS as PAUSE_SECONDS
+from reactor.policy.holds import under_way
 from tests.support.builders import make_pod, make_threshold
 
 MIB = 1 << 20
@@ -39,21 +40,27 @@ def passed(
 
 
 def over(state: PolicyState) -> PolicyState:
-    assert state.soft_reclaim is not None
-    return replace(state, soft_reclaim=replace(state.soft_reclaim, is_over=True))
+    assert state.holds
+    return holds.over(state, Reclaim.POD_MEMORY)
 
 
 def test_reclaim_comes_after_the_grace_period_and_before_the_first_soft_eviction() -> None:
     state, decision = passed(PolicyState(), 70.0)
     assert (None, ()) == (decision.soft_reclaim, decision.evictions)
     state, decision = passed(state, 100.0)
-    expected = SoftReclaim(
-        threshold=SOFT, began_seconds=100.0, until_seconds=105.0, wanted_bytes=(20 + 10) * MIB
+    because = "reclaim: 30Mi are being reclaimed from the pods first, for 5 s at most"
+    expected = Hold(
+        kind=Reclaim.POD_MEMORY,
+        reason=because,
+        threshold=SOFT,
+        began_seconds=100.0,
+        until_seconds=105.0,
+        wanted_bytes=(20 + 10) * MIB,
     )
-    assert expected == decision.soft_reclaim == state.soft_reclaim
+    assert expected == decision.soft_reclaim
+    assert (expected,) == state.holds
     assert () == decision.evictions
-    because = f"{SOFT}: reclaim: 30Mi are being reclaimed from the pods first, for 5 s at most"
-    assert because == decision.deferred_because
+    assert f"{SOFT}: {because}" == decision.deferred_because
 
 
 def test_minimum_reclaim_is_part_of_what_is_wanted() -> None:
@@ -68,7 +75,11 @@ def test_minimum_reclaim_is_part_of_what_is_wanted() -> None:
 def test_soft_eviction_waits_for_the_reclaim_and_no_longer_than_its_time() -> None:
     state, _ = passed()
     state, decision = passed(state, 104.9)
-    assert ((), None, True) == (decision.evictions, decision.soft_reclaim, is_soft_reclaiming(state, 104.9))
+    assert ((), None, True) == (
+        decision.evictions,
+        decision.soft_reclaim,
+        bool(under_way(state, Reclaim.POD_MEMORY, 104.9)),
+    )
     assert 1 == len(passed(state, 105.0)[1].evictions)
     assert 1 == len(passed(over(state), 104.95)[1].evictions)
 
@@ -110,7 +121,7 @@ def test_next_shortage_has_a_reclaim_of_its_own_but_not_within_the_pause() -> No
     _, decision = passed(state, 100.0 + PAUSE_SECONDS)
     assert None is not decision.soft_reclaim
     assert () == decision.evictions
-    assert None is not later.soft_reclaim
+    assert later.holds
 
 
 def test_nothing_is_reclaimed_where_it_is_not_asked_for_or_can_not_be_done() -> None:

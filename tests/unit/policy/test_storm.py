@@ -11,7 +11,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.in_flight import record_eviction, still_in_flight
+from reactor.policy.claims import record_eviction, still_claimed
 from reactor.policy.storm import is_newly_slowed, with_left
 
 from . import strategies as draw
@@ -97,8 +97,8 @@ class Node:
             self.ended[name] = self.leaves.pop(name)
             self.state = with_left(self.state, name, self.ended[name] * MIB)
         listed = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
-        flights = still_in_flight(self.state.in_flight, listed, self.now)
-        self.state = replace(self.state, in_flight=flights)
+        claims = still_claimed(self.state.claims, listed, None, self.now)
+        self.state = replace(self.state, claims=claims)
 
     def remove(self, name):
         """Remove the cgroup of a victim: what is charged to it is charged to no pod any more."""

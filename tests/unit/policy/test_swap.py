@@ -11,7 +11,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.policy import decide, rank
-from reactor.policy.in_flight import record_eviction
+from reactor.policy.claims import record_eviction
 from tests.support.builders import make_pod, make_threshold
 
 MIB = 1 << 20

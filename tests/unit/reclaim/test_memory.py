@@ -10,8 +10,8 @@ import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
-from reactor.model.decisions import MemoryReclaim
-from reactor.model.signals import Signal
+from reactor.model.decisions import Hold
+from reactor.model.signals import Reclaim
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.reclaim.runner import Taken
@@ -61,13 +61,12 @@ def make_kernel(make_tree, monkeypatch) -> Callable[[CgroupVersion], Kernel]:
 
 
 def run(kernel: Kernel, wanted_mib: int, *dead: str, parent: str = "/pods") -> ReclaimReport:
-    asked = MemoryReclaim(
-        signal=Signal.MEMORY_AVAILABLE,
+    asked = Hold(
+        kind=Reclaim.MEMORY,
+        reason="reclaim: it is",
         began_seconds=0.0,
         until_seconds=0.5,
-        available_bytes=0,
         wanted_bytes=wanted_mib * MIB,
-        outside_bytes=0,
     )
     taken = Taken()
     for _ in CgroupReclaim(kernel.tree, (parent,)).job(asked, dead, lambda: None).takes(taken):

@@ -185,7 +185,7 @@ async def test_a_rule_that_does_not_help_acts_ever_less_often(watched: Watched) 
     at_seconds = []
 
     def note(number: int) -> None:
-        watched.loop.known.state = replace(watched.loop.known.state, in_flight=())
+        watched.loop.known.state = replace(watched.loop.known.state, claims=())
         if len(watched.records) > len(at_seconds):
             at_seconds.append(number - 1)
 
@@ -208,7 +208,7 @@ async def test_a_cgroup_that_is_not_helped_holds_up_no_other(watched: Watched) -
     watched.use("hog", 90)
 
     def go_on(_: int) -> None:
-        watched.loop.known.state = replace(watched.loop.known.state, in_flight=())
+        watched.loop.known.state = replace(watched.loop.known.state, claims=())
 
     await watched.ticks(watch, 130, go_on)
     assert ["hog"] * 4 == watched.loop.kills.killed

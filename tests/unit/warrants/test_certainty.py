@@ -10,10 +10,10 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
     HardMemoryKill,
-    InFlight,
-    MemoryReclaim,
-    OomVictim,
+    Hold,
     PolicyState,
     Slowdown,
     SlowReason,
@@ -21,10 +21,10 @@ from reactor.model.decisions import (
 )
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.memory_reclaim import LEAST_BYTES
+from reactor.policy.holds import LEAST_BYTES
 from reactor.warrants.certainty import (
     Ahead,
     CertainVictim,
@@ -130,11 +130,13 @@ def test_only_a_sound_hard_memory_threshold_has_a_certain_victim(
     assert certain(threshold=threshold, signals=signals, reach_bytes=reach_bytes) == f"{threshold} {why}"
 
 
-_RECLAIM = MemoryReclaim(
-    signal=HARD.signal,
+_RECLAIM = Hold(
+    kind=Reclaim.MEMORY,
+    reason="reclaim: it is",
+    threshold=HARD,
     began_seconds=99.9,
     until_seconds=100.4,
-    available_bytes=90,
+    void_below_bytes=90,
     wanted_bytes=10,
     outside_bytes=50,
 )
@@ -145,16 +147,12 @@ _RECLAIM = MemoryReclaim(
     [
         (
             PolicyState(
-                in_flight=(
-                    InFlight(uid="x", resource=Resource.PIDS, kill_at_seconds=1.0, deadline_seconds=200.0),
-                )
+                claims=(Claim(kind=ClaimKind.POD, uid="x", resource=Resource.PIDS, deadline_seconds=200.0),)
             ),
             "a victim is still being waited for",
         ),
         (
-            PolicyState(
-                oom_victims=(OomVictim(pid=1, victim_bytes=1, grew_at_seconds=99.0, deadline_seconds=200.0),)
-            ),
+            PolicyState(claims=(Claim(kind=ClaimKind.KERNEL_KILL, pid=1, amount=1, deadline_seconds=200.0),)),
             "a victim is still being waited for",
         ),
         (
@@ -181,7 +179,7 @@ _RECLAIM = MemoryReclaim(
             PolicyState(evicted_at=(75.0,)),
             "memory that no pod holds may be reclaimed first",
         ),
-        (PolicyState(memory_reclaim=_RECLAIM), "memory that no pod holds may be reclaimed first"),
+        (PolicyState(holds=(_RECLAIM,)), "memory that no pod holds may be reclaimed first"),
     ],
 )
 def test_nothing_is_certain_while_something_is_under_way(state: PolicyState, why: str) -> None:
@@ -194,7 +192,7 @@ def test_what_is_over_keeps_nothing_from_being_certain() -> None:
         hard_memory_kills=(kill,),
         evicted_at=(60.0,),
         first_observed={SOFT: 99.0},
-        memory_reclaim=replace(_RECLAIM, is_over=True),
+        holds=(replace(_RECLAIM, is_over=True),),
     )
     policy = replace(SETTINGS, reclaims_memory=True, hard_memory_evictions_per_minute=2)
     assert isinstance(certain(policy, state), CertainVictim)
@@ -224,9 +222,9 @@ def test_victim_that_may_turn_out_to_be_too_small_is_not_certain() -> None:
 
 def test_no_reclaim_comes_between_where_the_last_one_is_not_long_ago() -> None:
     policy = replace(SETTINGS, reclaims_memory=True, unhelpful_eviction_pause_seconds=0.0)
-    state = PolicyState(evicted_at=(85.0,), memory_reclaim=_reclaim_of(90.5))
+    state = PolicyState(evicted_at=(85.0,), holds=(_reclaim_of(90.5),))
     assert isinstance(certain(policy, state), CertainVictim)
-    again = replace(state, memory_reclaim=_reclaim_of(90.2))
+    again = replace(state, holds=(_reclaim_of(90.2),))
     assert certain(policy, again) == "memory that no pod holds may be reclaimed first"
 
 
@@ -237,7 +235,7 @@ def test_no_reclaim_comes_between_where_less_lies_outside_the_pods_than_is_recla
     for outside_bytes in (LEAST_BYTES, None):
         why = "memory that no pod holds may be reclaimed first"
         assert certain(policy, state, outside_bytes=outside_bytes) == why
-    under_way = replace(state, memory_reclaim=_RECLAIM)
+    under_way = replace(state, holds=(_RECLAIM,))
     assert certain(policy, under_way, outside_bytes=0) == why
 
 
@@ -258,7 +256,7 @@ def test_what_is_awaited_is_settled_until_the_first_grace_period_of_memory_ends(
     assert settled_until_seconds(state) == 110.0
 
 
-def _reclaim_of(began_seconds: float) -> MemoryReclaim:
+def _reclaim_of(began_seconds: float) -> Hold:
     until_seconds = began_seconds + 0.5
     return replace(_RECLAIM, began_seconds=began_seconds, until_seconds=until_seconds, is_over=True)
 
@@ -295,7 +293,7 @@ def moving_nodes(drawn: st.DrawFn):
             )
         ),
         evicted_at=drawn(st.sampled_from([(), (85.0,), (60.0,)])),
-        memory_reclaim=drawn(st.none() | st.builds(_reclaim_of, st.sampled_from([89.9, 90.1, 95.0]))),
+        holds=drawn(st.just(()) | st.tuples(st.builds(_reclaim_of, st.sampled_from([89.9, 90.1, 95.0])))),
     )
     policy = EvictionSettings(
         thresholds=(hard, SOFT),

@@ -1,27 +1,28 @@
-"""No pod is evicted for memory that a victim of the kernel's OOM killer is giving back."""
+"""No pod is evicted for what a victim is still to give back: a pod, a process, the kernel's victim, files."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import InFlight, OomVictim, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.oom_victims import (
+from reactor.policy.claims import (
     STILL_SECONDS,
     are_unknown,
-    credit_bytes,
+    credited,
     found_in_pods,
     record_oom_kill,
-    still_dying,
+    still_claimed,
     with_held_by_pods,
 )
 
@@ -65,7 +66,7 @@ def test_what_a_victim_gives_back_is_waited_for_where_it_is_enough() -> None:
     assert "in flight: 250Mi still to be freed by process 42 (killed by the kernel's OOM killer)" in (
         because or ""
     )
-    _, _, evicted = passed(replace(state, oom_victims=()), 0, 1.1)
+    _, _, evicted = passed(replace(state, claims=()), 0, 1.1)
     assert 1 == evicted
 
 
@@ -78,7 +79,7 @@ def test_what_came_back_already_is_not_credited_twice() -> None:
     assert 0 == evicted
     state, _, evicted = passed(state, 60, 1.1)
     assert 0 == evicted
-    assert [60 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    assert [60 * MIB] == [claim.left for claim in state.claims]
     # What came back has been taken by others meanwhile.
     assert 1 == passed(state, 30, 1.2)[2]
 
@@ -109,36 +110,34 @@ def test_a_kill_is_waited_for_though_there_was_memory_meanwhile() -> None:
 def test_further_kills_that_are_only_counted_do_not_put_off_an_eviction() -> None:
     state = killed(COUNTED)
     state = killed(COUNTED, state=state, at=STILL_SECONDS * 0.9)
-    assert 1 == len(state.oom_victims)
+    assert 1 == len(state.claims)
     assert 1 == passed(state, 0, STILL_SECONDS)[2]
 
 
 def test_a_kill_is_noted_once() -> None:
-    assert 1 == len(killed(oom(), oom()).oom_victims)
-    assert 2 == len(killed(oom(), oom(pid=43)).oom_victims)
+    assert 1 == len(killed(oom(), oom()).claims)
+    assert 2 == len(killed(oom(), oom(pid=43)).claims)
 
 
 def test_a_kill_at_a_pods_own_limit_spares_no_pod() -> None:
-    assert () == killed(oom(scope=OomScope.OWN_LIMIT)).oom_victims
+    assert () == killed(oom(scope=OomScope.OWN_LIMIT)).claims
 
 
 def test_a_victim_is_kept_as_it_was_where_memory_is_not_observed() -> None:
     state = killed(oom())
-    assert state.oom_victims == still_dying(state.oom_victims, None, 1.0)
+    assert state.claims == still_claimed(state.claims, PODS, None, 1.0)
 
 
-@pytest.mark.parametrize(("first", "most", "credit"), [(None, None, 250), (10, 10, 250), (10, 300, 0)])
-def test_credit_is_what_has_not_come_back(first: int | None, most: int | None, credit: int) -> None:
-    victim = OomVictim(
-        pid=1,
-        victim_bytes=250 * MIB,
-        grew_at_seconds=0.0,
-        deadline_seconds=1.0,
-        first_bytes=None if first is None else first * MIB,
-        most_bytes=None if most is None else most * MIB,
-    )
-    assert credit * MIB == credit_bytes(victim)
-    assert credit_bytes(replace(victim, victim_bytes=None)) is None
+@pytest.mark.parametrize(
+    ("available", "left"), [((), 250), ((10,), 250), ((10, 300), 0), ((10, 5, 60, 20, 70), 190)]
+)
+def test_credit_is_what_has_not_come_back(available: tuple[int, ...], left: int) -> None:
+    for victim_bytes, expected in ((250 * MIB, left * MIB), (None, None)):
+        claims = killed(oom(victim_bytes=victim_bytes)).claims
+        for mib in available:
+            seen = Observation(available=mib * MIB, capacity=512 * MIB)
+            claims = still_claimed(claims, PODS, seen, 0.1)
+        assert [expected] == [claim.left for claim in claims]
 
 
 def test_disks_do_not_wait_for_memory() -> None:
@@ -149,14 +148,22 @@ def test_disks_do_not_wait_for_memory() -> None:
     assert decision.deferred_because is None
 
 
+def with_evicted(state: PolicyState, *uids: str) -> PolicyState:
+    pods = (
+        Claim(kind=ClaimKind.POD, uid=uid, kill_at_seconds=0.0, deadline_seconds=10.0, amount=None)
+        for uid in uids
+    )
+    return replace(state, claims=(*state.claims, *pods))
+
+
 def found(state: PolicyState, at: float = 0.0, being_evicted: tuple[str, ...] = (), **held_mib: int):
     held = {uid: mib * MIB for uid, mib in held_mib.items()}
-    return found_in_pods(SETTINGS, state, held, being_evicted, at)
+    return found_in_pods(SETTINGS, with_evicted(state, *being_evicted), held, at)
 
 
 def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still_holds() -> None:
     state = found(killed(COUNTED), victim=250)
-    assert not are_unknown(state.oom_victims)
+    assert not are_unknown(state)
     state, because, evicted = passed(state, 0, 0.01)
     assert (0, True) == (evicted, "250Mi still to be freed by pod victim (killed by" in (because or ""))
     state = with_held_by_pods(state, {"victim": 60 * MIB}, 0.02)
@@ -166,7 +173,7 @@ def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still
 def test_pod_that_has_given_back_all_puts_off_no_eviction() -> None:
     state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": MIB // 2}, 0.01)
     state, _, evicted = passed(state, 99, 0.01)
-    assert (1, ()) == (evicted, state.oom_victims)
+    assert (1, ()) == (evicted, state.claims)
     state = found(killed(COUNTED), victim=0)
     assert 1 == passed(state, 99, 0.01)[2]
 
@@ -184,17 +191,17 @@ def test_pod_that_shrinks_is_waited_for_and_no_longer_once_it_stands_still() -> 
 def test_what_a_pod_has_taken_again_is_not_given_back() -> None:
     state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": 20 * MIB}, 0.01)
     state = with_held_by_pods(state, {"victim": 300 * MIB}, 0.02)
-    assert [20 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    assert [20 * MIB] == [claim.left for claim in state.claims]
 
 
 def test_pod_that_can_not_be_read_is_waited_for_as_it_was() -> None:
     state = found(killed(COUNTED), victim=250)
     assert state == with_held_by_pods(state, {"victim": None}, 0.01)
-    assert state.oom_victims == still_dying(state.oom_victims, None, 0.01)
+    assert state.claims == still_claimed(state.claims, PODS, None, 0.01)
 
 
 def test_what_a_pod_holds_that_is_being_evicted_is_not_credited_twice() -> None:
-    assert () == found(killed(COUNTED), being_evicted=("victim",), victim=250).oom_victims
+    assert () == found(killed(COUNTED), being_evicted=("victim",), victim=250).killed_alone
 
 
 def test_counter_that_rises_again_puts_off_no_eviction() -> None:
@@ -202,7 +209,7 @@ def test_counter_that_rises_again_puts_off_no_eviction() -> None:
     state, _, evicted = passed(state, 0, 0.1)
     assert 0 == evicted
     state = found(killed(COUNTED, state=state, at=0.2), 0.2, two=250)
-    assert () == state.oom_victims
+    assert () == state.claims
     assert 1 == passed(state, 0, 0.2)[2]
 
 
@@ -210,7 +217,7 @@ def test_counter_that_rises_again_puts_off_no_eviction() -> None:
 def test_kill_that_comes_after_a_while_is_waited_for_again(at: float, awaited: int) -> None:
     state = passed(found(killed(COUNTED), one=0), 0, 0.01)[0]
     state = found(killed(COUNTED, state=state, at=at), at, one=250)
-    assert awaited == len(state.oom_victims)
+    assert awaited == len(state.claims)
 
 
 def test_notice_of_a_kill_that_no_counter_shows_leaves_the_wait_as_it_is() -> None:
@@ -223,20 +230,20 @@ def test_notice_of_a_kill_that_no_counter_shows_leaves_the_wait_as_it_is() -> No
 def test_victims_of_which_the_process_is_known_are_waited_for_however_many() -> None:
     state = found(killed(oom(), COUNTED), one=60)
     state = found(killed(oom(pid=43), state=state, at=0.1), 0.1, one=60)
-    assert [42, 43] == [victim.pid for victim in state.oom_victims]
-    assert [42, 43, 44] == [victim.pid for victim in killed(oom(pid=44), state=state, at=0.2).oom_victims]
+    assert [42, 43] == [claim.pid for claim in state.claims]
+    assert [42, 43, 44] == [claim.pid for claim in killed(oom(pid=44), state=state, at=0.2).claims]
 
 
 def test_no_more_is_credited_to_a_pod_than_one_of_its_processes_may_hold() -> None:
     held = {"bomb": 400 * MIB}
-    state = found_in_pods(SETTINGS, killed(COUNTED), held, (), 0.0, {"bomb": 30 * MIB})
-    assert [30 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    state = found_in_pods(SETTINGS, killed(COUNTED), held, 0.0, {"bomb": 30 * MIB})
+    assert [30 * MIB] == [claim.left for claim in state.claims]
     assert 1 == passed(state, 60, 0.01)[2]
 
     state = with_held_by_pods(state, {"bomb": 390 * MIB}, 0.02)
-    assert [20 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    assert [20 * MIB] == [claim.left for claim in state.claims]
     state = with_held_by_pods(state, {"bomb": 360 * MIB}, 0.03)
-    assert [0] == [credit_bytes(victim) for victim in state.oom_victims]
+    assert [0] == [claim.left for claim in state.claims]
 
 
 times = st.floats(0.001, 0.99)
@@ -261,36 +268,39 @@ sizes = st.integers(1, 200)
     st.none() | sizes,
     st.none() | sizes,
     st.integers(0, 99),
+    st.randoms(use_true_random=False),
 )
 def test_one_owner_counts_once(
-    processes: list[int], struck: int | None, held: int | None, files: int | None, available: int
+    processes: list[int],
+    struck: int | None,
+    held: int | None,
+    files: int | None,
+    available: int,
+    order: Random,
 ) -> None:
     """Of the kernel's victims of a pod and the pod's own eviction the larger is credited.
 
     What the pod leaves in files counts beside that by what it is more, where half of the threshold is there.
     """
     state = killed(*(oom(pid=pid, victim_bytes=mib * MIB) for pid, mib in enumerate(processes, 1)))
-    if struck is not None:
-        state = replace(
-            state,
-            oom_victims=(
-                *state.oom_victims,
-                OomVictim(
-                    pid=None,
-                    victim_bytes=None,
-                    uid="uid",
-                    grew_at_seconds=0.0,
-                    deadline_seconds=10.0,
-                    left_bytes=struck * MIB,
-                    pod_bytes=struck * MIB,
-                ),
-            ),
+    claims = [
+        Claim(
+            kind=kind,
+            uid="uid",
+            deadline_seconds=10.0,
+            amount=None if amount is None else amount * MIB,
+            mark=0,
         )
-    flight = InFlight(uid="uid", resource=Resource.MEMORY, kill_at_seconds=0.0, deadline_seconds=10.0)
-    if held is not None:
-        state = replace(state, in_flight=(flight,))
-    elif files is not None:
-        state = replace(state, in_flight=(replace(flight, left_bytes=files * MIB),))
+        for kind, amount, is_there in (
+            (ClaimKind.STRUCK_POD, struck, struck is not None),
+            (ClaimKind.POD, None, held is not None),
+            (ClaimKind.FILES, files, held is None and files is not None),
+        )
+        if is_there
+    ]
+    in_any_order = [*state.claims, *claims]
+    order.shuffle(in_any_order)
+    state = replace(state, claims=tuple(in_any_order))
     hog = Pod(name="hog", namespace="n", uid="hog")
     victim = Pod(name="victim", namespace="n", uid="uid")
     snapshot = Snapshot(
@@ -310,8 +320,7 @@ def test_one_owner_counts_once(
 
 def test_one_pods_eviction_and_its_process_that_the_kernel_killed_are_credited_once() -> None:
     state = killed(oom(victim_bytes=2000 * MIB))
-    flight = InFlight(uid="uid", resource=Resource.MEMORY, kill_at_seconds=0.0, deadline_seconds=10.0)
-    state = replace(state, in_flight=(flight,))
+    state = with_evicted(state, "uid")
     seen = Observation(available=0, capacity=8192 * MIB)
     snapshot = Snapshot(
         signals={Signal.MEMORY_AVAILABLE: seen},
@@ -325,3 +334,52 @@ def test_one_pods_eviction_and_its_process_that_the_kernel_killed_are_credited_o
     _, decision = decide(settings, state, snapshot, pods, 0.1)
 
     assert ["hog"] == [eviction.pod.name for eviction in decision.evictions]
+
+
+amounts = st.none() | st.integers(0, 200)
+claims = st.builds(
+    Claim,
+    kind=st.sampled_from(ClaimKind),
+    uid=st.none() | st.sampled_from(["a", "b"]),
+    resource=st.sampled_from(Resource),
+    deadline_seconds=st.floats(0, 20),
+    kill_at_seconds=st.none() | st.floats(0, 20),
+    amount=amounts,
+    came_back=st.integers(0, 100),
+    mark=amounts,
+    progress_seconds=st.floats(0, 20),
+    pid=st.none() | st.integers(1, 3),
+)
+
+
+@given(st.lists(claims, max_size=6), st.none() | st.integers(0, 300), st.floats(0, 30))
+def test_no_claim_outlives_its_deadline_and_none_grows(
+    found: list[Claim], available: int | None, now: float
+) -> None:
+    memory = None if available is None else Observation(available=available, capacity=300)
+    pods = (Pod(name="a", namespace="n", uid="a"),)
+    kept = still_claimed(found, pods, memory, now)
+
+    expected = [one for one in kept if one.kind is not ClaimKind.STRUCK_POD or one.left]
+    assert all(now < one.deadline_seconds for one in expected)
+    assert sum(one.left or 0 for one in kept) <= sum(one.left or 0 for one in found)
+    assert not kept or any(one.left != 0 or one.kind is not ClaimKind.STRUCK_POD for one in kept)
+
+
+@given(st.lists(claims, max_size=8), st.randoms(use_true_random=False))
+def test_credit_is_the_same_in_any_order_and_is_no_more_than_each_owner_holds(
+    found: list[Claim], order: Random
+) -> None:
+    total = credited([(one, one.left) for one in found])
+    shuffled = list(found)
+    order.shuffle(shuffled)
+    assert total == credited([(one, one.left) for one in shuffled])
+
+    most = 0
+    for owner in {(one.uid, None if one.uid else one.pid) for one in found}:
+        own = [one for one in found if (one.uid, None if one.uid else one.pid) == owner]
+        left = {kind: [one.left or 0 for one in own if one.kind is kind] for kind in ClaimKind}
+        whole = [left[kind] for kind in (ClaimKind.POD, ClaimKind.ENDING_PROCESS, ClaimKind.STRUCK_POD)]
+        killed = sum(left[ClaimKind.PROCESS] + left[ClaimKind.KERNEL_KILL])
+        most += max(killed, sum(left[ClaimKind.FILES]), *(max(one, default=0) for one in whole))
+    assert sum(total) == most

@@ -1,0 +1,224 @@
+"""Why an eviction waits although nothing that is awaited is enough: a reclaim, a slowdown, a rate.
+
+Two reclaims of memory come before an eviction. MEMORY is of what no pod holds, before a further pod is
+evicted. The first eviction goes by upstream's arithmetic. It may leave page cache and slab of a dead cgroup:
+they belong to no pod any more, and are charged to the cgroup above. Further evictions free none of that; a
+reclaim does, in a fraction of a second. So if the memory outside the pods would be enough, a reclaim comes
+before the next eviction: for a moment, not again for a while, and it delays no eviction while the shortage
+grows. Less than 1 MiB is not reclaimed first: the kernel itself holds about as much for the pods' cgroups,
+the counters are read one after the other, and a shortage that grows by as much waits no longer.
+
+POD_MEMORY is of what pods have not used for long, before the first eviction for a soft threshold. That one
+has time: such memory can go to swap, or be read from the disk again, before a pod ends. So if the operator
+wants that, its first eviction waits for a reclaim, once its grace period is over: for as long as is
+configured at the most, once in each shortage, and not again for a while. A hard memory threshold never waits
+for it, and none begins while one is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from reactor.model.decisions import Hold, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import bytes_text
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.claims import RATE_WINDOW_SECONDS, is_memory_awaited
+from reactor.policy.no_victim import can_be_evicted
+from reactor.policy.outside import memory_outside_pods
+from reactor.policy.storm import is_hard_memory, slowed
+
+MOST_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 10.0
+AFTER_EVICTION_SECONDS: Final = 30.0
+LEAST_BYTES: Final = 1 << 20
+SOFT_PAUSE_SECONDS: Final = 60.0
+# As much more than is missing, of the threshold: else the next allocation would be short of it again.
+_MARGIN_SHARE: Final = 16
+
+
+def holds(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> Iterator[str]:
+    """Yield why an eviction of one of these pods for a threshold waits."""
+    for reason in chain(
+        slowed(state, threshold, now_seconds),
+        () if is_hard_memory(threshold) else rated(settings, state, now_seconds),
+    ):
+        if not is_hopeless(state, pods):
+            yield reason
+    for hold in state.holds:
+        if is_on(hold, now_seconds) and _is_about(hold, threshold, seen):
+            yield hold.reason
+
+
+def is_hopeless(state: PolicyState, pods: Iterable[Pod]) -> bool:
+    """Return whether nothing is awaited and no pod can be evicted: no slowdown and no rate keeps one then."""
+    return not (state.claims or can_be_evicted(pods))
+
+
+def _is_about(hold: Hold, threshold: Threshold, seen: Observation) -> bool:
+    if hold.kind is Reclaim.POD_MEMORY:
+        return _is_soft_memory(threshold)
+    if hold.threshold is None or hold.threshold.signal is not threshold.signal:
+        return False
+    return hold.void_below_bytes is None or seen.available >= hold.void_below_bytes
+
+
+def rated(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> Iterator[str]:
+    """Yield that as many evictions as are allowed in a minute were ordered."""
+    if evictions_left(settings, state, now_seconds) == 0:
+        yield f"rate: {settings.evictions_per_minute} evictions in the last minute, as many as are allowed"
+
+
+def evictions_left(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> int | None:
+    """Return how many evictions the configured rate still allows in this minute, None for any number."""
+    if settings.evictions_per_minute is None:
+        return None
+    recent = sum(1 for at in state.evicted_at if now_seconds - at < RATE_WINDOW_SECONDS)
+    return max(0, settings.evictions_per_minute - recent)
+
+
+def is_on(hold: Hold, now_seconds: float) -> bool:
+    """Return whether evictions wait for a reclaim."""
+    return not hold.is_over and now_seconds < hold.until_seconds
+
+
+def under_way(state: PolicyState, kind: Reclaim, now_seconds: float) -> Hold | None:
+    """Return the reclaim of this kind that evictions wait for, None if there is none."""
+    return next((one for one in state.holds if one.kind is kind and is_on(one, now_seconds)), None)
+
+
+def with_hold(state: PolicyState, hold: Hold) -> PolicyState:
+    """Return the state after a reclaim has begun; it takes the place of the last one of its kind."""
+    others = (one for one in state.holds if one.kind is not hold.kind)
+    return replace(state, holds=tuple(sorted((*others, hold), key=lambda one: one.kind)))
+
+
+def over(state: PolicyState, kind: Reclaim, began_seconds: float | None = None) -> PolicyState:
+    """Return the state after a reclaim is over: the last of this kind, if it began then (None: whenever)."""
+    return replace(
+        state,
+        holds=tuple(
+            replace(one, is_over=True)
+            if one.kind is kind and began_seconds in {None, one.began_seconds}
+            else one
+            for one in state.holds
+        ),
+    )
+
+
+def rule_hold(now_seconds: float, until_seconds: float) -> Hold:
+    """Return the reclaim of memory by a rule, for which those of other rules wait."""
+    return Hold(
+        kind=Reclaim.RULE,
+        reason="reclaim: the memory of another cgroup is being reclaimed by a rule",
+        began_seconds=now_seconds,
+        until_seconds=until_seconds,
+    )
+
+
+def memory_hold(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> Hold | None:
+    """Return the reclaim of what no pod holds that is to come before an eviction, None if none is.
+
+    `pods` are those that may be ranked: what a pod that has ended left behind belongs to no pod.
+    """
+    if not settings.reclaims_memory or threshold.signal not in MEMORY_SIGNALS:
+        return None
+    if is_memory_awaited(state) or not may_be_due(state, now_seconds, now_seconds):
+        return None  # what victims bring back is seen first
+    seen = snapshot.signals[threshold.signal]
+    outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
+    if outside_bytes is None or outside_bytes < least_worth_bytes(threshold, seen):
+        return None
+    return Hold(
+        kind=Reclaim.MEMORY,
+        reason=f"reclaim: {bytes_text(outside_bytes)} that belong to no pod are being reclaimed first",
+        began_seconds=now_seconds,
+        until_seconds=now_seconds + MOST_SECONDS,
+        threshold=threshold,
+        wanted_bytes=threshold.missing(seen),
+        outside_bytes=outside_bytes,
+        void_below_bytes=seen.available - LEAST_BYTES,
+    )
+
+
+def may_be_due(state: PolicyState, now_seconds: float, until_seconds: float) -> bool:
+    """Return whether between these a reclaim of what no pod holds may be due, whatever is awaited now."""
+    is_recent = any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at)
+    before = _last(state, Reclaim.MEMORY)
+    return is_recent and (before is None or until_seconds - before.began_seconds >= PAUSE_SECONDS)
+
+
+def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:
+    """Return how much has to lie outside the pods, or more, that a reclaim is worth it."""
+    return max(threshold.missing(seen), LEAST_BYTES)
+
+
+def _outside_bytes(
+    signals: Mapping[Signal, Observation],
+    seen: Observation,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+) -> int | None:
+    """Return what lies in the pods' parents beside the pods; on a machine the system has its own memory."""
+    parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
+    return memory_outside_pods(parents, pods, used)
+
+
+def pod_memory_hold(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    now_seconds: float,
+) -> Hold | None:
+    """Return the reclaim of the pods' own that is to come before a soft eviction, None if none is.
+
+    To be asked if nothing else keeps the eviction from being ordered now.
+    """
+    if not settings.reclaims_memory or settings.soft_reclaim_seconds <= 0 or not _is_soft_memory(threshold):
+        return None
+    if any(map(is_hard_memory, state.thresholds_met)):
+        return None
+    before = _last(state, Reclaim.POD_MEMORY)
+    if before is not None:
+        since_seconds = state.first_observed.get(threshold, now_seconds)
+        is_same_shortage = before.threshold == threshold and before.began_seconds >= since_seconds
+        if is_same_shortage or now_seconds - before.began_seconds < SOFT_PAUSE_SECONDS:
+            return None
+    wanted_bytes = threshold.missing(seen) + int(threshold.value.of(seen.capacity)) // _MARGIN_SHARE
+    return Hold(
+        kind=Reclaim.POD_MEMORY,
+        reason=f"reclaim: {bytes_text(wanted_bytes)} are being reclaimed from the pods first, "
+        f"for {settings.soft_reclaim_seconds:g} s at most",
+        began_seconds=now_seconds,
+        until_seconds=now_seconds + settings.soft_reclaim_seconds,
+        threshold=threshold,
+        wanted_bytes=wanted_bytes,
+    )
+
+
+def _last(state: PolicyState, kind: Reclaim) -> Hold | None:
+    return next((one for one in state.holds if one.kind is kind), None)
+
+
+def _is_soft_memory(threshold: Threshold) -> bool:
+    return not threshold.is_hard and threshold.signal in MEMORY_SIGNALS
