@@ -7,7 +7,7 @@
     terminate   a soft eviction: SIGTERM, the grace period, then the kill
 
 On v2 the kill is one write to `cgroup.kill`, before anything is listed; on v1 processes are signalled as they
-are found, the cgroup's own first. Each refusal on the way is a line in the report: the rest is killed.
+are found, the cgroup's own first. Each refusal on the way is a line in the report: all else is killed.
 All steps act on one directory, by its descriptor and its inode (target.py), and none on a name.
 
 A victim frees its memory in its own time: with 1 % of a CPU 1 GiB was not back after a minute, with the

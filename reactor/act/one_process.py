@@ -254,7 +254,7 @@ class OneProcess:
                 continue
             process = self._read(first.pid)
             if process is not None and self._may_be_killed(process, pidfd, is_never, reserved):
-                shared_bytes = min(process.shared_bytes, first.shared_bytes)  # what its death gives back
+                shared_bytes = min(process.shared_bytes, first.shared_bytes)  # what its death frees
                 return Chosen(replace(process, shared_bytes=shared_bytes), pod, pidfd)
             close_descriptor(pidfd)
         raise NoProcessError("no process of it may be killed alone")
@@ -276,7 +276,7 @@ class OneProcess:
     def _pidfd_of(self, seen: _Seen, pid: int) -> int | None:
         """Return a pidfd of a process that is listed, the caller's; None where it is gone.
 
-        One that was held before the list was read needs no second look.
+        One that was held before the list was read needs no second check.
         """
         held = seen.pidfds.pop(pid, None)
         if held is not None:
@@ -360,7 +360,7 @@ class OneProcess:
 
 
 def has_exited(pidfd: int) -> bool:
-    """Return whether a process has exited. Its memory is given back before that."""
+    """Return whether a process has exited. Its memory is free before that."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
@@ -368,7 +368,7 @@ def has_exited(pidfd: int) -> bool:
 
 @lru_cache(maxsize=64)
 def never_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return what tells whether a process's name is one that is spared, by these or by SPARED_PROCESSES."""
+    """Return the test whether a process's name is one that is spared, by these or by SPARED_PROCESSES."""
     matchers = [matcher(pattern) for pattern in (*SPARED_PROCESSES, *patterns)]
     return lambda name: any(matches(name) for matches in matchers)
 

@@ -61,7 +61,7 @@ def open_pidfds(pids: Sequence[int]) -> Opened:
 
 
 async def wait_exited(pidfds: Collection[int]) -> None:
-    """Wait until every process has exited, its memory given back.
+    """Wait until every process has exited, its memory freed.
 
     A pidfd turns readable in exit_notify(), after exit_mm(): by then its pages are uncharged
     (kernel/exit.c). A cgroup.procs that is empty says less: it drops a process before exit_mm().
@@ -125,10 +125,10 @@ class SignalSweep:
     process, one directory or one call refuses is a line in `problems`, and the others are signalled.
 
     `ready` are pidfds by process id that were opened before: a process that is listed and held needs no
-    second look. They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled,
-    by process id, is the caller's to close. `sent` counts signals. Of the last round, `found_new_process`
-    tells whether it found a process that the rounds before had not, `ran_out_of_fds` whether a call failed
-    for want of descriptors, `is_cut` whether it ended before all cgroups were listed.
+    second check. They are owned from now on. What `held` has at the end, up to HELD pidfds of those
+    signalled, by process id, is the caller's to close. `sent` counts signals. Of the last round,
+    `found_new_process` is whether it found a process that the rounds before had not, `ran_out_of_fds` whether
+    a call failed for want of descriptors, `is_cut` whether it ended before all cgroups were listed.
     """
 
     def __init__(

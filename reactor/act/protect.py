@@ -62,7 +62,7 @@ def gc_paused() -> Iterator[None]:
     """
     enabled, interval_seconds = gc.isenabled(), sys.getswitchinterval()
     gc.collect()
-    gc.freeze()  # what exists now stays: later collections need not look at it
+    gc.freeze()  # what exists now stays: later collections skip it
     gc.disable()
     try:
         yield

@@ -31,7 +31,7 @@ from reactor.kernel.procfs import PROC, is_exiting
 from reactor.model.pods import Pod
 
 _KILL: Final = "cgroup.kill"  # since 5.14
-_AT_ONCE: Final = 64  # cgroups of a pod that are looked into without giving way to others
+_AT_ONCE: Final = 64  # cgroups of a pod that are listed before other tasks have their turn
 
 _INIT: Final = 1
 
@@ -70,7 +70,7 @@ class Target:
         return pod.cgroup_inode is None or self.directory.inode == pod.cgroup_inode
 
     def exists(self) -> bool:
-        """Return whether the cgroup is still there. Raises OSError where that can't be told."""
+        """Return whether the cgroup is still there. Raises OSError if that is unknown."""
         return self.directory is not None and self.directory.exists()
 
     def processes(self) -> list[int]:
@@ -89,7 +89,7 @@ class Target:
         return not self._is_said_empty() and bool(self.processes())
 
     def may_be_populated(self) -> bool:
-        """Return whether a process may live in it: True where only listing it would tell (v1)."""
+        """Return whether a process may live in it: True if only listing it would show (v1)."""
         return not self._is_said_empty()
 
     def _is_said_empty(self) -> bool:
@@ -300,7 +300,7 @@ def populated(tree: CgroupTree, pod: Pod) -> bool:
 
 
 def is_seen_populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return what `populated` does, False where that can't be told: for a pod that was killed before."""
+    """Return what `populated` does, False if that is unknown: for a pod that was killed before."""
     try:
         return populated(tree, pod)
     except (ReactorError, OSError):
@@ -416,10 +416,10 @@ class Untouchable:
         return True
 
     def _found(self, pid: int, said: bytes) -> str | None:
-        """Return where in this tree a process is, None where nowhere. Raises OSError where not to be told."""
-        told = parse_own_cgroup(said, self._tree.version)
-        if told is not None and self._lists(told, pid):
-            return told
+        """Return where in this tree a process is, None if nowhere. Raises OSError if that is unknown."""
+        reported = parse_own_cgroup(said, self._tree.version)
+        if reported is not None and self._lists(reported, pid):
+            return reported
         failed: list[OSError] = []
         with (
             self._tree.open("/") as root,

@@ -108,7 +108,7 @@ class ImageWatch:
         """Return what went wrong, None where nothing did."""
         try:
             if not self._collects:
-                await images.look()
+                await images.refresh()
                 return None
             filesystem = self._observed().get(Signal.IMAGEFS_AVAILABLE)
             collected = await images.collect(filesystem)

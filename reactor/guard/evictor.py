@@ -132,7 +132,7 @@ class Evictor:
     ) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits.
 
-        `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here the rest is.
+        `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here its others are.
         If one process of the pod is to end and the pod to live on, `used_bytes` is the pod's working set
         and `counts_shared` whether shared memory counts in the choice; `whole_because` says why it is the
         whole pod all the same.
@@ -287,7 +287,7 @@ class Evictor:
     async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
         """Wait until nothing of a pod that has ended is counted any more.
 
-        Memory is given back before a process counts as ended, but its id only when its parent has reaped
+        Memory is freed before a process counts as ended, but its id only when its parent has reaped
         it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
         """
         eviction = attempt.eviction

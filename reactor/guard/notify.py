@@ -1,4 +1,4 @@
-"""Word to the service manager: ready, reloading, stopping, alive, and a line for `systemctl status`.
+"""sd_notify: ready, reloading, stopping, alive, and a line for `systemctl status`.
 
 The protocol is one datagram a message. Source: sd_notify(3).
 """
@@ -33,20 +33,20 @@ class ServiceNotice:
         self._told: str | None = None
 
     def ready(self, status: str) -> None:
-        """Tell that the daemon guards its node, or does so again after a reload."""
+        """Report that the daemon guards its node, or does so again after a reload."""
         self._say(f"READY=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """Tell what the daemon does before it is ready."""
+        """Report what the daemon does before it is ready."""
         self._say(f"STATUS={text}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is being read again; the next word is ready."""
+        """Report that the configuration is being read again; ready follows."""
         # Type=notify-reload wants the moment, to know that this answers its own request.
         self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Tell that the daemon ends."""
+        """Report that the daemon ends."""
         self._say("STOPPING=1")
 
     def extend(self, seconds: float) -> bool:
@@ -64,7 +64,7 @@ class ServiceNotice:
             self._socket = None
 
     async def watchdog(self, is_alive: Callable[[], bool]) -> None:
-        """Tell at half the interval that the daemon lives, for as long as `is_alive` says so."""
+        """Report at half the interval that the daemon lives, for as long as `is_alive` says so."""
         if self._socket is None or self.watchdog_seconds is None:
             return
         while True:
@@ -78,9 +78,9 @@ class ServiceNotice:
         try:
             self._socket.sendto(text.encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
         except BlockingIOError:
-            self._warn(f"the service manager is too busy for a notice: {text!r}")
+            self._warn(f"sd_notify failed: the service manager is too busy: {text!r}")
         except OSError as error:
-            self._warn(f"the service manager gets no notice: {error}")
+            self._warn(f"sd_notify failed: {error}")
         else:
             self._told = None
 

@@ -44,8 +44,8 @@ _PIDS: Final = "pids"
 class OwnCgroups:
     """The cgroups of both processes: `make` makes them, `adopt` has a steward enter, `remove` removes them.
 
-    `make` and `adopt` block, for a worker thread. `parents` are those of pods. `on_moved` is called by `heed`
-    after the guard has been moved. `controller` is what is distributed.
+    `make` and `adopt` block, for a worker thread. `parents` are those of pods. `on_moved` is called by
+    `notify_if_moved` after the guard has been moved. `controller` is what is distributed.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class OwnCgroups:
         else:
             self._because = None
 
-    def heed(self) -> None:
+    def notify_if_moved(self) -> None:
         """Call `on_moved` once the guard has been moved. For the loop's thread."""
         if not self._is_heeded:
             self._is_heeded = True

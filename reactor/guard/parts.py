@@ -73,12 +73,12 @@ class PodList(Protocol):
         """What was refused or could not be read last time, and why."""
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
 
     async def listed(self) -> tuple[Pod, ...] | None:
         """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
 
 

@@ -324,7 +324,7 @@ class Passes:
 
     def refresh_pods(self) -> None:
         """Take over the pods that exist now; only new ones are read."""
-        self.set_pods(self._parts.pods.glance())
+        self.set_pods(self._parts.pods.refresh())
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""

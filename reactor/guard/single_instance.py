@@ -95,7 +95,7 @@ def _listener_pid(connection: socket.socket) -> int:
 
 
 def _lives(pid: int) -> bool:
-    """Return whether a process may be alive: one that can't be looked at is taken for it."""
+    """Return whether a process may be alive: one that can't be read is taken for it."""
     if pid <= 0:
         return True
     try:

@@ -203,7 +203,7 @@ class StewardLink:
         finally:
             os.close(commands_fd)
         if self.cgroups is not None:
-            self.cgroups.heed()
+            self.cgroups.notify_if_moved()
         self.pid = process.pid
         self.starts += 1
         self._heard_seconds = trio.current_time()

@@ -106,12 +106,12 @@ class _Directory:
         self.name = name
         self.looks_left = _LOOKS
         try:
-            self.look()
+            self.list()
         except OSError:
             os.close(fd)
             raise
 
-    def look(self) -> None:
+    def list(self) -> None:
         """Begin with its entries. `found`: there was one since; `failed`: one could not be removed."""
         self.entries = os.scandir(self.fd)
         self.looks_left -= 1
@@ -172,7 +172,7 @@ class _Emptying:
             else:
                 os.unlink(entry.name, dir_fd=directory.fd)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            pass  # gone, or exchanged: what is there now is seen at the next look
+            pass  # gone, or exchanged: what is there now is seen at the next listing
         except OSError as error:
             self._note(directory, entry.name, _why(error))
 
@@ -224,14 +224,14 @@ class _Emptying:
             self._problem = f"{name!r}: {_why(error)}"
 
     def _leave(self, directory: _Directory) -> None:
-        """Go back to the directory above, this one removed; where something came meanwhile, look again."""
+        """Go back to the directory above, this one removed; if something came meanwhile, list it again."""
         if not directory.failed and (directory.name is not None or directory.found):
             try:
                 self._remove(directory)
             except OSError as error:
                 if error.errno == errno.ENOTEMPTY and directory.looks_left > 0:
                     directory.entries.close()
-                    directory.look()
+                    directory.list()
                     return
                 self._note(directory, directory.name or ".", _why(error))
         self._stack.pop()

@@ -151,7 +151,7 @@ class ImageReclaim:
         self._counted = RemovedImages() if counted is None else counted
         self._watched_since = time.time()
 
-    async def look(self) -> tuple[Image, ...]:
+    async def refresh(self) -> tuple[Image, ...]:
         """Return the images on the node, and remember them. Raises ReactorError."""
         found = self._history.take(await self._store.images(), time.time())
         await in_thread(following(self._history.keep))
@@ -159,14 +159,14 @@ class ImageReclaim:
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
         """Remove every image that may go; see NodeReclaim.run."""
-        chosen = unused_images(await self.look(), self._gc, time.time())
+        chosen = unused_images(await self.refresh(), self._gc, time.time())
         removed, problems = await self._remove(chosen)
         self._counted[RemovedFor.SPACE] += len(removed)
         return _report(chosen, removed, problems)
 
     async def collect(self, image_filesystem: Observation | None) -> Collected:
         """Remove what regular garbage collection does, by watermarks and age."""
-        images, now = await self.look(), time.time()
+        images, now = await self.refresh(), time.time()
         old = images_too_old(images, self._gc, now, self._watched_since)
         chosen = images_to_collect(
             images, self._gc, image_filesystem, now, watched_since_seconds=self._watched_since

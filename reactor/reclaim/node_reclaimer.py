@@ -15,7 +15,7 @@ from reactor.policy.reclaim import filesystems_of
 from reactor.reclaim.reclaims import Patience, ReclaimReport, Reclaims, until_space_is_back
 from reactor.reclaim.runner import Measurement, Reclaimed
 
-_PATIENCE: Final = Patience(every_seconds=0.05, most_looks=20, still_looks=2)
+_PATIENCE: Final = Patience(every_seconds=0.05, most_times=20, still_times=2)
 
 Observe = Callable[[], Awaitable[None]]
 

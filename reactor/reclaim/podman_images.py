@@ -1,4 +1,4 @@
-"""The images that podman keeps on a plain node: those that can be fetched again are given back.
+"""The images that podman keeps on a plain node: those that can be fetched again are removed.
 
 One whose every name begins with `localhost/` was made here and exists nowhere else: it stays. So do images
 that a container is of, running or not, and containers themselves: they may hold what their owner wants.

@@ -25,17 +25,17 @@ class ReclaimReport:
 
 
 class NodeReclaim(Protocol):
-    """Something that can be given back: commands free what they are made for, a runtime has images."""
+    """Something that can be reclaimed: commands free what they are made for, a runtime has images."""
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
-        """Give back what there is on the filesystem known by these names, and return when it is free.
+        """Reclaim what there is on the filesystem known by these names, and return when it is free.
 
         None where there was nothing to be done. Raises OSError or ReactorError.
         """
 
 
 class Reclaims:
-    """What this node can give back, by kind; of a kind that it doesn't have it gives back nothing.
+    """What this node can reclaim, by kind; of a kind that it doesn't have it reclaims nothing.
 
     Of each kind one reclaim runs at a time, also across `use`: one that began beside another would find
     nothing left to remove, and return before the space is free that the other has made.
@@ -46,11 +46,11 @@ class Reclaims:
         self._turns = {kind: trio.Lock() for kind in Reclaim}
 
     def use(self, by_kind: Mapping[Reclaim, NodeReclaim]) -> None:
-        """Give back by these from now on; what is under way goes on."""
+        """Reclaim by these from now on; what is under way goes on."""
         self._by_kind = by_kind
 
     async def run(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
-        """Give back what `kind` names, see NodeReclaim.run."""
+        """Reclaim what `kind` names, see NodeReclaim.run."""
         async with self._turns[kind]:
             reclaim = self._by_kind.get(kind)
             return None if reclaim is None else await reclaim.run(filesystems)
@@ -73,38 +73,38 @@ def shortened(problems: Sequence[str]) -> tuple[str, ...]:
     return (*problems[:_SHOWN], f"and {len(problems) - _SHOWN} more like these")
 
 
-Look = Callable[[], Awaitable[int | None]]
+Observe = Callable[[], Awaitable[int | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How often to look, and which looks are the last: so many in a row, `still_looks`, with nothing more.
+    """How often to observe, and when to stop: after `still_times` in a row with nothing more.
 
-    Less than `notable` more is nothing. With `waits_for_the_first` a look is still only after something has
+    Less than `notable` more is nothing. With `waits_for_the_first` they count only after something has
     come back.
     """
 
     every_seconds: float
-    most_looks: int
-    still_looks: int = 1
+    most_times: int
+    still_times: int = 1
     notable: int = 1
     waits_for_the_first: bool = False
 
 
 async def until_space_is_back(
-    look: Look, before: int | None, patience: Patience, is_enough: Callable[[], bool] = lambda: False
+    observe: Observe, before: int | None, patience: Patience, is_enough: Callable[[], bool] = lambda: False
 ) -> None:
-    """Look until it is enough, or until nothing more comes back.
+    """Wait until it is enough, or until nothing more comes back.
 
-    `look` returns what is available (None: not known), `before` is what was.
+    `observe` returns what is available (None: not known), `before` is what was.
     """
     seen, still = before, 0
-    for _ in range(patience.most_looks):
-        if still == patience.still_looks or is_enough():
+    for _ in range(patience.most_times):
+        if still == patience.still_times or is_enough():
             return
         await trio.sleep(patience.every_seconds)
         has_begun = not patience.waits_for_the_first or _gain(before, seen) >= patience.notable
-        now = await look()
+        now = await observe()
         is_still = has_begun and _gain(seen, now) < patience.notable
         still = still + 1 if is_still else 0
         seen = now

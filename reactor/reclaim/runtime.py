@@ -1,4 +1,4 @@
-"""What a container runtime can give back by its CRI: dead containers, and unused images.
+"""What can be reclaimed from a container runtime by its CRI: dead containers, and unused images.
 
 Dead containers go as upstream removes them (kuberuntime_gc.go), and before images: an image counts as used
 for as long as a dead container is of it.
@@ -60,7 +60,7 @@ class RuntimeImages:
         await self._client().remove_image(image_id)
 
     async def _of_sandboxes(self, client: RuntimeClient) -> frozenset[str]:
-        """Return the images that pause containers are of; asked once of each, as nothing else tells it."""
+        """Return the images that pause containers are of; asked once of each, as nothing else shows it."""
         sandboxes = [one.id for one in await client.sandboxes()]
         known = {one: self._sandbox_images[one] for one in sandboxes if one in self._sandbox_images}
         for sandbox_id in sandboxes:
@@ -108,7 +108,7 @@ def _image_of(info: str) -> str:
 
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
 _GIVEN_BACK_SECONDS: Final = 5.0
-_PATIENCE: Final = Patience(every_seconds=0.2, most_looks=25, notable=1 << 20, waits_for_the_first=True)
+_PATIENCE: Final = Patience(every_seconds=0.2, most_times=25, notable=1 << 20, waits_for_the_first=True)
 
 
 class ContainerReclaim:
@@ -180,7 +180,7 @@ async def _wait_given_back(layers: tuple[str, ...], before_bytes: int) -> None:
 
     containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later on an
     idle machine. Observing the disk before that would evict a pod for nothing. The layers are those from
-    before the removal: where the runtime tells of them only meanwhile, all that is free there is no gain.
+    before the removal: if the runtime reports them only meanwhile, all that is free there is no gain.
     """
     with trio.move_on_after(_GIVEN_BACK_SECONDS):
         await until_space_is_back(partial(_free_on, layers), before_bytes, _PATIENCE)
@@ -228,7 +228,7 @@ def _idle_sandboxes(
 
 
 async def _remove_sandbox(client: RuntimeClient, sandbox_id: str) -> None:
-    await client.stop_sandbox(sandbox_id)  # gives back its network, where that was not done
+    await client.stop_sandbox(sandbox_id)  # frees its network, if that was not done
     await client.remove_sandbox(sandbox_id)
 
 

@@ -107,7 +107,7 @@ class Podman:
         """Return what went wrong, None where nothing did."""
         try:
             info = await client.info()
-            images = await self._images(client).look()
+            images = await self._images(client).refresh()
         except ReactorError as error:
             return str(error)
         self.description = f"podman {info.version} at {client.endpoint}, {len(images)} images"

@@ -39,7 +39,7 @@ from reactor.workloads.search import Children, Parents, PodBoundaries, find_pare
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # How long a new cgroup may still be written to by who made it: what was read until then is read once more at
-# the next glance. How many of them a glance reads again: who can make thousands is not to make it long.
+# the next refresh. How many of them a refresh reads again: who can make thousands is not to make it long.
 _NEVER_LIST: Final = "reactor.pods.never"
 _LIKENESS, _TYPING_ERROR = 0.6, 0.8
 _SETTLES_SECONDS: Final = 1.0
@@ -115,7 +115,7 @@ class CgroupPods:
         self._known: dict[str, Pod] = {}
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
-        self._glanced = CachedListing[Parents]()
+        self._listing = CachedListing[Parents]()
         self._matches: Mapping[str, Sequence[str]] = {}
         self._parents: Parents | None = None
         self._children: Mapping[str, Sequence[_Found] | None] = {}
@@ -131,8 +131,8 @@ class CgroupPods:
         return self._matches
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
-        return self._glanced.fileno()
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
+        return self._listing.fileno()
 
     def list(self) -> tuple[Pod, ...]:
         """Return every pod, its request, limit and attributes read afresh."""
@@ -141,7 +141,7 @@ class CgroupPods:
     def turns(self) -> Generator[None, None, tuple[Pod, ...]]:
         """Return every pod, as `list` does; yield after every few, of which each takes 100 us.
 
-        Between two turns there may be glances: what they have found is not lost.
+        Between two turns there may be refreshes: what they have found is not lost.
         """
         began_seconds = self._clock_seconds()
         problems: dict[str, str] = {}
@@ -156,7 +156,7 @@ class CgroupPods:
             )
             read[found.uid] = self._pod(found, before, problems, None)
         for uid, young in self._young.items():
-            if young.read_seconds > began_seconds:  # by a glance, and maybe after it was read here
+            if young.read_seconds > began_seconds:  # by a refresh, and maybe after it was read here
                 read.pop(uid, None)
             elif uid in read:
                 young.read_seconds = began_seconds
@@ -183,7 +183,7 @@ class CgroupPods:
                 question = "" if meant is None else f" (did you mean {meant}?)"
                 yield path, f"{name} matches no pod now{question}"
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; of those known from before only the youngest are read again.
 
         Who makes a cgroup writes what it asks for afterwards: systemd, a runtime. A pod that was read in
@@ -199,7 +199,7 @@ class CgroupPods:
         self, problems: dict[str, str], *, again: bool = False
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        parents = find_parents(self._tree, self.boundaries.parents, problems, self._glanced, again=again)
+        parents = find_parents(self._tree, self.boundaries.parents, problems, self._listing, again=again)
         if parents is not self._parents:
             self._parents, self._matches = parents, parents.matches
             self._children = {
@@ -390,9 +390,9 @@ def _pod(
 
 
 def _monitors(cgroup: str, units: Sequence[str]) -> tuple[str, ...]:
-    """Return podman's monitors among a slice's units, each of which tells podman how its container ended.
+    """Return podman's monitors among a slice's units, which report to podman how their containers ended.
 
-    It ends with its container. Killed together with it, podman would call the container running for ever.
+    A monitor ends with its container. Killed together, podman would call the container running for ever.
     """
     own = (unit for unit in units if unit.rpartition("/")[0] == cgroup)
     return tuple(sorted(unit for unit in own if _MONITOR.fullmatch(unit.rpartition("/")[2])))

@@ -34,7 +34,7 @@ class NodePaths:
 
 
 class KubeletStorage:
-    """Finds pods' places; a container's writable layer is looked for once. Reads a disk."""
+    """Finds pods' places; a container's writable layer is searched for once. Reads a disk."""
 
     def __init__(self, tree: CgroupTree, paths: NodePaths) -> None:
         self._tree = tree
@@ -93,5 +93,5 @@ class KubeletStorage:
 
 
 def _are_names(*parts: str) -> bool:
-    """Return whether each is a single name of a file: what others tell must not lead to others' files."""
+    """Return whether each is a single name of a file: what others report must not lead to others' files."""
     return all(part not in {"", ".", ".."} and "/" not in part and "\0" not in part for part in parts)

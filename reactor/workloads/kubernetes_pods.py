@@ -1,8 +1,8 @@
 """Pods of a Kubernetes node: those in the kubelet's cgroup tree, each with its spec where one is known.
 
 The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
-of the two may be gone for as long as it likes: what they told last stands, and a pod of which neither ever
-told is ranked by what the node itself shows of it (pod_without_spec). Neither is asked here.
+of the two may be gone for as long as it likes: what they reported last stands, and a pod that neither ever
+reported is ranked by what the node itself shows of it (pod_without_spec). Neither is asked here.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def spared_cgroups(
     ]
     own = [one for one in containers if not one.is_monitor]
     if sandbox_ids:
-        told = [one for one in reversed(own) if one.id in sandbox_ids]
-        candidates = [(one, _told) for one in told]
+        reported = [one for one in reversed(own) if one.id in sandbox_ids]
+        candidates = [(one, _always) for one in reported]
     else:
         candidates = [(one, partial(_has_sandbox_score, proc)) for one in own]
         # Alone it may be what an eviction has left: that is no pod that lives again.
@@ -132,7 +132,7 @@ def _is_pause(
     return _is_small(tree, container, was)
 
 
-def _told(_: int) -> bool:
+def _always(_: int) -> bool:
     return True
 
 
@@ -164,7 +164,7 @@ def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
     tree: CgroupTree,
     found: PodCgroup,
     containers: Sequence[ContainerCgroup],
-    told: RuntimePod | None,
+    reported: RuntimePod | None,
     files: NodeFiles,
     capacity_bytes: int,
     *,
@@ -205,25 +205,25 @@ def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
     read = own_score or score_in(PROC)
     scores = [score for one in containers if (score := _score(tree, one, read)) is not None]
     namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
-    if told is not None:
-        namespace, name = told.namespace, told.name
+    if reported is not None:
+        namespace, name = reported.namespace, reported.name
     request_bytes = _request_bytes(tree, found, scores, capacity_bytes)
     return Pod(
         name=name,
         namespace=namespace,
         uid=found.uid,
         qos_class=found.qos_class,
-        critical_because=_static_because(found, told, files)
+        critical_because=_static_because(found, reported, files)
         or _perhaps_critical_because(found, namespace, scores, is_unlisted=is_unlisted),
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=found.cgroup,
     )
 
 
-def _static_because(found: PodCgroup, told: RuntimePod | None, files: NodeFiles) -> str | None:
+def _static_because(found: PodCgroup, reported: RuntimePod | None, files: NodeFiles) -> str | None:
     if is_config_hash(found.uid) or found.uid in files.static_uids:
         return "static pod"
-    return None if told is None else told.source.critical_because
+    return None if reported is None else reported.source.critical_because
 
 
 def _perhaps_critical_because(
@@ -261,7 +261,7 @@ def _score(tree: CgroupTree, container: ContainerCgroup, own_score: OwnScore) ->
 
 
 class _Known(NamedTuple):
-    """A pod as it was made, and from what: a spec or none, the sandboxes that the runtime told."""
+    """A pod as it was made, and from what: a spec or none, the sandboxes that the runtime reported."""
 
     pod: Pod
     inode: int
@@ -308,7 +308,7 @@ class KubernetesPods:
         self._inventory: Inventory = {}
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
-        self._glanced = CachedListing[list[PodCgroup]]()
+        self._listing = CachedListing[list[PodCgroup]]()
         self._finding = Bounded(self._places, timeout_seconds)
 
     @property
@@ -318,15 +318,15 @@ class KubernetesPods:
         return {**self._problems, **({} if why is None else {"pods' files": why})}
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
-        return self._glanced.fileno()
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
+        return self._listing.fileno()
 
     async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh.
 
         Cgroups are read a few at a time in the loop itself, which goes first in between: a thread would hold
-        the interpreter's lock for as long, and write what glances write. Where pods' files lie is read from a
-        disk, which may hang, in a thread; where that takes too long they lie where they lay.
+        the interpreter's lock for as long, and write what refreshes write. Where pods' files lie is read from
+        a disk, which may hang, in a thread; where that takes too long they lie where they lay.
         """
         for _ in self._turns(afresh=True):
             await trio.lowlevel.checkpoint()
@@ -335,12 +335,12 @@ class KubernetesPods:
             uid: _with_places(one, (places or {}).get(uid, one.pod.storage))
             for uid, one in self._known.items()
         }
-        return self.glance()
+        return self.refresh()
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk.
 
-        As new counts, too, one whose spec has come or changed, one whose sandbox the runtime tells now, and
+        As new counts, too, one whose spec has come or changed, one whose sandbox the runtime reports now, and
         one that is starting: its pause container may not have been there yet. The kubelet's cgroups are
         listed where one was made or removed. For one thread.
         """
@@ -356,11 +356,11 @@ class KubernetesPods:
         now_seconds = self._clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
         specs, inventory = self._specs(), self._runtime()
-        is_retold = not afresh and inventory is not self._inventory  # its word of a sandbox may be new
-        if is_retold:
+        is_new = not afresh and inventory is not self._inventory  # a sandbox may be new
+        if is_new:
             self._inventory = inventory
         known: dict[str, _Known] = {}
-        listing = None if afresh else self._glanced
+        listing = None if afresh else self._listing
         found_now = partial(self._found, problems, listing)
         for found in found_now() if listing is None else listing.get(found_now):
             before = self._known.get(found.uid)
@@ -368,18 +368,18 @@ class KubernetesPods:
             if before is not None and _is_unprotecting(before.spec, spec):
                 spec = before.spec
             if before is not None and not afresh and _stands(before, found, spec, now_seconds):
-                told = inventory.get(found.uid) if is_retold else None
-                if told is None or told.sandboxes == before.sandboxes:
+                reported = inventory.get(found.uid) if is_new else None
+                if reported is None or reported.sandboxes == before.sandboxes:
                     known[found.uid] = before
                     continue
-            told = inventory.get(found.uid)
+            reported = inventory.get(found.uid)
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
             is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
-            pod = self._pod(found, spec, told, before, problems, is_unlisted=is_unlisted)
+            pod = self._pod(found, spec, reported, before, problems, is_unlisted=is_unlisted)
             if len(known) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             if pod is not None:
-                sandboxes = () if told is None else told.sandboxes
+                sandboxes = () if reported is None else reported.sandboxes
                 known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
         if afresh:
             problems |= _missing_specs(known)
@@ -412,7 +412,7 @@ class KubernetesPods:
         self,
         found: PodCgroup,
         spec: Pod | None,
-        told: RuntimePod | None,
+        reported: RuntimePod | None,
         before: _Known | None,
         problems: dict[str, str],
         *,
@@ -424,12 +424,12 @@ class KubernetesPods:
             spared = spared_cgroups(
                 self._tree,
                 inside,
-                told.sandboxes if told else (),
+                reported.sandboxes if reported else (),
                 before.pod.spared_cgroups if before else (),
                 proc=self._paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
-            pod = spec if spec is not None else self._unspecified(found, own, told, is_unlisted)
+            pod = spec if spec is not None else self._unspecified(found, own, reported, is_unlisted)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -447,7 +447,7 @@ class KubernetesPods:
             or self._boundaries.spared.get(found.cgroup)
             # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
             or (_STATIC if is_config_hash(found.uid) else None),
-            container_cgroups=_by_name(own, told),
+            container_cgroups=_by_name(own, reported),
             spared_cgroups=spared,
             storage=before.pod.storage if before is not None else (),
         )
@@ -456,7 +456,7 @@ class KubernetesPods:
         self,
         found: PodCgroup,
         containers: Sequence[ContainerCgroup],
-        told: RuntimePod | None,
+        reported: RuntimePod | None,
         is_unlisted: bool,  # noqa: FBT001
     ) -> Pod:
         if not self._capacity_bytes:
@@ -465,7 +465,7 @@ class KubernetesPods:
             self._tree,
             found,
             containers,
-            told,
+            reported,
             self._files(),
             self._capacity_bytes,
             is_unlisted=is_unlisted,
@@ -474,7 +474,7 @@ class KubernetesPods:
 
 
 def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:
-    """Return whether what was known of a pod need not be read again, the runtime's word apart."""
+    """Return whether what was known of a pod need not be read again, the runtime's report apart."""
     if before.inode != found.inode or before.spec is not spec:
         return False
     return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
@@ -499,9 +499,9 @@ def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:
     return known._replace(pod=replace(known.pod, storage=places))
 
 
-def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:
-    """Return the containers' cgroups by their names, by their ids where the runtime does not tell those."""
-    names = told.containers if told is not None else {}
+def _by_name(containers: Sequence[ContainerCgroup], reported: RuntimePod | None) -> dict[str, str]:
+    """Return the containers' cgroups by their names, by their ids if the runtime does not report those."""
+    names = reported.containers if reported is not None else {}
     return {names.get(one.id, one.id): one.cgroup for one in containers}
 
 

@@ -52,9 +52,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What a file held when it last looked like this."""
+    """What a file held when it last had this identity."""
 
-    looks: tuple[int, int, int]
+    identity: tuple[int, int, int]
     manifests: tuple[Manifest, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -90,7 +90,8 @@ class ManifestDirectory:
         else:
             self._unreadable = None
             self._files = {
-                name: self._file(name, looks, self._files.get(name)) for name, looks in sorted(found.items())
+                name: self._file(name, identity, self._files.get(name))
+                for name, identity in sorted(found.items())
             }
         return tuple(manifest for file in self._files.values() for manifest in file.manifests)
 
@@ -104,8 +105,8 @@ class ManifestDirectory:
                         continue  # removed since, or a symlink to nowhere
                     yield entry.name, (found.st_mtime_ns, found.st_size, found.st_ino)
 
-    def _file(self, name: str, looks: tuple[int, int, int], before: _File | None) -> _File:
-        if before is not None and before.looks == looks:
+    def _file(self, name: str, identity: tuple[int, int, int], before: _File | None) -> _File:
+        if before is not None and before.identity == identity:
             return before
         path = self._path / name
         manifests: list[Manifest] = []
@@ -120,7 +121,7 @@ class ManifestDirectory:
             problems.append(str(error))
         if problems and before is not None and before.manifests:
             manifests[:] = before.manifests
-        return _File(looks=looks, manifests=tuple(manifests), problems=tuple(problems))
+        return _File(identity=identity, manifests=tuple(manifests), problems=tuple(problems))
 
 
 def _text(path: Path) -> str:

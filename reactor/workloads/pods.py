@@ -32,7 +32,7 @@ class _Specified(NamedTuple):
 
 
 class Workloads:
-    """Lists pods. Nothing here raises: what is refused or can't be read is in `problems`, the rest stands."""
+    """Lists pods. Nothing here raises: what is refused or can't be read is in `problems`, all else stands."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Workloads:
         return self._cgroups.matches
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
         return self._cgroups.changed_fd()
 
     async def listed(self) -> tuple[Pod, ...]:
@@ -82,9 +82,9 @@ class Workloads:
         """Return which of these pods a manifest describes."""
         return tuple(pod for pod in pods if pod.cgroup in self._manifests)
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk."""
-        return self._with_specs(self._cgroups.glance())
+        return self._with_specs(self._cgroups.refresh())
 
     def _read_manifests(self) -> None:
         if self._directory is not None:

@@ -38,7 +38,7 @@ _Read = TypeVar("_Read")
 
 
 class Selected(NamedTuple):
-    """A cgroup, its directory, and the inode that tells it from another one of its name."""
+    """A cgroup, its directory, and the inode by which it differs from another one of its name."""
 
     cgroup: str
     directory: str

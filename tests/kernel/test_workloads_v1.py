@@ -119,10 +119,10 @@ def test_recreated_cgroup_is_another_pod(v1_tree: CgroupTree, parent: Path) -> N
     uids = set()
     for _ in range(3):
         (parent / "a").mkdir()
-        (pod,) = workloads.glance()
+        (pod,) = workloads.refresh()
         uids.add(pod.uid)
         (parent / "a").rmdir()
-        assert () == workloads.glance()
+        assert () == workloads.refresh()
     assert 3 == len(uids)
 
 

@@ -82,7 +82,7 @@ async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(
     at_once = ImageGcSettings(minimum_age_seconds=0.0)
     pod = await runtime.run_pod({"a": ["idle"]})
     reclaim = ImageReclaim(RuntimeImages(runtime.client), history, at_once)
-    used = {image.id for image in await reclaim.look() if image.in_use}
+    used = {image.id for image in await reclaim.refresh() if image.in_use}
     assert {(await image_named(client, name)).id for name in (images.LOAD, images.PAUSE)} == used  # type: ignore[union-attr]
     assert await reclaim.run(ALL) is None
 
@@ -108,7 +108,7 @@ async def test_an_image_that_has_just_come_is_about_to_be_used(runtime: Runtime,
 async def test_collection_goes_by_the_watermarks(runtime: Runtime, tmp_path: Path) -> None:
     settings = ImageGcSettings(minimum_age_seconds=0.0, high_threshold_percent=80, low_threshold_percent=70)
     reclaim = ImageReclaim(RuntimeImages(runtime.client), ImageHistory(tmp_path / "images.json"), settings)
-    await reclaim.look()
+    await reclaim.refresh()
     for enough in (Observation(available=21, capacity=100), None):
         assert await reclaim.collect(enough) == Collected(wanted_bytes=0, freed_bytes=0, report=None)
     collected = await reclaim.collect(Observation(available=19, capacity=100))
@@ -123,7 +123,7 @@ async def test_an_image_that_is_gone_meanwhile_is_no_problem(runtime: Runtime, t
         ImageHistory(tmp_path / "images.json"),
         ImageGcSettings(minimum_age_seconds=0.0),
     )
-    found = await reclaim.look()
+    found = await reclaim.refresh()
     done = runtime.node.ctr("images", "rm", images.LOAD)
     assert isinstance(done, subprocess.CompletedProcess)
     _, problems = await reclaim._remove([one for one in found if not one.pinned])

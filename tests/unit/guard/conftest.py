@@ -117,7 +117,7 @@ class FakePods:
     async def listed(self) -> tuple[Pod, ...]:
         return self.present
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         return self.present
 
 

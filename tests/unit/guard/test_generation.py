@@ -139,7 +139,7 @@ class GrowingPod:
     async def listed(self) -> tuple[Pod, ...]:
         return (make_pod("hog"),)
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         self._glances += self.grows
         if self._glances == 2:
             self._fake.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
@@ -381,7 +381,7 @@ class ListedPods:
     async def listed(self) -> tuple[Pod, ...]:
         return self.present
 
-    def glance(self) -> tuple[Pod, ...]:
+    def refresh(self) -> tuple[Pod, ...]:
         self.glances += 1
         if self.fd >= 0:
             with suppress(BlockingIOError):

@@ -116,7 +116,7 @@ async def test_images_that_eviction_removes_are_counted_for_space_but_not_those_
 ) -> None:
     counted, store = RemovedImages(), _Store("a", "b", "c", stuck=("b",))
     reclaim = ImageReclaim(store, ImageHistory(tmp_path / "images.json"), ImageGcSettings(), counted)
-    await reclaim.look()
+    await reclaim.refresh()
     clock.now += 3600
     await reclaim.run(())
     assert {RemovedFor.SPACE: 2} == counted
@@ -129,10 +129,10 @@ async def test_images_that_collection_removes_are_counted_for_their_age_or_for_s
     history = ImageHistory(tmp_path / "images.json")
     gc = ImageGcSettings(maximum_age_seconds=7200)
     reclaim = ImageReclaim(store, history, gc, counted)
-    await reclaim.look()
+    await reclaim.refresh()
     clock.now += 3600
     store.names.append("c")
-    await reclaim.look()
+    await reclaim.refresh()
     clock.now += 5000
     await reclaim.collect(Observation(available=5, capacity=100))
     assert {RemovedFor.AGE: 2} == counted

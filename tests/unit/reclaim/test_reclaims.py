@@ -86,12 +86,12 @@ class Disk:
 
 
 async def looks(disk: Disk, **kwargs: int) -> int:
-    await until_space_is_back(disk.look, 0, Patience(every_seconds=1.0, most_looks=20, **kwargs))
+    await until_space_is_back(disk.look, 0, Patience(every_seconds=1.0, most_times=20, **kwargs))
     return disk.looks
 
 
 @pytest.mark.parametrize(
-    ("amounts", "still_looks", "expected"),
+    ("amounts", "still_times", "expected"),
     [
         ([0], 1, 1),
         ([0], 2, 2),
@@ -102,9 +102,9 @@ async def looks(disk: Disk, **kwargs: int) -> int:
     ],
 )
 async def test_it_looks_until_nothing_more_comes_back(
-    autojump_clock: trio.testing.MockClock, amounts: Sequence[int | None], still_looks: int, expected: int
+    autojump_clock: trio.testing.MockClock, amounts: Sequence[int | None], still_times: int, expected: int
 ) -> None:
-    assert expected == await looks(Disk(*amounts), still_looks=still_looks)
+    assert expected == await looks(Disk(*amounts), still_times=still_times)
 
 
 async def test_less_than_what_is_notable_is_nothing(autojump_clock: trio.testing.MockClock) -> None:
@@ -124,6 +124,6 @@ async def test_it_gives_up_after_so_many_looks(autojump_clock: trio.testing.Mock
 
 async def test_it_looks_no_more_once_it_is_enough(autojump_clock: trio.testing.MockClock) -> None:
     disk = Disk(*range(1, 100))
-    patience = Patience(every_seconds=1.0, most_looks=20)
+    patience = Patience(every_seconds=1.0, most_times=20)
     await until_space_is_back(disk.look, 0, patience, lambda: disk.looks == 3)
     assert 3 == disk.looks

@@ -197,7 +197,7 @@ def test_recreated_cgroup_is_another_pod(fake: FakeTree, proc: Path) -> None:
     assert before.uid != after.uid
 
 
-def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_settled(
+def test_pod_that_was_refreshed_at_while_it_was_made_is_read_again_until_it_has_settled(
     fake: FakeTree, proc: Path
 ) -> None:
     listing, now = timed_pods(fake, proc)
@@ -205,62 +205,62 @@ def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_se
     listing.list()
     now[0] += 10
     fake.add("/pods/new")
-    assert [{}, {}] == [pod.requests for pod in listing.glance()]
+    assert [{}, {}] == [pod.requests for pod in listing.refresh()]
 
     # systemd and the runtimes write what a cgroup asks for after they made it.
     for name in ("old", "new"):
         fake.tree.set_memory_request(f"/pods/{name}", 32 * MIB)
     now[0] += 0.5
 
-    asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+    asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.refresh()}
     assert {"old": None, "new": 32 * MIB} == asked
     for seconds, asks in ((0.6, 64), (0.1, 128)):
         fake.tree.set_memory_request("/pods/new", asks * MIB)
         now[0] += seconds
-        asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+        asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.refresh()}
         assert {"old": None, "new": 64 * MIB} == asked
 
 
-def test_pod_that_no_glance_saw_in_its_first_second_is_read_again_at_the_next(
+def test_pod_that_no_refresh_saw_in_its_first_second_is_read_again_at_the_next(
     fake: FakeTree, proc: Path
 ) -> None:
     listing, now = timed_pods(fake, proc)
     listing.list()
     fake.add("/pods/new")
-    listing.glance()
+    listing.refresh()
     fake.tree.set_memory_request("/pods/new", 32 * MIB)
     now[0] += 1.6
 
-    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.glance()]
+    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.refresh()]
 
 
 def test_first_pod_of_all_is_read_again_too(fake: FakeTree, proc: Path) -> None:
     listing = pods_of(fake, proc, "/pods")
     assert () == listing.list()
     fake.add("/pods/a")
-    assert [{}] == [pod.requests for pod in listing.glance()]
+    assert [{}] == [pod.requests for pod in listing.refresh()]
     fake.tree.set_memory_request("/pods/a", 32 * MIB)
 
-    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.glance()]
+    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.refresh()]
 
 
-def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) -> None:
+def test_so_many_new_pods_do_not_make_a_refresh_long(fake: FakeTree, proc: Path) -> None:
     listing = CgroupPods(fake.tree, Settings(pod_parents=("/pods",)), proc=proc, clock_seconds=lambda: 100.0)
     fake.add("/pods/old")
     listing.list()
     names = [f"new-{number:02}" for number in range(20)]
     for name in names:
         fake.add(f"/pods/{name}")
-    listing.glance()
+    listing.refresh()
     for name in names:
         fake.tree.set_memory_request(f"/pods/{name}", 32 * MIB)
 
-    read_again = [pod.name for pod in listing.glance() if pod.requests]
+    read_again = [pod.name for pod in listing.refresh() if pod.requests]
 
     assert names[-8:] == read_again
 
 
-def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a_hundredth(
+def test_pod_that_is_being_made_is_read_at_every_refresh_and_later_not_twice_in_a_hundredth(
     fake: FakeTree, proc: Path
 ) -> None:
     listing, now = timed_pods(fake, proc)
@@ -268,11 +268,11 @@ def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a
     def seen_after(seconds: float, asked: int) -> int | None:
         now[0] += seconds
         fake.tree.set_memory_request("/pods/new", asked * MIB)
-        return listing.glance()[0].requests[Resource.MEMORY] // MIB
+        return listing.refresh()[0].requests[Resource.MEMORY] // MIB
 
-    listing.glance()
+    listing.refresh()
     fake.add("/pods/new")
-    listing.glance()
+    listing.refresh()
 
     assert [1, 2, 3] == [seen_after(seconds, asked) for seconds, asked in ((0.0, 1), (0.0, 2), (0.09, 3))]
     assert [4, 4, 6] == [seen_after(seconds, asked) for seconds, asked in ((0.02, 4), (0.005, 5), (0.006, 6))]
@@ -280,26 +280,26 @@ def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a
 
 def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeTree, proc: Path) -> None:
     listing, now = timed_pods(fake, proc)
-    listing.glance()
+    listing.refresh()
     fake.add("/pods/new")
-    listing.glance()
+    listing.refresh()
     before = open_descriptors()
 
-    listing.glance()
+    listing.refresh()
     assert open_descriptors() in {before + 2, before + 3}
     now[0] += 1.1
-    listing.glance()
+    listing.refresh()
 
     assert before == open_descriptors()
 
 
 def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: FakeTree, proc: Path) -> None:
     listing, now = timed_pods(fake, proc)
-    listing.glance()
+    listing.refresh()
     fake.add("/pods/new")
     before = open_descriptors()
     for _ in range(2):
-        listing.glance()
+        listing.refresh()
     assert before < open_descriptors()
     now[0] += 10
     listing.list()
@@ -307,18 +307,18 @@ def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: Fake
     assert before == open_descriptors()
 
 
-def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
+def test_refresh_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
     listing, now = timed_pods(fake, proc)
     listing.list()
     now[0] += 10
-    listing.glance()
+    listing.refresh()
     shutil.rmtree(fake.directory("/pods/a"))
     fake.add("/pods/c")
     for name in ("b", "c"):
         fake.tree.set_memory_request(f"/pods/{name}", MIB)
-    requests = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+    requests = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.refresh()}
     assert {"b": None, "c": MIB} == requests
     assert {"b": MIB, "c": MIB} == {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.list()}
 
@@ -331,19 +331,19 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     listing = pods_of(fake, proc, "/pods")
     listing.list()
     fake.add("/pods/a-young-one")
-    listing.glance()
+    listing.refresh()
     turns = listing.turns()
     next(turns)  # the young one is read, first of all
     fake.tree.set_memory_request("/pods/a-young-one", MIB)
     fake.add("/pods/z")
     shutil.rmtree(fake.directory("/pods/p0"))
-    assert "z" in [pod.name for pod in listing.glance()]
+    assert "z" in [pod.name for pod in listing.refresh()]
     pods = _result_of(turns)
 
     found = {pod.name: pod.requests.get(Resource.MEMORY) for pod in pods}
     assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 10))} == found.keys()
     assert found["a-young-one"] == MIB
-    assert pods == listing.glance()
+    assert pods == listing.refresh()
 
 
 def _result_of(turns: Generator[None, None, tuple[Pod, ...]]) -> tuple[Pod, ...]:
@@ -363,7 +363,7 @@ def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-        assert before == listing.glance() == listing.list()
+        assert before == listing.refresh() == listing.list()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert {"/a", "/b"} == listing.problems.keys()
@@ -399,7 +399,7 @@ def test_arbitrary_limits_never_raise(fake: FakeTree, proc: Path, raw: bytes) ->
 
 def test_climbing_parent_is_refused_and_named(fake: FakeTree, proc: Path) -> None:
     listing = pods_of(fake, proc, "/../etc")
-    assert () == listing.list() == listing.glance()
+    assert () == listing.list() == listing.refresh()
     assert "/../etc" in listing.problems
 
 
@@ -420,7 +420,7 @@ def test_what_an_operator_needs_to_get_in_is_never_evicted(fake: FakeTree, proc:
     """The natural configuration of a server: everything below /system.slice."""
     for unit in ("ssh.service", "web.service", "system-ssh.slice"):
         fake.add(f"/system.slice/{unit}")
-    for pods in ((listing := listed_pods(fake, proc, "/system.slice")).glance(), listing.list()):
+    for pods in ((listing := listed_pods(fake, proc, "/system.slice")).refresh(), listing.list()):
         assert {
             "ssh.service": "ssh.service is in the built-in never list",
             "system-ssh.slice": "system-ssh.slice is in the built-in never list",
@@ -478,7 +478,7 @@ def test_lists_place_a_pod_and_name_the_rule(fake: FakeTree, proc: Path) -> None
         prefer=(PodEntry(unit="batch.service"),),
         priorities=((PodEntry(unit="web*"), 5), (PodEntry(unit="db.service"), 2_000_000_000)),
     )
-    for pods in (listing.glance(), listing.list()):
+    for pods in (listing.refresh(), listing.list()):
         assert {
             "db.service": ("never list: unit db*", Preference.NONE, 2_000_000_000),
             "web.service": (None, Preference.AVOID, 5),
@@ -500,7 +500,7 @@ def test_pod_whose_main_process_the_kernel_may_not_kill_is_never_evicted(fake: F
     listing = pods_of(fake, proc, "/pods")
     expected = "oom_score_adj -1000 of its main process"
     assert [expected] == [pod.critical_because for pod in listing.list()]
-    assert [expected] == [pod.critical_because for pod in listing.glance()]
+    assert [expected] == [pod.critical_because for pod in listing.refresh()]
     (proc / "7/oom_score_adj").write_text("-999\n")
     assert [None] == [pod.critical_because for pod in listing.list()]
 
@@ -511,7 +511,7 @@ def test_process_of_a_rule_counts_once_all_is_read_and_protects_until_then(
     fake.add("/s/db.service")
     runs(fake, proc, "/s/db.service", "backup")
     listing = listed_pods(fake, proc, "/s", never=(PodEntry(unit="db*", process="postgres"),))
-    assert [True] == [pod.critical_because is not None for pod in listing.glance()]
+    assert [True] == [pod.critical_because is not None for pod in listing.refresh()]
     assert [None] == [pod.critical_because for pod in listing.list()]
     (proc / "7/comm").write_text("postgres\n")
     assert [True] == [pod.critical_because is not None for pod in listing.list()]
@@ -547,7 +547,7 @@ def test_a_name_on_the_never_list_that_is_no_pods_is_a_problem_with_the_nearest(
     expected = {} if why is None else {"reactor.pods.never[0]": why}
     pods.list()
     assert expected == pods.problems
-    pods.glance()
+    pods.refresh()
     assert expected == pods.problems
     shutil.rmtree(fake.directory("/s/web.service"))
     pods.list()

@@ -133,7 +133,7 @@ async def test_pod_that_comes_while_the_others_are_read_is_listed_and_the_loop_g
             turns += 1
             if turns == 2:
                 node.pod(f"/kubepods/burstable/pod{uid_of(10)}")
-                assert uid_of(10) in [pod.uid for pod in pods.glance()]
+                assert uid_of(10) in [pod.uid for pod in pods.refresh()]
     assert turns > 2
     assert {uid_of(number) for number in range(11)} == {pod.uid for pod in found}
 
@@ -225,7 +225,7 @@ def test_a_static_pod_is_found_by_its_hash_in_the_spec_of_its_mirror(node: Node)
     found = only(trio.run(pods.listed))
     assert ("etcd-node", HASH, "mirror pod") == (found.name, found.uid, found.critical_because)
     node.specs = {}  # two claim it now, or the node object was made anew
-    assert "static pod" == only(pods.glance()).critical_because
+    assert "static pod" == only(pods.refresh()).critical_because
 
 
 def test_a_pod_whose_object_is_deleted_keeps_its_spec_while_it_runs(node: Node) -> None:
@@ -236,7 +236,7 @@ def test_a_pod_whose_object_is_deleted_keeps_its_spec_while_it_runs(node: Node) 
     pods = node.list()
     before = only(trio.run(pods.listed))
     node.specs = {}
-    assert before is only(pods.glance())
+    assert before is only(pods.refresh())
     found = only(trio.run(pods.listed))
     assert (7, None) == (found.priority, found.critical_because)
     assert pods.problems == {}
@@ -264,7 +264,7 @@ def test_a_mirror_that_is_gone_leaves_nothing_behind(node: Node) -> None:
     pods = node.list()
     assert "mirror pod" == only(trio.run(pods.listed)).critical_because
     node.specs = {}
-    assert only(pods.glance()).critical_because is None
+    assert only(pods.refresh()).critical_because is None
 
 
 def test_requests_equal_to_limits_exempt_no_pod_that_the_api_server_does_not_list(node: Node) -> None:
@@ -303,7 +303,7 @@ def test_no_later_listing_takes_away_the_priority_by_which_a_pod_is_critical(nod
     pods = node.list()
     assert only(trio.run(pods.listed)).critical_because == "priority 2000000000"
     node.specs[UID] = dataclasses.replace(critical, priority=1_999_999_999, critical_because=None)
-    assert only(pods.glance()).critical_because == "priority 2000000000"
+    assert only(pods.refresh()).critical_because == "priority 2000000000"
     assert only(trio.run(pods.listed)).critical_because == "priority 2000000000"
 
 
@@ -418,7 +418,7 @@ def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(
     pods = node.list()
     assert only(trio.run(pods.listed)).spared_cgroups == (f"{BURSTABLE}/{APP}",)
     node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,))}
-    assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    assert only(pods.refresh()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
     node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=("d" * 64,))}
     assert only(trio.run(pods.listed)).spared_cgroups == ()
 
@@ -464,52 +464,52 @@ def test_cri_os_monitors_are_spared_and_are_no_containers(node: Node) -> None:
     assert list(found.container_cgroups.values()) == [f"{BURSTABLE}/crio-{APP}.scope"]
 
 
-def test_a_glance_finds_a_new_pod_and_misses_one_that_has_gone(node: Node) -> None:
+def test_a_refresh_finds_a_new_pod_and_misses_one_that_has_gone(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
     assert only(trio.run(pods.listed)).uid == UID
     node.pod("/kubepods/besteffort/podb")
-    assert {UID, "b"} == {pod.uid for pod in pods.glance()}
+    assert {UID, "b"} == {pod.uid for pod in pods.refresh()}
     shutil.rmtree(node.fake.directory(BURSTABLE))
-    assert only(pods.glance()).uid == "b"
+    assert only(pods.refresh()).uid == "b"
 
 
-def test_a_glance_reads_nothing_of_a_pod_that_it_knows(node: Node) -> None:
+def test_a_refresh_reads_nothing_of_a_pod_that_it_knows(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
     before = only(trio.run(pods.listed))
     node.fake.file(BURSTABLE, "cgroup.procs", "garbage")
     shutil.rmtree(node.proc)
-    assert only(pods.glance()) is before
-    assert only(pods.glance()).uid == UID
+    assert only(pods.refresh()) is before
+    assert only(pods.refresh()).uid == UID
 
 
-def test_a_glance_takes_over_a_spec_that_has_come_or_changed(node: Node) -> None:
+def test_a_refresh_takes_over_a_spec_that_has_come_or_changed(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
     assert only(trio.run(pods.listed)).priority == 0
     node.specs = {UID: spec()}
-    assert only(pods.glance()).priority == 7
+    assert only(pods.refresh()).priority == 7
     node.specs = {UID: spec(priority=8)}
-    assert only(pods.glance()).priority == 8
+    assert only(pods.refresh()).priority == 8
 
 
-def test_a_glance_looks_again_for_the_pause_container_of_a_pod_that_is_starting(node: Node) -> None:
+def test_a_refresh_looks_again_for_the_pause_container_of_a_pod_that_is_starting(node: Node) -> None:
     node.fake.add(BURSTABLE)
     pods = node.list()
     assert only(trio.run(pods.listed)).spared_cgroups == ()
     node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
-    assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    assert only(pods.refresh()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
 
 
-def test_a_glance_looks_no_longer_for_a_pause_container_that_has_not_come(node: Node) -> None:
+def test_a_refresh_looks_no_longer_for_a_pause_container_that_has_not_come(node: Node) -> None:
     """CRI-O runs most pods without one."""
     node.run(f"{BURSTABLE}/{APP}")
     pods = node.list()
     trio.run(pods.listed)
     node.now_seconds += 61
-    before = only(pods.glance())
-    assert only(pods.glance()) is before
+    before = only(pods.refresh())
+    assert only(pods.refresh()) is before
 
 
 def test_a_pod_recreated_under_the_same_uid_is_read_again(node: Node) -> None:
@@ -519,7 +519,7 @@ def test_a_pod_recreated_under_the_same_uid_is_read_again(node: Node) -> None:
     old = node.fake.directory(BURSTABLE)
     old.rename(old.parent / "kept")  # so that its inode is not given out again
     node.run(f"{BURSTABLE}/{SIDECAR}")
-    assert list(only(pods.glance()).container_cgroups) == [SIDECAR]
+    assert list(only(pods.refresh()).container_cgroups) == [SIDECAR]
 
 
 def test_the_reactors_own_pod_is_never_ended(node: Node) -> None:
@@ -539,12 +539,12 @@ def test_a_tree_that_can_not_be_listed_leaves_the_pods_as_they_were_known(node: 
     kubepods = node.fake.directory("/kubepods")
     kubepods.rename(kubepods.with_name("elsewhere"))
     os.symlink("elsewhere", kubepods)  # refused, as a name from outside would be
-    assert before == pods.glance()
+    assert before == pods.refresh()
     assert "symlink" in pods.problems["/kubepods"]
 
 
 def test_a_node_without_any_pods_yet_has_none_and_no_problem(node: Node) -> None:
     pods = node.list()
     assert trio.run(pods.listed) == ()
-    assert pods.glance() == ()
+    assert pods.refresh() == ()
     assert pods.problems == {}

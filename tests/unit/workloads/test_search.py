@@ -41,8 +41,8 @@ def found(listing: CgroupPods) -> list[str | None]:
     return [pod.cgroup for pod in listing.list()]
 
 
-def glanced(listing: CgroupPods) -> list[str | None]:
-    return [pod.cgroup for pod in listing.glance()]
+def refreshed(listing: CgroupPods) -> list[str | None]:
+    return [pod.cgroup for pod in listing.refresh()]
 
 
 def application(uid: int, name: str) -> str:
@@ -60,30 +60,30 @@ def test_the_children_of_every_match_are_pods_and_nothing_beside_them(fake: Fake
     ):
         fake.add(cgroup)
     listing = listing_of(fake, tmp_path, APPLICATIONS)
-    assert wanted == found(listing) == glanced(listing)
+    assert wanted == found(listing) == refreshed(listing)
     assert {APPLICATIONS: [f"{USER.format(uid)}/app.slice" for uid in (1000, 1001)]} == listing.matches
     assert {} == listing.problems
 
 
-def test_who_logs_in_and_out_while_the_daemon_runs_is_seen_at_the_next_glance(
+def test_who_logs_in_and_out_while_the_daemon_runs_is_seen_at_the_next_refresh(
     fake: FakeTree, tmp_path: Path
 ) -> None:
     listing = listing_of(fake, tmp_path, APPLICATIONS)
-    assert [] == found(listing) == glanced(listing)
+    assert [] == found(listing) == refreshed(listing)
     for step in ("/user.slice", "/user.slice/user-7.slice", USER.format(7), f"{USER.format(7)}/app.slice"):
         fake.add(step)
-        assert [] == glanced(listing)
+        assert [] == refreshed(listing)
     fake.add(application(7, "a"))
-    assert [application(7, "a")] == glanced(listing)
+    assert [application(7, "a")] == refreshed(listing)
     fake.add(application(8, "b"))
-    assert [application(7, "a"), application(8, "b")] == glanced(listing)
+    assert [application(7, "a"), application(8, "b")] == refreshed(listing)
     shutil.rmtree(fake.directory("/user.slice/user-7.slice"))
-    assert [application(8, "b")] == glanced(listing)
+    assert [application(8, "b")] == refreshed(listing)
     fake.add(application(7, "c"))
-    assert [application(7, "c"), application(8, "b")] == glanced(listing) == found(listing)
+    assert [application(7, "c"), application(8, "b")] == refreshed(listing) == found(listing)
 
 
-def test_where_no_inotify_is_to_be_had_every_glance_looks(
+def test_where_no_inotify_is_to_be_had_every_refresh_looks(
     fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> int:
@@ -93,13 +93,13 @@ def test_where_no_inotify_is_to_be_had_every_glance_looks(
     listing = listing_of(fake, tmp_path, APPLICATIONS)
     assert [] == found(listing)
     fake.add(application(7, "a"))
-    assert [application(7, "a")] == glanced(listing)
+    assert [application(7, "a")] == refreshed(listing)
     shutil.rmtree(fake.directory("/user.slice/user-7.slice"))
     fake.add(application(8, "b"))
-    assert [application(8, "b")] == glanced(listing) == found(listing)
+    assert [application(8, "b")] == refreshed(listing) == found(listing)
 
 
-def test_a_storm_of_changes_leaves_a_glance_true(small: FakeTree, tmp_path: Path) -> None:
+def test_a_storm_of_changes_leaves_a_refresh_true(small: FakeTree, tmp_path: Path) -> None:
     """More events than are read one by one, and the queue of the kernel runs over."""
     small.add(application(7, "a"))
     listing = listing_of(small, tmp_path, APPLICATIONS)
@@ -110,11 +110,11 @@ def test_a_storm_of_changes_leaves_a_glance_true(small: FakeTree, tmp_path: Path
             (directory / "x").mkdir()
             (directory / "x").rmdir()
         small.add(application(8, f"b{rounds}"))
-        assert application(8, f"b{rounds}") in glanced(listing)
-    assert 3 == len(glanced(listing))
+        assert application(8, f"b{rounds}") in refreshed(listing)
+    assert 3 == len(refreshed(listing))
 
 
-def test_a_glance_lists_only_what_has_changed(
+def test_a_refresh_lists_only_what_has_changed(
     fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for uid in range(1000, 1010):
@@ -129,10 +129,10 @@ def test_a_glance_lists_only_what_has_changed(
         return scandir(path)
 
     monkeypatch.setattr("reactor.workloads.search.os.scandir", counted)
-    assert 10 == len(glanced(listing))
+    assert 10 == len(refreshed(listing))
     assert [] == read
     fake.add(application(1003, "b"))
-    assert 11 == len(glanced(listing))
+    assert 11 == len(refreshed(listing))
     assert [str(fake.directory(f"{USER.format(1003)}/app.slice"))] == read
 
 
@@ -142,7 +142,7 @@ def test_a_match_that_was_made_again_is_listed_again(fake: FakeTree, tmp_path: P
     (before,) = listing.list()
     fake.directory(f"{USER.format(7)}/app.slice").rename(fake.tree.memory_root / "kept")
     fake.add(application(7, "a"))
-    (after,) = listing.glance()
+    (after,) = listing.refresh()
     assert before.cgroup == after.cgroup
     assert before.uid != after.uid
 
@@ -219,7 +219,7 @@ def test_what_a_user_asks_for_in_his_part_of_the_tree_does_not_protect_him(
     for cgroup in (application(7, "hog"), "/jobs/a/b"):
         (fake.directory(cgroup) / name).chmod(0o666)
     listing = listing_of(fake, tmp_path, APPLICATIONS, "/jobs/*")
-    for pods in (listing.list(), listing.glance()):
+    for pods in (listing.list(), listing.refresh()):
         assert {"hog": {}, "of-root": {Resource.MEMORY: 1 << 30}, "b": {Resource.MEMORY: 1 << 30}} == {
             pod.name: pod.requests for pod in pods
         }
@@ -258,7 +258,7 @@ def test_a_user_with_too_many_pods_is_one_and_others_keep_theirs(small: FakeTree
     assert many.stat().st_ino == one.cgroup_inode
     assert f"{one.cgroup} is one pod as a whole" in listing.problems[USER.format(7)]
     shutil.rmtree(many / "flood-0")
-    assert MOST_OF_A_PART + 1 == len(listing.glance())
+    assert MOST_OF_A_PART + 1 == len(listing.refresh())
     listing.list()
     assert {} == {name: why for name, why in listing.problems.items() if "as a whole" in why}
 
@@ -319,7 +319,7 @@ def test_a_match_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: Fake
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-        assert {pod.uid: pod for pod in before} == {pod.uid: pod for pod in listing.glance()}
+        assert {pod.uid: pod for pod in before} == {pod.uid: pod for pod in listing.refresh()}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert f"{USER.format(8)}/app.slice" in listing.problems

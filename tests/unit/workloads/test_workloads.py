@@ -133,7 +133,7 @@ def test_manifest_of_what_does_not_run_is_no_pod_and_no_problem(
     assert "later" not in {pod.name for pod in trio.run(workloads.listed)}
     assert {} == workloads.problems
     fake.add("/pods/later")
-    assert "later" in {pod.name for pod in workloads.glance()}
+    assert "later" in {pod.name for pod in workloads.refresh()}
 
 
 def test_evicted_pod_that_is_started_again_is_another_pod(
@@ -153,7 +153,7 @@ def test_a_pod_with_a_manifest_is_built_anew_only_if_its_cgroup_or_its_manifest_
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a"))
     (before,) = (pod for pod in trio.run(workloads.listed) if pod.name == "database")
     fake.add("/pods/new")
-    assert any(pod is before for pod in workloads.glance())
+    assert any(pod is before for pod in workloads.refresh())
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a", "{priority: 11}"))
     (after,) = (pod for pod in trio.run(workloads.listed) if pod.name == "database")
     assert (before.uid, 9, 11) == (after.uid, before.priority, after.priority)
