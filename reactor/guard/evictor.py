@@ -17,6 +17,7 @@ from reactor.guard.record import EvictionAttempt
 from reactor.guard.termination import Kills, ProcessKills, Victim, one_process, whole_pod
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
+from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
 from reactor.policy.forecast import Forecast
@@ -56,7 +57,7 @@ class Evictor:
         confirm: Callable[[Eviction], bool] = lambda _: True,
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
         one_process: ProcessKills | None = None,
-        on_process_killed: Callable[[EvictionAttempt], None] = lambda _: None,
+        on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
         on_process_over: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._nursery = nursery
@@ -230,8 +231,8 @@ class Evictor:
                     self._on_process_over(uid)
                 attempt.ended.set()
         if has_stopped:
-            if attempt.outcome is Outcome.PROCESS_KILLED:
-                self._on_process_killed(attempt)
+            if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
+                self._on_process_killed(attempt.eviction.pod, attempt.process)
             await self._finish(attempt, victim)
 
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:

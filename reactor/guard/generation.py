@@ -19,9 +19,8 @@ from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.node import Node
-from reactor.guard.pace import Pace
 from reactor.guard.parts import Parts, PodList
-from reactor.guard.pass_ import Passes, grace_period_ended, look_again_seconds
+from reactor.guard.pass_ import Passes
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
@@ -51,10 +50,13 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.pods import ManifestScores
+from reactor.policy.attention import Pace, grace_period_ended, look_again_seconds
+from reactor.policy.events import ProcessOver
+from reactor.policy.holds import goes_on
 from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
-from reactor.reclaim.runner import Reclaimed, ReclaimRunner
+from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
 from reactor.sources.catalogue import TICKER
 from reactor.sources.levels import MemoryLevel, MemoryLevels
 from reactor.sources.memory import MemorySource
@@ -417,28 +419,37 @@ class Generation:
         if record.decision.reclaim and not self._reclaiming:
             self._reclaiming = True
             self._supervisor.jobs(nursery, _RECLAIMS).start_soon(self._give_back, record, on_pass)
-        if record.decision.memory_reclaim is not None:
-            self._supervisor.jobs(nursery, _MEMORY_RECLAIMS).start_soon(
-                self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
-            )
+        decision, held = record.decision, record.snapshot.pods
+        if (hold := decision.memory_reclaim) is not None:
+            available = partial(self._available_bytes, hold.signal)
+            job = self._cgroup_reclaim.job(hold, self.passes.ended_cgroups(), available)
+            jobs = self._supervisor.jobs(nursery, _MEMORY_RECLAIMS)
+            jobs.start_soon(self._reclaim, hold, job, lambda: True, nursery, on_pass)
+        if (hold := decision.soft_reclaim) is not None:
+            available = partial(self._available_bytes, hold.signal)
+            job = self._pod_reclaim.before_soft(hold, self.passes.evictable_cgroups(held), available)
+            jobs = self._supervisor.jobs(nursery, _SOFT_RECLAIMS)
+            jobs.start_soon(self._reclaim, hold, job, partial(self._goes_on, hold), nursery, on_pass)
 
-        if record.decision.soft_reclaim is not None:
-            cgroups = self.passes.evictable_cgroups(record.snapshot.pods)
-            self._supervisor.jobs(nursery, _SOFT_RECLAIMS).start_soon(
-                self._reclaim_before_soft, record.decision.soft_reclaim, cgroups, nursery, on_pass
-            )
+    def _goes_on(self, hold: Hold) -> bool:
+        return goes_on(self.passes.known.state, hold, self._clock_seconds())
 
-    async def _reclaim_before_soft(
-        self, asked: Hold, cgroups: Sequence[str], nursery: trio.Nursery, on_pass: OnPass
+    async def _reclaim(
+        self,
+        hold: Hold,
+        job: ReclaimJob,
+        may_go_on: Callable[[], bool],
+        nursery: trio.Nursery,
+        on_pass: OnPass,
     ) -> None:
+        """Reclaim memory for which evictions wait, and make a pass when that is over."""
+        reclaimed: tuple[Reclaimed, ...] = ()
         try:
-            job = self._pod_reclaim.before_soft(asked, cgroups, partial(self._available_bytes, asked.signal))
-            reclaimed = await self._reclaims_of_memory.run(job, partial(self.passes.is_awaited, asked))
-            self.passes.soft_reclaim_over(asked, reclaimed)
-        finally:
-            self.passes.soft_reclaim_over(asked)
+            reclaimed = (await self._reclaims_of_memory.run(job, may_go_on),)
+        finally:  # where a reload ends it, too
+            self.passes.known.reclaim_ended(hold.kind, *reclaimed, began_seconds=hold.began_seconds)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-        self._attend(nursery, on_pass, (wake,), (reclaimed,))
+        self._attend(nursery, on_pass, (wake,), reclaimed)
 
     def _by_rule(self, nursery: trio.Nursery, on_pass: OnPass, record: PassRecord) -> None:
         """Take the record of a rule; one that reclaims has its record when that is over."""
@@ -454,17 +465,8 @@ class Generation:
                 job = self._pod_reclaim.by_rule(asked.decision.rule)
                 reclaimed = (await self._reclaims_of_memory.run(job, self.passes.may_reclaim),)
         finally:  # where a reload ends it, too
-            self.passes.rule_reclaim_over(*reclaimed)
+            self.passes.known.reclaim_ended(Reclaim.RULE, *reclaimed)
             on_pass(replace(asked, reclaimed=reclaimed))
-
-    async def _reclaim_memory(self, asked: Hold, nursery: trio.Nursery, on_pass: OnPass) -> None:
-        job = self._cgroup_reclaim.job(
-            asked, self.passes.ended_cgroups(), partial(self._available_bytes, asked.signal)
-        )
-        reclaimed = await self._reclaims_of_memory.run(job)
-        self.passes.memory_reclaimed(reclaimed)
-        wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-        self._attend(nursery, on_pass, (wake,), (reclaimed,))
 
     def _available_bytes(self, signal: Signal) -> int | None:
         seen = self._node.memory().get(signal)
@@ -552,7 +554,7 @@ class Generation:
 
     def process_over(self, uid: str) -> None:
         """Take note that a process which was to end alone has, or will not; look whether that was enough."""
-        self.passes.process_over(uid)
+        self.passes.known.tell(ProcessOver(uid=uid))
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
     def emptied(self) -> None:

@@ -172,7 +172,7 @@ class GenerationSupervisor:
             confirm=self._confirm,
             on_ended=self._ended,
             one_process=kills.one_process if cluster is None else None,
-            on_process_killed=self._process_killed,
+            on_process_killed=self._known.process_killed,
             on_process_over=self._process_over,
         )
 
@@ -265,10 +265,6 @@ class GenerationSupervisor:
     def _ended(self, attempt: EvictionAttempt) -> None:
         if self.present is not None:
             self.present.passes.measure_result(attempt)
-
-    def _process_killed(self, attempt: EvictionAttempt) -> None:
-        if self.present is not None:
-            self.present.passes.process_killed(attempt)
 
     def _process_over(self, uid: str) -> None:
         if self.present is not None:

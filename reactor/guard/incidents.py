@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from reactor.guard.node import Node
-from reactor.guard.oom_victims import pod_in
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, instant
 from reactor.model.decisions import NoVictim, Slowdown, SlowReason
@@ -223,10 +222,10 @@ class OomKills:
         """Return the pod that died in a cgroup, None where that is in none."""
         if cgroup is None:
             return None
-        pod = pod_in(cgroup, self._known.pods)
+        pod = self._known.pod_in(cgroup)
         if pod is None:
             self._glance()
-            pod = pod_in(cgroup, self._known.pods)
+            pod = self._known.pod_in(cgroup)
         return pod
 
 

@@ -388,7 +388,7 @@ class Daemon:
     def _end(self) -> None:
         """Close everything and save what is to survive; one that fails does not keep the others from it."""
         ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
-        ends += [self._known.oom_victims.close]
+        ends += [self._known.victims.close]
         ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
         if self._last_good is not None:
             ends.append(self._last_good.flush)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import select
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.guard.oom_victims import OomVictims
 from reactor.guard.told_storage import ToldStorage
-from reactor.model.decisions import ClaimKind, PolicyState
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import Claim, ClaimKind, PolicyState
+from reactor.model.kills import ProcessMemory
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.rules import Acts
 from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Reclaim
 from reactor.observe.latest import Observed
 from reactor.policy import apply
 from reactor.policy.eligibility import eligible, lingering, with_lingering
-from reactor.policy.events import Event, EvictionCalledOff, PodsInhabited, PodsListed, Restarted
+from reactor.policy.events import (
+    Event,
+    EvictionCalledOff,
+    PodsInhabited,
+    PodsListed,
+    ProcessKilled,
+    ReclaimEnded,
+    Restarted,
+)
 from reactor.reclaim.runner import Reclaimed
 
 _KEPT: Final = 256
+_NONE: Final = -1
 
 
 class UnderWay:
@@ -56,12 +69,58 @@ class UnderWay:
         return began_ns is not None and began_ns <= at_ns and (ended_ns is None or at_ns <= ended_ns)
 
 
+class Victims:
+    """Holds a pidfd of each killed process, by its id: whether it has exited. Nothing waits or raises.
+
+    A pidfd taken after the kill may be that of a later process of the same number, or can't be had though
+    the victim is there: such a victim is waited for until the policy gives it up.
+    """
+
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int] = {}
+
+    def hold(self, pid: int) -> None:
+        """Hold a victim; a second time is harmless."""
+        if pid not in self._pidfds:
+            try:
+                self._pidfds[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return  # it has exited already
+            except OSError:
+                self._pidfds[pid] = _NONE
+
+    def exited(self, victims: Sequence[Claim]) -> frozenset[int]:
+        """Return which of these victims have exited, and let go of all others than these.
+
+        The memory of a process is given back before it counts as exited.
+        """
+        wanted = {victim.pid for victim in victims if victim.pid is not None}
+        for pid in self._pidfds.keys() - wanted:
+            _close(self._pidfds.pop(pid))
+        poll = select.poll()
+        for fd in self._pidfds.values():
+            if fd != _NONE:
+                poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(0)}
+        return frozenset(pid for pid in wanted if pid not in self._pidfds or self._pidfds[pid] in ready)
+
+    def close(self) -> None:
+        """Close every descriptor. Harmless when repeated."""
+        while self._pidfds:
+            _close(self._pidfds.popitem()[1])
+
+
+def _close(fd: int) -> None:
+    if fd != _NONE:
+        os.close(fd)
+
+
 @dataclass(slots=True, kw_only=True)
 class Node:
     """Holds the policy's state and the pods. The state changes by `tell` and by what a pass decided.
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
-    filesystems; `under_way` when evictions were ordered and came to their end, `oom_victims` whether killed
+    filesystems; `under_way` when evictions were ordered and came to their end, `victims` whether killed
     processes have exited; `rules_acted` how each rule acted last, by its name. What lives again in a pod that
     `is_kept_down` is killed without being chosen: a kubelet that does not know of the eviction starts its
     containers again.
@@ -76,7 +135,7 @@ class Node:
     reclaimed: tuple[Reclaimed, ...] = ()
     storage: ToldStorage = dataclasses.field(default_factory=ToldStorage)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
-    oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
+    victims: Victims = dataclasses.field(default_factory=Victims)
     rules_acted: dict[str, Acts] = dataclasses.field(default_factory=dict)
     is_kept_down: Callable[[str], bool] = lambda _: False
 
@@ -102,6 +161,31 @@ class Node:
     def called_off(self, uid: str) -> None:
         """Record that an eviction was called off: nothing is expected of its pod."""
         self.tell(EvictionCalledOff(uid=uid))
+
+    def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
+        """Record that a process was killed at the end of its grace period."""
+        self.victims.hold(process.pid)
+        self.tell(ProcessKilled(pod=pod, process=process))
+
+    def reclaim_ended(
+        self, kind: Reclaim, reclaimed: Reclaimed | None = None, *, began_seconds: float | None = None
+    ) -> None:
+        """Record that a reclaim of memory is over, and what it came to (None: it was cancelled)."""
+        if reclaimed is not None:
+            self.reclaimed = (reclaimed,)
+        self.tell(ReclaimEnded(kind=kind, began_seconds=began_seconds))
+
+    def pod_in(self, cgroup: str) -> Pod | None:
+        """Return the pod that a cgroup is or belongs to."""
+        return next(
+            (
+                pod
+                for pod in self.pods
+                if pod.cgroup is not None
+                and (pod.cgroup == cgroup or CgroupTree.contains(pod.cgroup, cgroup))
+            ),
+            None,
+        )
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods."""

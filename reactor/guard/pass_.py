@@ -7,33 +7,39 @@ thread, no disk, no log line, no metric, no garbage collection stands between th
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, Approach, KernelKills, NoKernelKills, Served
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
-from reactor.guard.oom_victims import pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
-from reactor.guard.rehearsed import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.decisions import ClaimKind, Decision, Eviction, Hold, PolicyState, Snapshot
+from reactor.model.decisions import ClaimKind, Decision, Eviction, PolicyState, Snapshot
 from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Reclaim, Resource, Signal
+from reactor.model.signals import (
+    MEMORY_SIGNALS,
+    ON_DISK,
+    RESOURCE,
+    LimitSignal,
+    Resource,
+    RuleSignal,
+    Signal,
+)
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.consistent import consistent
 from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
 from reactor.observe.storage import with_storage
 from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
-from reactor.policy.claims import are_unknown, dying_bytes, is_dying, struck_pods
+from reactor.policy.attention import has_grown
+from reactor.policy.claims import are_unknown, dying_bytes, struck_pods
 from reactor.policy.eligibility import is_newly_empty
 from reactor.policy.events import (
     CrossingServed,
@@ -41,7 +47,6 @@ from reactor.policy.events import (
     EvictionOrdered,
     FilesInMemoryObserved,
     KernelKilled,
-    MemoryReclaimEnded,
     ObservationsUsed,
     PodEmptied,
     PodEnded,
@@ -49,14 +54,9 @@ from reactor.policy.events import (
     PodsStruck,
     ProcessesExited,
     ProcessEvictionOrdered,
-    ProcessKilled,
-    ProcessOver,
     RuleReclaimBegan,
-    RuleReclaimEnded,
-    SoftReclaimEnded,
     StruckPodsObserved,
 )
-from reactor.policy.holds import under_way
 from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.process_victims import (
     counts_shared_memory,
@@ -69,20 +69,19 @@ from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.runner import Reclaimed
 
 RULES: Final = "rules"
-_LOOK_AGAIN_SECONDS: Final = 0.02
-_LOOK_AT_SLOWED_SECONDS: Final = 0.1
-_GROWN_SHARE: Final = 16  # of the threshold
-_ROUNDING_SECONDS: Final = 0.001
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
-class _Seen(NamedTuple):
-    """What a pass has observed: node, pods, and which of these the policy is asked about."""
+_Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
 
-    memory: Mapping[Signal, Observation]
+
+class _Seen(NamedTuple):
+    """What was observed: node and pods, which pods the policy is asked about, and the memory alone."""
+
     snapshot: Snapshot
     pods: Sequence[Pod]
     at_ns: int
+    memory: Mapping[Signal, Observation]
 
 
 class Passes:
@@ -120,7 +119,7 @@ class Passes:
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_powerless = False
         self.is_unfinished = False
-        self._rehearsed = Rehearsed()
+        self._rehearsed = _Rehearsed()
         self._followed: list[PassRecord] = []
         self.approach = Approach(
             known,
@@ -151,13 +150,8 @@ class Passes:
                 break
             was_suspected = True
         self.known.decided(state)
-        decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, seen.snapshot, seen.pods)
-        self._kernel.annotate(attempts)
-        self._parts.arm_memory(seen.memory)
-        times = _times(wakes, started_ns, seen.at_ns, decided_ns, attempts)
-        record = self._record(wakes, seen.snapshot, decision, attempts, times)
-        if not attempts:  # what is left to do of an attempt comes first
+        record = self._carry_out(decision, seen, wakes, started_ns, arms=True)
+        if not record.attempts:  # what is left to do of an attempt comes first
             self.approach.after(seen.memory, now_seconds)
         self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
         if is_housekeeping(wakes):
@@ -174,12 +168,14 @@ class Passes:
         decision = dataclasses.replace(served.decision(), at_seconds=now_seconds)
         pods = self._eligible_pods(now_seconds)
         self.known.tell(CrossingServed(snapshot=snapshot, pods=pods))
-        attempts = self._act(decision, snapshot, pods, served)
-        times = _times(wakes, started_ns, started_ns, started_ns, attempts)
+        seen = _Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
+        record = self._carry_out(decision, seen, wakes, started_ns, served=served)
         crossed_ns = served.crossed_ns()
         if crossed_ns is not None:
+            times = record.times
             times = dataclasses.replace(times, woke_ns=min(times.woke_ns, crossed_ns))
-        self._followed.append(self._record(wakes, snapshot, decision, attempts, times))
+            record = dataclasses.replace(record, times=times)
+        self._followed.append(record)
 
     def take_followed(self) -> Sequence[PassRecord]:
         """Return the records of what the kernel has killed since this was called last; they come first."""
@@ -196,10 +192,10 @@ class Passes:
             met=self._hard_met,
         )
         return _Seen(
-            memory=memory,
             snapshot=Snapshot(signals=self.known.observed.at(now_seconds), pods=used),
             pods=self._eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),
+            memory=memory,
         )
 
     def _is_moving(self) -> bool:
@@ -233,16 +229,12 @@ class Passes:
             used = self._parts.usages.memory()
         snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         pods = self._eligible_pods(now_seconds)
-        observed_ns = time.monotonic_ns()
-        decision = decide_firing(self._settings, self.known.state, firing, snapshot, pods, amounts)
-        decided_ns = time.monotonic_ns()
+        seen = _Seen(snapshot=snapshot, pods=pods, at_ns=time.monotonic_ns(), memory={})
+        decision = decide_firing(self._settings, self.known.state, firing, snapshot, seen.pods, amounts)
         if self.is_to_reclaim(decision):
             self.known.tell(RuleReclaimBegan(most_seconds=firing.rule.reclaim_seconds))
-        attempts = self._act(decision, snapshot, pods)
-        self._kernel.annotate(attempts)
         wakes = (Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=started_ns),)
-        times = _times(wakes, started_ns, observed_ns, decided_ns, attempts)
-        return self._record(wakes, snapshot, decision, attempts, times)
+        return self._carry_out(decision, seen, wakes, started_ns)
 
     def is_to_reclaim(self, decision: Decision) -> bool:
         """Return whether a rule's decision is to reclaim memory now."""
@@ -253,12 +245,6 @@ class Passes:
     def may_reclaim(self) -> bool:
         """Return whether a reclaim by a rule may go on."""
         return may_reclaim(self.known.state)
-
-    def rule_reclaim_over(self, reclaimed: Reclaimed | None = None) -> None:
-        """Take note that a reclaim by a rule is over, and what it came to."""
-        if reclaimed is not None:
-            self.known.reclaimed = (reclaimed,)
-        self.known.tell(RuleReclaimEnded())
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
         return frozenset(
@@ -296,19 +282,16 @@ class Passes:
         usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
-        observed_ns = time.monotonic_ns()
+        acted_on = dataclasses.replace(after, pods=usages)
+        seen = _Seen(snapshot=acted_on, pods=pods, at_ns=time.monotonic_ns(), memory={})
         state, decision = after_reclaim(
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
         self.known.decided(state)
         self._acted_on(after.signals, tuple(Resource))
-        decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, dataclasses.replace(after, pods=usages), pods)
-        self._kernel.annotate(attempts)
-        times = _times(asked.wakes, started_ns, observed_ns, decided_ns, attempts)
-        times = dataclasses.replace(times, woke_ns=asked.times.woke_ns)
-        record = self._record(asked.wakes, before, decision, attempts, times)
-        return dataclasses.replace(record, reclaimed=reclaimed)
+        record = self._carry_out(decision, seen, asked.wakes, started_ns, shown=before)
+        times = dataclasses.replace(record.times, woke_ns=asked.times.woke_ns)
+        return dataclasses.replace(record, times=times, reclaimed=reclaimed)
 
     async def _check_disk(self, threshold: Threshold | None) -> Mapping[Signal, Observation] | None:
         """Return what the guard itself observes of a threshold's filesystem; None: it does not look."""
@@ -395,22 +378,15 @@ class Passes:
     def oom_killed(self, kill: OomKill) -> None:
         """Record a kill of the kernel's OOM killer: what its victim gives back is waited for."""
         self._kernel.disarm()
-        pod = None
-        if kill.victim_cgroup is not None:
-            pod = pod_in(kill.victim_cgroup, self.known.pods)
+        pod = None if kill.victim_cgroup is None else self.known.pod_in(kill.victim_cgroup)
         if kill.pid is not None:
-            self.known.oom_victims.hold(kill.pid)
+            self.known.victims.hold(kill.pid)
         self.known.tell(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
 
     def ended_cgroups(self) -> tuple[str, ...]:
         """Return the cgroups that evictions have emptied and that are still there."""
         ended = self.known.emptied_among(self._present())
         return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
-
-    def memory_reclaimed(self, reclaimed: Reclaimed) -> None:
-        """Take note that the reclaim which evictions wait for is over."""
-        self.known.reclaimed = (reclaimed,)
-        self.known.tell(MemoryReclaimEnded())
 
     def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
         """Return the cgroups of the pods that may be evicted, those that use most first."""
@@ -419,23 +395,6 @@ class Passes:
         held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
         pods.sort(key=lambda pod: -held.get(pod.uid, 0))
         return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
-
-    def is_awaited(self, reclaim: Hold) -> bool:
-        """Return whether soft evictions wait for this reclaim, and nothing happens that does not wait."""
-        state = self.known.state
-        ours = under_way(state, Reclaim.POD_MEMORY, self._clock_seconds())
-        return (
-            ours is not None
-            and ours.began_seconds == reclaim.began_seconds
-            and not is_dying(state)
-            and not any(is_hard_memory(threshold) for threshold in state.thresholds_met)
-        )
-
-    def soft_reclaim_over(self, reclaim: Hold, reclaimed: Reclaimed | None = None) -> None:
-        """Take note that a reclaim which soft evictions wait for is over, and what it came to."""
-        if reclaimed is not None:
-            self.known.reclaimed = (reclaimed,)
-        self.known.tell(SoftReclaimEnded(began_seconds=reclaim.began_seconds))
 
     def confirm(self, eviction: Eviction) -> bool:
         """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
@@ -516,7 +475,7 @@ class Passes:
         if not self.known.state.killed_alone and not is_nameless:
             return False
         self._observe_pods_struck(is_nameless=is_nameless)
-        exited = self.known.oom_victims.exited(self.known.state.killed_alone)
+        exited = self.known.victims.exited(self.known.state.killed_alone)
         if exited:
             self.known.tell(ProcessesExited(pids=exited))
         return True
@@ -595,22 +554,10 @@ class Passes:
     def shortage_has_grown(self) -> bool:
         """Return whether memory has become shorter in a way that is worth a pass.
 
-        Either a threshold is met that was not at the last pass, or of one that was, a hard one, much less is
-        available: a level that stays crossed wakes the loop once, and where no pod could be evicted then, or
-        only one in a while, another may have come. The node's counters alone are read: this is asked often.
+        The node's counters alone are read: this is asked often.
         """
-        seen = self._parts.node.memory().items()
-        now = {signal: observation for signal, observation in seen if observation.absurdity is None}
-        known = self.known.state.first_observed
-        if any(threshold not in known for threshold in thresholds_met(self._settings.thresholds, now)):
-            return True
         before = self.known.observed.at(self._clock_seconds())
-        return any(
-            before[threshold.signal].available - now[threshold.signal].available
-            > threshold.value.of(now[threshold.signal].capacity) // _GROWN_SHARE
-            for threshold in self.known.state.thresholds_met
-            if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
-        )
+        return has_grown(self._settings, self.known.state, before, self._parts.node.memory())
 
     def measure_result(self, attempt: EvictionAttempt) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""
@@ -639,12 +586,51 @@ class Passes:
                 f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
             )
 
-    def _act(
+    def _carry_out(
         self,
         decision: Decision,
-        snapshot: Snapshot,
-        pods: Sequence[Pod],
+        seen: _Seen,
+        wakes: Sequence[Wake],
+        started_ns: int,
+        *,
+        arms: bool = False,
         served: Served | None = None,
+        shown: Snapshot | None = None,
+    ) -> PassRecord:
+        """Act on a decision that was just made, and return the record; with `arms` the levels are armed.
+
+        Of one that the kernel has carried out (`served`) the rest is done. `shown` is what the record has as
+        observed, if that is not what was `seen` last.
+        """
+        decided_ns = time.monotonic_ns()
+        attempts = self._act(decision, seen.snapshot, seen.pods, served)
+        if served is None:
+            self._kernel.annotate(attempts)
+        if arms:
+            self._parts.arm_memory(seen.memory)
+        killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
+        times = StageTimes(
+            woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
+            started_ns=started_ns,
+            observed_ns=seen.at_ns,
+            decided_ns=decided_ns,
+            killed_ns=max(killed, default=None),
+            done_ns=time.monotonic_ns(),
+        )
+        self.known.passes += 1
+        return PassRecord(
+            id=self.known.passes,
+            at_unix_seconds=time.time(),
+            wakes=tuple(wakes),
+            snapshot=shown or seen.snapshot,
+            decision=decision,
+            times=times,
+            attempts=attempts,
+            dry_run=self._dry_run,
+        )
+
+    def _act(
+        self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], served: Served | None
     ) -> tuple[EvictionAttempt, ...]:
         """Begin the evictions of a decision, or what is left to do of one that the kernel has carried out."""
         attempts: list[EvictionAttempt] = []
@@ -731,46 +717,16 @@ class Passes:
         if attempt.eviction.resource is Resource.MEMORY:
             attempt.credited_bytes = process.resident_bytes
         if attempt.outcome is Outcome.PROCESS_KILLED:
-            self.known.oom_victims.hold(process.pid)
+            self.known.victims.hold(process.pid)
         self.known.tell(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
-
-    def process_killed(self, attempt: EvictionAttempt) -> None:
-        """Take note that a process was killed at the end of its grace period."""
-        if attempt.process is not None:
-            self.known.oom_victims.hold(attempt.process.pid)
-            self.known.tell(ProcessKilled(pod=attempt.eviction.pod, process=attempt.process))
-
-    def process_over(self, uid: str) -> None:
-        """Take note that nothing more is done to a process of the pod, which lives on."""
-        self.known.tell(ProcessOver(uid=uid))
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
         used = (snapshot.pods.get(uid), self._parts.usages.of([uid]).get(uid))
         held = (None if one is None else one.memory_working_set_bytes for one in used)
         return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
-
-    def _record(
-        self,
-        wakes: Sequence[Wake],
-        snapshot: Snapshot,
-        decision: Decision,
-        attempts: tuple[EvictionAttempt, ...],
-        times: StageTimes,
-    ) -> PassRecord:
-        self.known.passes += 1
-        return PassRecord(
-            id=self.known.passes,
-            at_unix_seconds=time.time(),
-            wakes=tuple(wakes),
-            snapshot=snapshot,
-            decision=decision,
-            times=times,
-            attempts=attempts,
-            dry_run=self._dry_run,
-        )
 
 
 def is_housekeeping(wakes: Sequence[Wake]) -> bool:
@@ -782,78 +738,33 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
     return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
-def look_again_seconds(
-    state: PolicyState,
-    now_seconds: float,
-    *,
-    pause_seconds: float = 0.0,
-    slowed_pause_seconds: float = 0.0,
-) -> float:
-    """Return after how long to look again unasked; infinity where the sources are enough.
+class _Rehearsed:
+    """What a dry run has reported: each pod that it would evict, once for one shortage.
 
-    What is looked at again and again is so after `pause_seconds` at the soonest, and for slowed evictions
-    after `slowed_pause_seconds`.
-
-    A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
-    giving back its memory others
-    may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
-    all: of neither does a source tell before the ticker. Where evictions
-    are slowed down it is to be seen soon that the cause is gone, or that the pods grow. A reclaim before a
-    soft eviction may hang.
+    It is remembered until its threshold is not met any more, or its pod has gone.
     """
-    awaited = under_way(state, Reclaim.MEMORY, now_seconds) is not None or any(
-        claim.resource is Resource.MEMORY for claim in state.claims
-    )
-    pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
-    is_soon = awaited and pressed
-    soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
-    slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
-    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
-    soft = under_way(state, Reclaim.POD_MEMORY, now_seconds)
-    if soft is not None:
-        soon_seconds = min(soon_seconds, soft.until_seconds + _ROUNDING_SECONDS - now_seconds)
-    return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
+
+    def __init__(self) -> None:
+        self._reported: set[_Key] = set()
+
+    def news(self, decision: Decision, state: PolicyState, pods: Iterable[Pod]) -> Sequence[Eviction]:
+        """Return which evictions of a decision were not reported for this shortage.
+
+        A rule has a cool-down of its own, and is reported each time.
+        """
+        if self._reported:
+            present = {pod.uid for pod in pods}
+            self._reported = {key for key in self._reported if _lasts(key, state, present)}
+        if decision.rule is not None:
+            return decision.evictions
+        fresh = [one for one in decision.evictions if _key(one) not in self._reported]
+        self._reported.update(map(_key, fresh))
+        return fresh
 
 
-def _slowed_seconds(state: PolicyState, now_seconds: float, pause_seconds: float) -> float:
-    """Return when to look at what is slowed down, infinity where nothing waits for that."""
-    waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
-    left = [
-        one.until_seconds + _ROUNDING_SECONDS - now_seconds
-        for one in state.slowdowns
-        if one.signal in waits and now_seconds < one.until_seconds + _ROUNDING_SECONDS
-    ]
-    return min(max(_LOOK_AT_SLOWED_SECONDS, pause_seconds), *left) if left else math.inf
+def _key(eviction: Eviction) -> _Key:
+    return eviction.threshold or (eviction.signal, eviction.pod.uid)
 
 
-def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:
-    """Return the signals of soft thresholds whose grace period is over since the last pass."""
-    ends = _grace_periods_end(state)
-    return frozenset(threshold.signal for threshold, end in ends.items() if end <= now_seconds)
-
-
-def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
-    """Return when the grace period of each threshold that is in one ends, and a little more for rounding."""
-    return {
-        threshold: since + threshold.grace_period_seconds + _ROUNDING_SECONDS
-        for threshold, since in state.first_observed.items()
-        if threshold not in state.thresholds_met
-    }
-
-
-def _times(
-    wakes: Sequence[Wake],
-    started_ns: int,
-    observed_ns: int,
-    decided_ns: int,
-    attempts: Sequence[EvictionAttempt],
-) -> StageTimes:
-    killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
-    return StageTimes(
-        woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
-        started_ns=started_ns,
-        observed_ns=observed_ns,
-        decided_ns=decided_ns,
-        killed_ns=max(killed, default=None),
-        done_ns=time.monotonic_ns(),
-    )
+def _lasts(key: _Key, state: PolicyState, present: set[str]) -> bool:
+    return key in state.first_observed if isinstance(key, Threshold) else key[1] in present

@@ -323,26 +323,6 @@ class ObservationsUsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReclaimEnded:
-    """The reclaim of memory that no pod holds is over."""
-
-    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which no eviction waits for it."""
-        return over(state, Reclaim.MEMORY)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftReclaimEnded:
-    """The reclaim from the pods that began then is over."""
-
-    began_seconds: float
-
-    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which no soft eviction waits for it."""
-        return over(state, Reclaim.POD_MEMORY, self.began_seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleReclaimBegan:
     """A rule reclaims memory, for so long at the most."""
 
@@ -354,12 +334,15 @@ class RuleReclaimBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleReclaimEnded:
-    """The reclaim by a rule is over."""
+class ReclaimEnded:
+    """A reclaim of memory is over: the last of its kind, if it began then (None: whenever)."""
+
+    kind: Reclaim
+    began_seconds: float | None = None
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which a rule may reclaim."""
-        return over(state, Reclaim.RULE)
+        """Return the state in which no eviction and no other reclaim waits for it."""
+        return over(state, self.kind, self.began_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

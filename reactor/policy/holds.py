@@ -28,7 +28,7 @@ from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claims import RATE_WINDOW_SECONDS, is_memory_awaited
+from reactor.policy.claims import RATE_WINDOW_SECONDS, is_dying, is_memory_awaited
 from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.outside import memory_outside_pods
 from reactor.policy.storm import is_hard_memory, slowed
@@ -97,6 +97,17 @@ def is_on(hold: Hold, now_seconds: float) -> bool:
 def under_way(state: PolicyState, kind: Reclaim, now_seconds: float) -> Hold | None:
     """Return the reclaim of this kind that evictions wait for, None if there is none."""
     return next((one for one in state.holds if one.kind is kind and is_on(one, now_seconds)), None)
+
+
+def goes_on(state: PolicyState, hold: Hold, now_seconds: float) -> bool:
+    """Return whether soft evictions wait for this reclaim, and nothing happens that does not wait for it."""
+    ours = under_way(state, hold.kind, now_seconds)
+    return (
+        ours is not None
+        and ours.began_seconds == hold.began_seconds
+        and not is_dying(state)
+        and not any(map(is_hard_memory, state.thresholds_met))
+    )
 
 
 def with_hold(state: PolicyState, hold: Hold) -> PolicyState:

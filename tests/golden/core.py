@@ -12,6 +12,7 @@ from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Reclaim
 from reactor.policy import after_reclaim, apply, decide
 from reactor.policy.claims import are_unknown, is_dying, struck_pods
 from reactor.policy.events import (
@@ -20,7 +21,6 @@ from reactor.policy.events import (
     EvictionOrdered,
     FilesInMemoryObserved,
     KernelKilled,
-    MemoryReclaimEnded,
     ObservationsUsed,
     PodEnded,
     PodsStruck,
@@ -28,9 +28,8 @@ from reactor.policy.events import (
     ProcessEvictionOrdered,
     ProcessKilled,
     ProcessOver,
+    ReclaimEnded,
     RuleReclaimBegan,
-    RuleReclaimEnded,
-    SoftReclaimEnded,
     StruckPodsObserved,
 )
 from reactor.policy.rules import decide_firing
@@ -143,12 +142,12 @@ class Core:
 
     def memory_reclaim_over(self) -> None:
         """Record that a reclaim of memory which no pod holds is over."""
-        self._apply(MemoryReclaimEnded(), 0.0)
+        self._apply(ReclaimEnded(kind=Reclaim.MEMORY), 0.0)
 
     def soft_reclaim_over(self) -> None:
         """Record that a reclaim before a soft eviction is over."""
         for hold in self._state.holds:
-            self._apply(SoftReclaimEnded(began_seconds=hold.began_seconds), 0.0)
+            self._apply(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=hold.began_seconds), 0.0)
 
     def rule_reclaim_began(self, until_seconds: float) -> None:
         """Record that a rule reclaims memory, until then at the most."""
@@ -156,7 +155,7 @@ class Core:
 
     def rule_reclaim_over(self) -> None:
         """Record that the reclaim by a rule is over."""
-        self._apply(RuleReclaimEnded(), 0.0)
+        self._apply(ReclaimEnded(kind=Reclaim.RULE), 0.0)
 
     # What the guard asks before it observes.
 

@@ -28,6 +28,7 @@ from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.observe.latest import Observed
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.policy import first_of
+from reactor.policy.events import ProcessOver
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.warrants.warrants import Reads, Warrants
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -249,7 +250,7 @@ class FakeLoop:
             confirm=self._confirm,
             on_ended=self._ended,
             one_process=one_process,
-            on_process_killed=self._process_killed,
+            on_process_killed=self.known.process_killed,
             on_process_over=self._process_over,
         )
         self.passes = Passes(
@@ -294,11 +295,8 @@ class FakeLoop:
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)
 
-    def _process_killed(self, attempt: EvictionAttempt) -> None:
-        self.passes.process_killed(attempt)
-
     def _process_over(self, uid: str) -> None:
-        self.passes.process_over(uid)
+        self.known.tell(ProcessOver(uid=uid))
 
     def _ended(self, attempt: EvictionAttempt) -> None:
         uid = attempt.eviction.pod.uid

@@ -329,7 +329,7 @@ async def reclaimed_by_rule(fake: FakeTree, *, dry_run: bool = False) -> tuple[P
         while not any(record.decision.rule for record in records):  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
         problems = problems_of(generation)
-        assert None is generation.passes.known.state.rule_reclaim_until_seconds
+        assert all(hold.is_over for hold in generation.passes.known.state.holds)
     (record,) = [record for record in records if record.decision.rule]
     return record, problems
 

@@ -126,7 +126,7 @@ class Guarded:
 
     def close(self) -> None:
         self.kills.close()
-        self.known.oom_victims.close()
+        self.known.victims.close()
 
     def _begin(self) -> None:
         self.begun += 1

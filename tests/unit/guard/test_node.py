@@ -39,8 +39,8 @@ def test_a_pod_that_is_kept_down_is_not_evicted_again_for_what_its_kubelet_start
 
 def test_pods_that_an_earlier_run_kept_down_are_not_chosen_by_this_one(tmp_path: Path) -> None:
     earlier = node_in(tmp_path)
-    earlier._held_down._pods[POD.uid] = POD
-    earlier._held_down._show()
+    earlier._evicted._pods[POD.uid] = POD
+    earlier._evicted._show()
     earlier.close()
     node = known()
     node_in(tmp_path).spare_kept_down(node)
@@ -95,3 +95,10 @@ def test_evictions_long_past_are_forgotten() -> None:
     under_way.ended("uid-never", 5)
     under_way.began("uid-999", 2000)
     assert under_way.at("uid-999", 1000)
+
+
+def test_pod_of_a_cgroup_is_the_one_that_holds_it(make_pod) -> None:
+    node = known()
+    node.set_pods((make_pod("a"), make_pod("ab")))
+    assert node.pod_in("/node/ab/app") is node.pods[1]
+    assert node.pod_in("/node/b") is None

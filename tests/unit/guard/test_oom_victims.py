@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.oom_victims import OomVictims, pod_in
+from reactor.guard.node import Victims
 from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import PodUsage
@@ -212,7 +212,7 @@ async def test_counters_of_pods_are_taken_with_the_housekeeping_and_not_at_a_cro
 
 
 def test_process_that_never_was_has_exited() -> None:
-    victims = OomVictims()
+    victims = Victims()
     victims.hold(2**22 + 1)  # above the kernel's greatest process id
     assert victims.exited([dying(2**22 + 1), dying(None)]) == {2**22 + 1}
 
@@ -222,7 +222,7 @@ def test_victim_that_no_descriptor_can_be_had_of_has_not_exited(monkeypatch, vic
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    victims = OomVictims()
+    victims = Victims()
     victims.hold(victim.pid)
     assert victims.exited([dying(victim.pid)]) == frozenset()
     victims.close()
@@ -230,7 +230,7 @@ def test_victim_that_no_descriptor_can_be_had_of_has_not_exited(monkeypatch, vic
 
 def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
     before = open_descriptors()
-    victims = OomVictims()
+    victims = Victims()
     victims.hold(victim.pid)
     victims.hold(victim.pid)
     assert victims.exited([dying(victim.pid)]) == frozenset()
@@ -239,16 +239,10 @@ def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
     victims.close()
 
 
-def test_pod_of_a_cgroup_is_the_one_that_holds_it(make_pod) -> None:
-    pods = (make_pod("a"), make_pod("ab"))
-    assert pod_in("/node/ab/app", pods) is pods[1]
-    assert pod_in("/node/b", pods) is None
-
-
 async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
     loop, view, _ = make_view()
     loop.passes.oom_killed(kill_of(victim.pid))
     (told,) = view().status()["oom_victims"]
     assert (told["pid"], told["victim_bytes"], told["credited_bytes"]) == (victim.pid, 250 * MIB, 250 * MIB)
     assert told["given_up_in_seconds"] == 10.0
-    loop.known.oom_victims.close()
+    loop.known.victims.close()

@@ -125,14 +125,14 @@ async def test_one_process_is_killed_and_the_pod_lives_on(make, processes):
 
 async def test_its_memory_is_waited_for_and_then_the_next_goes(make, processes):
     loop = make()
-    loop.known.oom_victims.exited = lambda _: frozenset()  # it is there
+    loop.known.victims.exited = lambda _: frozenset()  # it is there
     loop.passes.make([wake()])
     loop.now_seconds += 0.01
 
     record = loop.passes.make([wake()])
 
     assert "40Mi still to be freed by process" in record.decision.deferred_because
-    loop.known.oom_victims.exited = lambda victims: {victim.pid for victim in victims}
+    loop.known.victims.exited = lambda victims: {victim.pid for victim in victims}
     loop.now_seconds += 0.01
     loop.passes.make([wake()])
     assert 2 == len(processes.killed)
@@ -140,7 +140,7 @@ async def test_its_memory_is_waited_for_and_then_the_next_goes(make, processes):
 
 async def test_what_is_dying_of_the_pod_is_not_its_own_any_more(make, processes):
     loop = make()
-    loop.known.oom_victims.exited = lambda _: frozenset()
+    loop.known.victims.exited = lambda _: frozenset()
     processes.chosen = replace(TAB, anonymous_bytes=15 * MIB)  # not enough
     loop.passes.make([wake()])
     loop.now_seconds += 0.01

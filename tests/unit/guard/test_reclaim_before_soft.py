@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 import trio
 
-from reactor.guard.pass_ import look_again_seconds
 from reactor.guard.recorder import Tally
 from reactor.model.decisions import Hold, PolicyState
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.attention import look_again_seconds
+from reactor.policy.holds import goes_on
 from reactor.reclaim.memory import PIECE_BYTES, PodReclaim, Reclaimable
 from reactor.reclaim.runner import ReclaimJob, ReclaimRunner
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -193,13 +194,13 @@ async def test_soft_eviction_follows_a_reclaim_that_was_not_enough(soft_loop) ->
     awaited = []
 
     def is_awaited() -> bool:
-        awaited.append(soft_loop.passes.is_awaited(asked))
+        awaited.append(goes_on(soft_loop.known.state, asked, soft_loop.now_seconds))
         return awaited[-1]
 
     reclaimed = await ReclaimRunner().run(reclaims.job(asked, "/node/one"), is_awaited)
     assert set(awaited) == {True}
     soft_loop.now_seconds += 1
-    soft_loop.passes.soft_reclaim_over(asked, reclaimed)
+    soft_loop.known.reclaim_ended(asked.kind, reclaimed, began_seconds=asked.began_seconds)
     record = replace(soft_loop.passes.make([WAKE]), reclaimed=(reclaimed,))
     await trio.testing.wait_all_tasks_blocked()
 
@@ -214,12 +215,11 @@ async def test_soft_eviction_follows_a_reclaim_that_was_not_enough(soft_loop) ->
 async def test_nobody_is_evicted_after_a_reclaim_that_was_enough(soft_loop) -> None:
     asked = soft_loop.passes.make([WAKE]).decision.soft_reclaim
     reclaims = Reclaims(soft_loop.node, reclaimable("/node/one", swap_mib=500))
-    soft_loop.passes.soft_reclaim_over(
-        asked,
-        await ReclaimRunner().run(
-            reclaims.job(asked, "/node/one"), lambda: soft_loop.passes.is_awaited(asked)
-        ),
+    job = reclaims.job(asked, "/node/one")
+    reclaimed = await ReclaimRunner().run(
+        job, lambda: goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
     )
+    soft_loop.known.reclaim_ended(asked.kind, reclaimed, began_seconds=asked.began_seconds)
     soft_loop.now_seconds += 1
     record = soft_loop.passes.make([WAKE])
     assert (record.attempts, record.decision.thresholds_met) == ((), ())
@@ -242,7 +242,7 @@ async def test_hard_crossing_kills_while_a_piece_is_being_reclaimed_and_no_furth
         nursery.start_soon(
             ReclaimRunner().run,
             reclaims.job(asked, "/node/one"),
-            lambda: soft_loop.passes.is_awaited(asked),
+            lambda: goes_on(soft_loop.known.state, asked, soft_loop.now_seconds),
         )
         assert await trio.to_thread.run_sync(began.wait, 20)
         soft_loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(90 * MIB)}
@@ -257,11 +257,11 @@ async def test_hard_crossing_kills_while_a_piece_is_being_reclaimed_and_no_furth
 async def test_reclaim_of_another_shortage_is_not_the_one_that_is_over(soft_loop) -> None:
     asked = soft_loop.passes.make([WAKE]).decision.soft_reclaim
     later = replace(asked, began_seconds=asked.began_seconds + 100)
-    assert not soft_loop.passes.is_awaited(later)
-    soft_loop.passes.soft_reclaim_over(later)
-    assert soft_loop.passes.is_awaited(asked)
-    soft_loop.passes.soft_reclaim_over(asked)
-    assert not soft_loop.passes.is_awaited(asked)
+    assert not goes_on(soft_loop.known.state, later, soft_loop.now_seconds)
+    soft_loop.known.reclaim_ended(later.kind, began_seconds=later.began_seconds)
+    assert goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
+    soft_loop.known.reclaim_ended(asked.kind, began_seconds=asked.began_seconds)
+    assert not goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
 
 
 async def test_only_pods_that_may_be_evicted_are_asked_those_that_use_most_first(make_loop) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reactor.guard.pass_ import look_again_seconds
 from reactor.model.decisions import PolicyState
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.attention import look_again_seconds
 from reactor.reclaim.runner import Reclaimed
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
         freed=0,
         took_seconds=0.1,
     )
-    loop.passes.memory_reclaimed(reclaimed)
+    loop.known.reclaim_ended(Reclaim.MEMORY, reclaimed)
     loop.passes.make([WAKE])
     assert loop.kills.killed == ["one"]
     assert loop.known.reclaimed == (reclaimed,)

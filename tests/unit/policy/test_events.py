@@ -31,7 +31,6 @@ from reactor.policy.events import (
     EvictionOrdered,
     FilesInMemoryObserved,
     KernelKilled,
-    MemoryReclaimEnded,
     ObservationsUsed,
     PodEmptied,
     PodEnded,
@@ -43,10 +42,9 @@ from reactor.policy.events import (
     ProcessEvictionOrdered,
     ProcessKilled,
     ProcessOver,
+    ReclaimEnded,
     Restarted,
     RuleReclaimBegan,
-    RuleReclaimEnded,
-    SoftReclaimEnded,
     StruckPodsObserved,
     without_evictions,
 )
@@ -131,12 +129,12 @@ def test_a_reclaim_is_over_once_it_is_said_to_be_and_not_by_the_end_of_an_earlie
     soft = dataclasses.replace(memory, kind=Reclaim.POD_MEMORY)
     state = PolicyState(holds=(memory, soft))
 
-    assert [True, False] == [hold.is_over for hold in after(MemoryReclaimEnded(), state).holds]
-    ended = after(SoftReclaimEnded(began_seconds=1.0), state)
+    assert [True, False] == [hold.is_over for hold in after(ReclaimEnded(kind=Reclaim.MEMORY), state).holds]
+    ended = after(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=1.0), state)
     assert [False, True] == [hold.is_over for hold in ended.holds]
-    assert state == after(SoftReclaimEnded(began_seconds=0.5), state)
-    assert PolicyState() == after(MemoryReclaimEnded(), PolicyState())
-    assert PolicyState() == after(SoftReclaimEnded(began_seconds=1.0), PolicyState())
+    assert state == after(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=0.5), state)
+    assert PolicyState() == after(ReclaimEnded(kind=Reclaim.MEMORY), PolicyState())
+    assert PolicyState() == after(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=1.0), PolicyState())
 
 
 def test_a_rule_reclaims_until_it_ends():
@@ -144,7 +142,7 @@ def test_a_rule_reclaims_until_it_ends():
 
     assert 15.0 == under_way(state, Reclaim.RULE, 14.9).until_seconds
     assert None is under_way(state, Reclaim.RULE, 15.0)
-    assert None is under_way(after(RuleReclaimEnded(), state), Reclaim.RULE, 14.9)
+    assert None is under_way(after(ReclaimEnded(kind=Reclaim.RULE), state), Reclaim.RULE, 14.9)
 
 
 def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
@@ -267,10 +265,10 @@ events = st.one_of(
     st.builds(PodsInhabited, uids=st.frozensets(UIDS)),
     st.builds(PodsListed, uids=st.frozensets(UIDS)),
     st.builds(ObservationsUsed, taken_at_seconds=st.just({Signal.NODEFS_AVAILABLE: 1.0})),
-    st.builds(MemoryReclaimEnded),
-    st.builds(SoftReclaimEnded, began_seconds=st.just(1.0)),
+    st.builds(ReclaimEnded, kind=st.just(Reclaim.MEMORY)),
+    st.builds(ReclaimEnded, kind=st.just(Reclaim.POD_MEMORY), began_seconds=st.just(1.0)),
     st.builds(RuleReclaimBegan, most_seconds=st.just(5.0)),
-    st.builds(RuleReclaimEnded),
+    st.builds(ReclaimEnded, kind=st.just(Reclaim.RULE)),
     st.builds(Restarted),
 )
 

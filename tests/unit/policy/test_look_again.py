@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.pass_ import grace_period_ended, look_again_seconds
 from reactor.model.decisions import ClaimKind, PolicyState, Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
+from reactor.policy.attention import grace_period_ended, look_again_seconds
 from tests.support.builders import make_claim, make_threshold
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.guard.pace import Pace
+from reactor.policy.attention import Pace
 
 
 @pytest.mark.parametrize(("cost_seconds", "pause_seconds"), [(0.0, 0.0), (0.024, 0.12), (5.0, 0.25)])

@@ -1,0 +1,179 @@
+"""How often to observe unasked: as often as it is of use, and no more than a share of a CPU.
+
+What is observed again and again while a shortage lasts takes its time from the victims that are to free
+memory, and in real time. So the pause follows from what the last one has cost: five times as long while a
+pass may still kill. If none can, because no pod can be evicted or the run is a dry one, all of it together
+takes a few tenths of a percent of a CPU.
+
+While evictions are slowed down, next to nothing is to be done for seconds, but a hog that comes meanwhile is
+to be killed. So the pauses are long there, too, but never so long that a fast hog takes all memory in one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from reactor.model.decisions import PolicyState
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.holds import under_way
+from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import thresholds_met
+
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_LOOK_AT_SLOWED_SECONDS: Final = 0.1
+_GROWN_SHARE: Final = 16  # of the threshold
+_ROUNDING_SECONDS: Final = 0.001
+_TIMES: Final = 5
+_TIMES_POWERLESS: Final = 1000
+_TIMES_SLOWED: Final = 100  # between two passes, the wake included
+_TIMES_SLOWED_PASSES: Final = 200
+_LONGEST_SLOWED_SECONDS: Final = 1.0
+_HOG_BYTES_A_SECOND: Final = 4 << 30
+_LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
+_LONGEST_POWERLESS_SECONDS: Final = 1.0
+_LONGEST_POWERLESS_PASS_SECONDS: Final = 3.0
+_HURRIED_SECONDS: Final = 1.0
+_WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
+
+
+class Pace:
+    """Knows what the last pass that evicted no pod has cost, and the last look between two passes."""
+
+    def __init__(self) -> None:
+        self._pass_seconds = 0.0
+        self._look_seconds = 0.0
+        self._hurried_until_seconds = -math.inf
+
+    def passed(self, seconds: float) -> None:
+        """Record what a pass has cost."""
+        self._pass_seconds = seconds
+
+    def looked(self, seconds: float) -> None:
+        """Record what a look between two passes has cost."""
+        self._look_seconds = seconds
+
+    def between_passes_seconds(self, *, is_powerless: bool) -> float:
+        """Return how long to wait for the next pass at least, where nothing but time asks for it."""
+        longest_seconds = _LONGEST_POWERLESS_PASS_SECONDS
+        return _pause_seconds(self._pass_seconds, longest_seconds, is_powerless=is_powerless)
+
+    def between_slowed_passes_seconds(self) -> float:
+        """Return how long to wait for the next pass at least while evictions are slowed down."""
+        return min(_TIMES_SLOWED_PASSES * self._pass_seconds, _LONGEST_SLOWED_SECONDS)
+
+    def between_looks_seconds(
+        self, wanted_seconds: float, now_seconds: float, *, is_powerless: bool, left_bytes: int = 0
+    ) -> float:
+        """Return how long to wait for the next look where one is wanted after so long.
+
+        `left_bytes` is what is available while evictions are slowed down.
+        """
+        is_seldom = is_powerless and not self.is_hurried(now_seconds)
+        return max(
+            wanted_seconds,
+            _pause_seconds(self._look_seconds, is_powerless=is_seldom),
+            min(_TIMES_SLOWED * (self._look_seconds + _WAKE_SECONDS), self._in_time_seconds(left_bytes)),
+        )
+
+    def _in_time_seconds(self, left_bytes: int) -> float:
+        """Return how long a hog may go unobserved: what is left has to last for the pass and kill, too."""
+        return left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
+
+    def hurry(self, now_seconds: float) -> None:
+        """Look as often as is wanted for a second: a pod has come that may be evicted soon."""
+        self._hurried_until_seconds = now_seconds + _HURRIED_SECONDS
+
+    def is_hurried(self, now_seconds: float) -> bool:
+        """Return whether a pod has come a moment ago."""
+        return now_seconds < self._hurried_until_seconds
+
+
+def _pause_seconds(
+    cost_seconds: float, longest_powerless_seconds: float = _LONGEST_POWERLESS_SECONDS, *, is_powerless: bool
+) -> float:
+    if is_powerless:
+        return min(_TIMES_POWERLESS * (cost_seconds + _WAKE_SECONDS), longest_powerless_seconds)
+    return min(_TIMES * cost_seconds, _LONGEST_SECONDS)
+
+
+def has_grown(
+    settings: EvictionSettings,
+    state: PolicyState,
+    before: Mapping[Signal, Observation],
+    seen: Mapping[Signal, Observation],
+) -> bool:
+    """Return whether memory has become shorter since the last pass in a way that is worth another.
+
+    Either a threshold is met that was not then, or of one that was, a hard one, much less is available: a
+    level that stays crossed wakes the loop once, and if no pod could be evicted then, or only one in a while,
+    another may have come. `before` is what the last pass observed.
+    """
+    now = {signal: observation for signal, observation in seen.items() if observation.absurdity is None}
+    if any(threshold not in state.first_observed for threshold in thresholds_met(settings.thresholds, now)):
+        return True
+    return any(
+        before[threshold.signal].available - now[threshold.signal].available
+        > threshold.value.of(now[threshold.signal].capacity) // _GROWN_SHARE
+        for threshold in state.thresholds_met
+        if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
+    )
+
+
+def look_again_seconds(
+    state: PolicyState,
+    now_seconds: float,
+    *,
+    pause_seconds: float = 0.0,
+    slowed_pause_seconds: float = 0.0,
+) -> float:
+    """Return after how long to look again unasked; infinity where the sources are enough.
+
+    `pause_seconds` is the shortest pause, and `slowed_pause_seconds` that between slowed evictions.
+
+    A level that stays crossed fires only once. While a victim is still giving back its memory others may
+    take more than it gives, and while a soft threshold is in its grace period nothing need happen at all: no
+    source reports either before the ticker. While evictions are slowed down it is to be seen soon that the
+    cause is gone, or that the pods grow. A reclaim before a soft eviction may hang.
+    """
+    awaited = under_way(state, Reclaim.MEMORY, now_seconds) is not None or any(
+        claim.resource is Resource.MEMORY for claim in state.claims
+    )
+    pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
+    is_soon = awaited and pressed
+    soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
+    slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
+    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
+    soft = under_way(state, Reclaim.POD_MEMORY, now_seconds)
+    if soft is not None:
+        soon_seconds = min(soon_seconds, soft.until_seconds + _ROUNDING_SECONDS - now_seconds)
+    return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
+
+
+def _slowed_seconds(state: PolicyState, now_seconds: float, pause_seconds: float) -> float:
+    """Return when to look at what is slowed down, infinity where nothing waits for that."""
+    waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
+    left = [
+        one.until_seconds + _ROUNDING_SECONDS - now_seconds
+        for one in state.slowdowns
+        if one.signal in waits and now_seconds < one.until_seconds + _ROUNDING_SECONDS
+    ]
+    return min(max(_LOOK_AT_SLOWED_SECONDS, pause_seconds), *left) if left else math.inf
+
+
+def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:
+    """Return the signals of soft thresholds whose grace period is over since the last pass."""
+    ends = _grace_periods_end(state)
+    return frozenset(threshold.signal for threshold, end in ends.items() if end <= now_seconds)
+
+
+def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
+    """Return when the grace period of each threshold that is in one ends, and a little more for rounding."""
+    return {
+        threshold: since + threshold.grace_period_seconds + _ROUNDING_SECONDS
+        for threshold, since in state.first_observed.items()
+        if threshold not in state.thresholds_met
+    }
