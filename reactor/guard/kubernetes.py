@@ -19,16 +19,16 @@ from reactor.act.kill import KillPath
 from reactor.act.reap import KillReport
 from reactor.act.target import populated
 from reactor.errors import ReactorError
-from reactor.guard.cluster_reports import (
+from reactor.guard.evicted_pods import EvictedPods
+from reactor.guard.node import Node
+from reactor.guard.node_shutdown import ShutdownTermination
+from reactor.guard.outbox import (
     NO_VICTIM,
     SLOWED_DOWN,
     SYSTEM_OOM,
     THRESHOLD_MET,
     ClusterReports,
 )
-from reactor.guard.evicted_pods import EvictedPods
-from reactor.guard.node import Node
-from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardError, StewardLink

@@ -39,10 +39,10 @@ from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
 from reactor.guard.notify import ServiceNotice
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
 from reactor.guard.single_instance import is_stood_by, listen, remove

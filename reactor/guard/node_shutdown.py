@@ -30,7 +30,7 @@ from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError, RefusedError
 from reactor.forms import FormError
-from reactor.guard.record_queue import Document, Make
+from reactor.guard.outbox import Document, Make
 from reactor.guard.termination import Kills, Termination, whole_pod
 from reactor.kernel.scheduling import following
 from reactor.kernel.small_file import KeptFile, document_of

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from reactor.guard.outbox import Make, RecordQueue
 from reactor.guard.record import (
     EvictionAttempt,
     PassRecord,
@@ -20,7 +21,6 @@ from reactor.guard.record import (
     process_document,
     standing,
 )
-from reactor.guard.record_queue import Make, RecordQueue
 from reactor.link.documents import RESUMED, Durations, Outcome, process_text
 from reactor.model.decisions import Decision
 from reactor.model.kills import OomKill, OomScope

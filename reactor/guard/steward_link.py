@@ -25,8 +25,8 @@ from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError
 from reactor.forms import FormError
+from reactor.guard.outbox import RecordQueue, encode
 from reactor.guard.own_cgroups import OwnCgroups
-from reactor.guard.record_queue import RecordQueue, encode
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, Places, commands_of, write_commands, write_orders, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST

@@ -39,7 +39,7 @@ class FrameKind(IntEnum):
     STOP = 10
     """The runtime is to stop the containers of the pod `uid`, `grace_seconds` at the most; so answered."""
     REPORT = 11
-    """What the API server is to hear (`reactor.guard.cluster_reports`); answered by REPORTED, `number`."""
+    """What the API server is to hear (`reactor.guard.outbox`); answered by REPORTED, `number`."""
     LEAVE = 12
     """The guard is about to end: what was set on the node is to be removed unless there is a successor. One
     waits for the guard's end where `stands_by`. Answered as RECLAIM is."""

@@ -19,9 +19,9 @@ from reactor.guard import ahead
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.parts import PodList
 from reactor.guard.record import PassRecord
-from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs

@@ -21,8 +21,8 @@ from reactor.act.kill import KillPath
 from reactor.guard.evictor import _resumed
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.node import Node
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs

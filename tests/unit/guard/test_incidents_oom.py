@@ -13,7 +13,7 @@ import pytest
 
 from reactor.guard.incidents import OomKills
 from reactor.guard.node import Node
-from reactor.guard.record_queue import encode
+from reactor.guard.outbox import encode
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
 from reactor.observe.latest import Observed

@@ -18,8 +18,8 @@ from reactor.guard import loop
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
 from reactor.guard.loop import kubernetes_node_of
 from reactor.guard.node_shutdown import ShutdownTermination
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
-from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion

@@ -21,9 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
-from reactor.guard.cluster_reports import ClusterReports
 from reactor.guard.node import Node
-from reactor.guard.record_queue import RecordQueue
+from reactor.guard.outbox import ClusterReports, RecordQueue
 from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.storage import StorageWatch

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.guard.record_queue import RecordQueue
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import ToldFilesystems
 from reactor.link.requests import Space

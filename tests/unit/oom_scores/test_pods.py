@@ -18,7 +18,7 @@ from reactor.errors import ConfigError
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
-from reactor.guard.record_queue import RecordQueue
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from reactor.guard.record_queue import encode
+from reactor.guard.outbox import encode
 from reactor.model.settings import JournalSettings
 from reactor.tell.journal import Journal, read_tail
 from reactor.tell.writer import LineWriter

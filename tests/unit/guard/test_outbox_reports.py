@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from reactor.forms import FormError
-from reactor.guard.cluster_reports import ClusterReports
+from reactor.guard.outbox import ClusterReports
 from reactor.model.signals import NodeCondition
 
 

@@ -1,11 +1,7 @@
-"""Lines of the journal on their way to the steward, which writes them: kept here until it says that it has.
+"""What is kept for the steward until it has taken it: the journal's lines, and reports to the API server.
 
-    waiting     not encoded yet, since that takes a while; bounded, and what does not fit is lost and counted.
-                Where many wait, the others are encoded at once, with the head of their ranking alone: what
-                they are made from holds all pods of that moment
-    kept        encoded, sent or to be sent; sent again to the next steward where one ends before it took them
-
-Nothing here waits for the steward: `write` never blocks and never raises.
+If a steward ends, nothing is lost: what it has not said to be safe is sent to the next, which may receive
+it twice. What is kept is bounded; what does not fit is lost and counted. Nothing here waits for the steward.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +17,7 @@ import trio
 
 from reactor.forms import FormError
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message
+from reactor.model.signals import NodeCondition
 
 _LOG: Final = logging.getLogger("reactor.journal")
 _MOST_WAITING: Final = 256
@@ -33,6 +30,12 @@ Make = Callable[[], Document]
 # What a ranking is made from, a few places at a time.
 Ranking = Callable[[], Iterable[Sequence[Document]]]
 
+_API_LOG: Final = logging.getLogger("reactor.announce")
+_MOST: Final = 256
+EVICTION, CONDITIONS, SHUTDOWN = "eviction", "conditions", "shutdown"
+THRESHOLD_MET, SYSTEM_OOM, SLOWED_DOWN = "threshold met", "system OOM", "evictions slowed down"
+NO_VICTIM: Final = "no evictable pod"
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -44,7 +47,41 @@ class _Entry:
     content: bytes | None = None
 
 
-class RecordQueue:
+class _Kept:
+    """Messages in the order of their numbers, each by its key; `_sent` is the last number that was sent."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._kept: dict[Hashable, Message] = {}
+        self._sent = 0
+        self._changed = trio.Event()
+
+    def restart(self) -> None:
+        """Begin again with what is not safe yet: there is another steward."""
+        self._sent = 0
+        self._wake()
+
+    def _next(self) -> Message | None:
+        """Return the next message that the present steward has not been sent, None if there is none."""
+        for message in self._kept.values():
+            if message.number > self._sent:
+                self._sent = message.number
+                return message
+        return None
+
+    def _wake(self) -> None:
+        # Another event for those who wait from now on: there may be two of them.
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+# The lines are
+#
+# waiting     not encoded yet, since that takes a while; bounded, and what does not fit is lost and counted.
+#             Where many wait, the others are encoded at once, with the head of their ranking alone: what
+#             they are made from holds all pods of that moment
+# kept        encoded, sent or to be sent; sent again to the next steward where one ends before it took them
+class RecordQueue(_Kept):
     """Queues lines and notes for the steward.
 
     Each line has the `start` of this run and its place in it, `seq`: by them lines can be put in order, and a
@@ -53,16 +90,13 @@ class RecordQueue:
     """
 
     def __init__(self, start: str) -> None:
+        super().__init__()
         self.start = start
         self.written = 0
-        self.lost = 0
         self.problem: str | None = None
         self._seq = 0
         self._waiting: deque[_Entry] = deque()
-        self._kept: deque[Message] = deque()
         self._kept_bytes = 0
-        self._sent = 0  # of those kept, in their order, to the present steward
-        self._changed = trio.Event()
 
     def __len__(self) -> int:
         """Return how many lines and notes are on their way."""
@@ -88,45 +122,38 @@ class RecordQueue:
         if len(self._waiting) < _MOST_UNMADE:
             self._put(_Entry(None, make))
 
-    def restart(self) -> None:
-        """Begin again with what was not taken: there is another steward."""
-        self._sent = 0
-        self._wake()
-
     def taken(self, up_to: int, lost: int) -> None:
         """Take note that the steward is done with lines. Raises FormError for what can't be."""
-        places = [message.number for message in self._kept][: self._sent]
+        places = [message.number for message in self._kept.values() if message.number <= self._sent]
         if up_to not in places:
             raise FormError(f"got line {up_to} as taken; accepted: one that was sent and not taken yet")
         count = places.index(up_to) + 1
         if lost > count:
             raise FormError(f"got {lost} lost lines; accepted: {count} at the most")
-        for _ in range(count):
-            self._kept_bytes -= len(self._kept.popleft().content)
-        self._sent -= count
+        for place in places[:count]:
+            self._kept_bytes -= len(self._kept.pop(place).content)
         self.written += count - lost
         self.lost += lost
         if lost:
             # The steward has said why, in the log and in its own problem.
             self.problem = None
         elif self.problem is not None:
-            _LOG.warning("journal: taken again; %d lines were lost", self.lost)
+            _LOG.warning("journal: recovered; %d lines lost", self.lost)
             self.problem = None
         self._wake()
 
     async def next(self) -> Message:
         """Return what is to be sent next; wait for it. What is encoded here makes way for the loop."""
         while True:
-            if self._sent < len(self._kept):
-                self._sent += 1
-                return self._kept[self._sent - 1]
+            if (kept := self._next()) is not None:
+                return kept
             if self._waiting and self._has_room(self._waiting[0]):
                 message = await self._encoded(self._waiting[0])
                 entry = self._waiting.popleft()
                 if message is not None and entry.seq is None:
                     return message
                 if message is not None:
-                    self._kept.append(message)
+                    self._kept[message.number] = message
                     self._kept_bytes += len(message.content)
                 continue
             await self._changed.wait()
@@ -152,11 +179,6 @@ class RecordQueue:
     def _put(self, entry: _Entry) -> None:
         self._waiting.append(entry)
         self._wake()
-
-    def _wake(self) -> None:
-        # Another event for those who wait from now on: there may be two of them.
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
 
     def _has_room(self, entry: _Entry) -> bool:
         if entry.seq is None:
@@ -207,3 +229,87 @@ async def _encode(document: dict[str, Any], ranking: Ranking | None) -> bytes:
 def encode(document: object) -> bytes:
     """Return a document as one line of JSON."""
     return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+class ClusterReports(_Kept):
+    """Queues what the API server is to receive; `lost` counts the reports that did not fit, the oldest.
+
+    eviction        a pod was evicted, or is to end within its grace period; its uid is the key, by which the
+                    latest report stands for those before it
+    conditions      those of the node that are in force; sent to each new steward
+    shutdown        whether the node shuts down; sent to each new steward while it does
+    events          about the node: a threshold was met, the kernel killed, evictions are slowed down
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._number = 0
+        self._conditions: tuple[tuple[NodeCondition, ...], tuple[NodeCondition, ...]] | None = None
+        self._is_shutting_down = False
+
+    def __len__(self) -> int:
+        """Return how many reports are kept."""
+        return len(self._kept)
+
+    def evicted(self, uid: str, document: Mapping[str, Any]) -> None:
+        """Report an eviction, or what has become of one that was reported."""
+        self._report((EVICTION, uid), {"report": EVICTION, "uid": uid, **document})
+
+    def conditions(
+        self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()
+    ) -> None:
+        """Report the conditions in force, and the unknown ones, where they are other ones than before."""
+        told = tuple(conditions), tuple(unknown)
+        if told != self._conditions:
+            self._conditions = told
+            self._report_conditions(*told)
+
+    def shutdown(self, *, is_under_way: bool) -> None:
+        """Report that the node shuts down, or not any more."""
+        self._is_shutting_down = is_under_way
+        self._report(SHUTDOWN, {"report": SHUTDOWN, "is_under_way": is_under_way})
+
+    def event(self, kind: str, **about: object) -> None:
+        """Report something about the node."""
+        self._report((kind, self._number), {"report": kind, **about})
+
+    def restart(self) -> None:
+        """Begin again with what is not safe yet: there is another steward."""
+        super().restart()
+        if self._conditions is not None and CONDITIONS not in self._kept:
+            self._report_conditions(*self._conditions)
+        if self._is_shutting_down and SHUTDOWN not in self._kept:
+            self.shutdown(is_under_way=True)
+
+    def reported(self, number: int) -> None:
+        """Forget a report that is safe. Raises FormError for one that was not sent.
+
+        One that was replaced meanwhile is not kept any more.
+        """
+        if not 0 < number <= self._sent:
+            raise FormError(f"got report {number} as safe; accepted: one that was sent")
+        self._kept = {key: one for key, one in self._kept.items() if one.number != number}
+
+    async def next(self) -> Message:
+        """Return what is to be sent next; wait for it."""
+        while True:
+            if (kept := self._next()) is not None:
+                return kept
+            await self._changed.wait()
+
+    def _report_conditions(
+        self, conditions: tuple[NodeCondition, ...], unknown: tuple[NodeCondition, ...]
+    ) -> None:
+        document = {"report": CONDITIONS, "conditions": list(conditions)}
+        self._report(CONDITIONS, document | ({"unknown": list(unknown)} if unknown else {}))
+
+    def _report(self, key: Hashable, document: Mapping[str, Any]) -> None:
+        self._number += 1
+        self._kept.pop(key, None)
+        self._kept[key] = Message(FrameKind.REPORT, self._number, encode(document))
+        while len(self._kept) > _MOST:
+            if not self.lost:
+                _API_LOG.error("reports to the API server are being lost: the steward does not take them")
+            self.lost += 1
+            del self._kept[next(iter(self._kept))]
+        self._wake()

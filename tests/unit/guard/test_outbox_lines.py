@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.forms import FormError
-from reactor.guard.record_queue import RecordQueue
+from reactor.guard.outbox import RecordQueue
 from reactor.link.frames import FrameKind
 
 
