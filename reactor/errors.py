@@ -80,6 +80,10 @@ class NoDaemonError(ReactorError):
     """No daemon answers on the socket; one line for the client."""
 
 
+class StewardError(ReactorError):
+    """The steward ended, hangs, or can't be started."""
+
+
 class RuntimeUnavailableError(ReactorError):
     """The container runtime gives no answer: not there, gone, too slow, or not what it should be."""
 

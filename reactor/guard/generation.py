@@ -17,6 +17,7 @@ from reactor.act.target import is_seen_populated
 from reactor.guard.ahead import Ahead, LastStretch
 from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
+from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.node import Node
 from reactor.guard.parts import Parts, PodList
@@ -25,8 +26,7 @@ from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.storage import StorageWatch
-from reactor.guard.told_disks import ToldFilesystems
+from reactor.guard.usage_facts import StorageCounts
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
@@ -206,8 +206,8 @@ class Generation:
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
         self._reclaims_of_memory = ReclaimRunner()
         self._cgroup_reclaim = CgroupReclaim(tree, fences(settings.pod_parents))
-        self.storage = StorageWatch(known, steward)
-        self.filesystems = ToldFilesystems(
+        self.storage = StorageCounts(known, steward)
+        self.filesystems = FilesystemFacts(
             steward,
             settings,
             known.observed,

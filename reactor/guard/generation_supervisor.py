@@ -13,11 +13,11 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
+from reactor.guard.filesystem_facts import StewardEmptying, StewardReclaim
 from reactor.guard.generation import Generation
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.decisions import Claim, ClaimKind, Eviction

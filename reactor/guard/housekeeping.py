@@ -12,7 +12,7 @@ import trio
 from reactor.errors import failure_text
 from reactor.guard.parts import Parts
 from reactor.guard.pass_ import Passes
-from reactor.guard.storage import StorageWatch
+from reactor.guard.usage_facts import StorageCounts
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.wakes import Wakes
 
@@ -39,7 +39,7 @@ class Housekeeping:
         parts: Parts,
         passes: Passes,
         filesystems: Filesystems,
-        storage: StorageWatch,
+        storage: StorageCounts,
         wakes: Wakes,
     ) -> None:
         self._parts = parts

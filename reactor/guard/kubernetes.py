@@ -18,7 +18,7 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.act.reap import KillReport
 from reactor.act.target import populated
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, StewardError
 from reactor.guard.evicted_pods import EvictedPods
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
@@ -30,9 +30,9 @@ from reactor.guard.outbox import (
     ClusterReports,
 )
 from reactor.guard.parts import PodList
+from reactor.guard.pod_facts import PodFacts
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.steward_link import StewardError, StewardLink
-from reactor.guard.told_pods import ToldPods
+from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.documents import Outcome
 from reactor.link.requests import ReclaimOver
@@ -172,7 +172,7 @@ class KubernetesNode:
         self._link = link
         self._supervisor = supervisor
         self.own_score: OwnScore | None = None  # what a process has, whatever was written for an order
-        self.told = ToldPods(settings)
+        self.told = PodFacts(settings)
         self.told.load()
         self.reports = ClusterReports()
         link.attend_cluster(self.told, self.reports)
@@ -219,7 +219,7 @@ class KubernetesNode:
             specs=lambda: told.specs,
             runtime=lambda: told.runtime,
             files=lambda: told.files,
-            all_told=told.are_all_told,
+            all_told=told.is_complete,
             own_score=self.own_score,
         )
 

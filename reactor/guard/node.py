@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.guard.told_storage import ToldStorage
+from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Claim, ClaimKind, PolicyState
 from reactor.model.kills import ProcessMemory
@@ -133,7 +133,7 @@ class Node:
     pods: tuple[Pod, ...] = ()
     passes: int = 0
     reclaimed: tuple[Reclaimed, ...] = ()
-    storage: ToldStorage = dataclasses.field(default_factory=ToldStorage)
+    storage: UsageFacts = dataclasses.field(default_factory=UsageFacts)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     victims: Victims = dataclasses.field(default_factory=Victims)
     rules_acted: dict[str, Acts] = dataclasses.field(default_factory=dict)

@@ -13,22 +13,22 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, StewardError
 from reactor.forms import FormError
-from reactor.guard.outbox import RecordQueue, encode
+from reactor.guard.outbox import ClusterReports, RecordQueue, encode
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
-from reactor.link.orders import Orders, Places, commands_of, write_commands, write_orders, write_places
+from reactor.link.orders import Orders, commands_of, write_commands, write_orders, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,
@@ -41,8 +41,13 @@ from reactor.link.requests import (
     read_request,
 )
 from reactor.model.settings import Command, Settings
-from reactor.model.signals import Filesystem, Layout, Reclaim
+from reactor.model.signals import Filesystem, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
+
+if TYPE_CHECKING:
+    from reactor.guard.filesystem_facts import FilesystemFacts
+    from reactor.guard.pod_facts import PodFacts
+    from reactor.guard.usage_facts import UsageFacts
 
 _LOG: Final = logging.getLogger("reactor.steward")
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
@@ -67,65 +72,6 @@ _FAILED: Final = {"error": "internal error; see the log"}
 Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
 
 
-class StewardError(ReactorError):
-    """The steward ended, hangs, or can't be started."""
-
-
-class DiskNews(Protocol):
-    """Is told what the steward sees of the filesystems."""
-
-    def space(self, space: Space) -> None:
-        """Take over what is left of filesystems."""
-
-    def wake(self) -> None:
-        """Make a pass: a threshold has come to be met, or ceased to be."""
-
-    def filling(self) -> None:
-        """Take note that a threshold is near."""
-
-    def lies_as(self, layout: Layout) -> None:
-        """Take note of the layout that the devices show."""
-
-
-class CountedStorage(Protocol):
-    """Knows which places are to be counted, and is told what they take."""
-
-    def changes(self, told: set[int]) -> Iterable[Places]:
-        """Yield what a steward is to be told that knows of these places, which are brought up to date."""
-
-    def take(self, usages: Usages) -> None:
-        """Take over what was counted. Raises FormError where it can't be."""
-
-    def steward_ended(self) -> None:
-        """Take note that the counts under way have come to nothing."""
-
-
-class PodNews(Protocol):
-    """Is told what the steward knows of a Kubernetes node's pods; raises FormError for what can't be."""
-
-    def restart(self) -> None:
-        """Take note that another steward tells from now on."""
-
-    def take(self, piece: Piece) -> None:
-        """Take a piece of a listing."""
-
-    def heard(self, request: Request) -> None:
-        """Take note whether all pods are listed and changes are heard of."""
-
-
-class Reports(Protocol):
-    """Has what the API server is to hear."""
-
-    def restart(self) -> None:
-        """Begin again with what is not safe yet."""
-
-    def reported(self, number: int) -> None:
-        """Forget a report that is safe. Raises FormError."""
-
-    async def next(self) -> Message:
-        """Return what is to be sent next; wait for it."""
-
-
 class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
@@ -146,7 +92,7 @@ class StewardLink:
         silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
         self.listener: socket.socket | None = None
-        self.storage: CountedStorage | None = None
+        self.storage: UsageFacts | None = None
         self.cgroups: OwnCgroups | None = None
         self.pid: int | None = None
         self.starts = 0
@@ -157,9 +103,9 @@ class StewardLink:
         self._answers = answers
         self._orders = Orders(start=records.start, number=0, settings=settings)
         self._allowed: frozenset[Command] = frozenset()
-        self._news: DiskNews | None = None
-        self._pods: PodNews | None = None
-        self._reports: Reports | None = None
+        self._news: FilesystemFacts | None = None
+        self._pods: PodFacts | None = None
+        self._reports: ClusterReports | None = None
         self._session: _Session | None = None
         self._asked = 0
         self._layouts_at: deque[float] = deque(maxlen=_LAYOUTS_AT_ONCE)
@@ -230,17 +176,17 @@ class StewardLink:
         with trio.move_on_at(self._end_seconds):
             await self._records.wait_empty()
 
-    def order(self, settings: Settings, news: DiskNews) -> None:
+    def order(self, settings: Settings, news: FilesystemFacts) -> None:
         """Have the steward work by these settings; `news` is told what it sees by them."""
         self._orders = replace(self._orders, number=self._orders.number + 1, settings=settings)
         self._news = news
         self._reordered.set()
 
-    def attend_cluster(self, pods: PodNews, reports: Reports) -> None:
+    def attend_cluster(self, pods: PodFacts, reports: ClusterReports) -> None:
         """Take part in a cluster: `pods` are told of the node's, and `reports` are handed over."""
         self._pods, self._reports = pods, reports
 
-    def forget(self, news: DiskNews) -> None:
+    def forget(self, news: FilesystemFacts) -> None:
         """Tell these no more of what the steward sees."""
         if self._news is news:
             self._news = None
@@ -510,7 +456,7 @@ class _Session:
         finally:
             self._awaited.pop(message.number, None)
 
-    async def tell_places(self, storage: CountedStorage | None) -> None:
+    async def tell_places(self, storage: UsageFacts | None) -> None:
         """Tell which places have come or gone since the last time. Raises OSError where it has ended."""
         async with self._telling_places:
             for places in () if storage is None else storage.changes(self._places):

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from bench.disk import LooksHere
 from reactor.disks.places import Pace
 from reactor.disks.usage import DiskUsage
-from reactor.guard.told_storage import ToldStorage
+from reactor.guard.usage_facts import UsageFacts
 from reactor.link.orders import read_places, write_places
 from reactor.link.requests import Usages, read_request, write_request
 from reactor.model.pods import Pod
 
 
 class Counted:
-    """Counts what one ToldStorage names."""
+    """Counts what one UsageFacts names."""
 
-    def __init__(self, storage: ToldStorage, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, storage: UsageFacts, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
         self.storage = storage
         self.usage = DiskUsage(clock_seconds=clock_seconds)
         self._looks = LooksHere(self.usage, clock_seconds=clock_seconds)

@@ -10,7 +10,7 @@ import pytest
 from reactor.config.pod import pod_from_document
 from reactor.disks.places import GivenUpError, Pace
 from reactor.disks.walk_messages import Drop, Kind, Report
-from reactor.guard.told_storage import ToldStorage
+from reactor.guard.usage_facts import UsageFacts
 from reactor.model.pods import (
     FilesystemUsage,
     Pod,
@@ -60,7 +60,7 @@ def full_pod(tmp_path: Path) -> Pod:
 
 
 def counted(**options: Any) -> Counted:
-    return Counted(ToldStorage(**options), **options)
+    return Counted(UsageFacts(**options), **options)
 
 
 def look(disk: Counted, *pods: Pod) -> dict[str, PodUsage]:
@@ -89,7 +89,7 @@ def test_pod_without_a_place_of_its_own_takes_nothing_and_one_never_looked_at_is
     full_pod: Pod, tmp_path: Path
 ) -> None:
     bare = pod(tmp_path, "bare")
-    assert {"bare": PodUsage(ephemeral_storage_bytes=0)} == ToldStorage().usages([bare, full_pod])
+    assert {"bare": PodUsage(ephemeral_storage_bytes=0)} == UsageFacts().usages([bare, full_pod])
 
 
 def test_place_that_is_not_there_takes_nothing_and_is_no_problem(full_pod: Pod) -> None:

@@ -13,14 +13,14 @@ import trio
 import trio.testing
 
 from reactor.act.kill import KillPath
-from reactor.errors import ConfigError
+from reactor.errors import ConfigError, StewardError
 from reactor.guard import loop
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
 from reactor.guard.loop import kubernetes_node_of
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
-from reactor.guard.steward_link import StewardError, StewardLink
+from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.documents import Outcome

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from reactor.act.reap import KillReport
+from reactor.errors import StewardError
 from reactor.guard.kubernetes import RuntimeKills
-from reactor.guard.steward_link import StewardError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod

@@ -21,14 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
+from reactor.guard.filesystem_facts import StewardEmptying
 from reactor.guard.node import Node
 from reactor.guard.outbox import ClusterReports, RecordQueue
+from reactor.guard.pod_facts import PodFacts
 from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
-from reactor.guard.storage import StorageWatch
-from reactor.guard.told_disks import StewardEmptying
-from reactor.guard.told_pods import ToldPods
-from reactor.guard.told_storage import ToldStorage
+from reactor.guard.usage_facts import StorageCounts, UsageFacts
 from reactor.link.requests import (
     MOST_USAGES,
     QUESTIONS,
@@ -504,13 +503,13 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
 def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(tmp_path, datagrams):
     async def main() -> None:
         guard, news, reports = Guard(tmp_path), News(), ClusterReports()
-        pods = ToldPods(replace(guard.settings, kubernetes=KubernetesSettings()))
+        pods = PodFacts(replace(guard.settings, kubernetes=KubernetesSettings()))
         guard.link.order(guard.settings, news)
         guard.link.attend_cluster(pods, reports)
         for uid in ("a", "b"):
             reports.evicted(uid, {"state": "over"})
         await reports.next()
-        storage = guard.link.storage = ToldStorage()
+        storage = guard.link.storage = UsageFacts()
         counted = [replace(_bare(number), storage=(_somewhere(number),)) for number in range(3)]
         storage.assign(counted)
         ours, theirs = socket.socketpair()
@@ -617,7 +616,7 @@ def pod_with(directory: Path) -> Pod:
 
 async def test_pods_files_are_counted_by_the_steward_and_by_the_next_where_it_ends(tmp_path):
     guard, pod = Guard(tmp_path), pod_with(tmp_path / "volume")
-    storage = guard.link.storage = ToldStorage()
+    storage = guard.link.storage = UsageFacts()
     storage.assign([pod])
 
     def used_bytes() -> int:
@@ -641,7 +640,7 @@ async def test_ranking_waits_for_a_count_no_longer_than_it_may_and_not_at_all_fo
     tmp_path, autojump_clock
 ):
     known = Node(observed=Observed(stale_seconds=35.0))
-    watch = StorageWatch(known, Guard(tmp_path).link)  # without a steward
+    watch = StorageCounts(known, Guard(tmp_path).link)  # without a steward
     began = trio.current_time()
     await watch.look(2.0)
     assert trio.current_time() == began
@@ -652,7 +651,7 @@ async def test_ranking_waits_for_a_count_no_longer_than_it_may_and_not_at_all_fo
 
 async def test_count_that_is_asked_for_of_a_steward_that_has_gone_is_an_error_and_no_other_failure(tmp_path):
     guard = Guard(tmp_path, fake("time.sleep(1000)"))
-    storage = guard.link.storage = ToldStorage()
+    storage = guard.link.storage = UsageFacts()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
         await until(lambda: guard.link.pid is not None)
@@ -662,7 +661,7 @@ async def test_count_that_is_asked_for_of_a_steward_that_has_gone_is_an_error_an
         nursery.cancel_scope.cancel()
 
 
-async def _count_for_ever(link: StewardLink, storage: ToldStorage) -> None:
+async def _count_for_ever(link: StewardLink, storage: UsageFacts) -> None:
     for number in itertools.count():  # soon the pair is full
         storage.assign([replace(_bare(number), storage=(_somewhere(number),))])
         await link.count(urgent=False)
@@ -735,7 +734,7 @@ async def test_reports_reach_the_next_steward_where_one_ends_before_they_are_saf
         "    if number % 2: guard.send(write_request(Request(kind=RequestKind.REPORTED, number=number)))\n"
     )
     guard, reports = Guard(tmp_path, fake(script)), ClusterReports()
-    guard.link.attend_cluster(ToldPods(guard.settings), reports)
+    guard.link.attend_cluster(PodFacts(guard.settings), reports)
     for uid in ("a", "b", "c"):
         reports.evicted(uid, {"state": "over"})
     async with trio.open_nursery() as nursery:

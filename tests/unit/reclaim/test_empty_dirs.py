@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.guard.told_disks import empty_dirs
+from reactor.guard.filesystem_facts import empty_dirs
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory
 from tests.support.this_machine import open_descriptors

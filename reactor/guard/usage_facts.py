@@ -1,8 +1,8 @@
 """What each pod takes of the node's filesystems, as the steward counts it: writable layers, logs, volumes.
 
-The guard walks no tenant's tree. It gives each place a number, tells the steward which places there are, and
-takes what comes back for what it may be: of numbers that it has given, within bounds, seen lately. What is
-not heard of any more grows stale, and is unknown then.
+The guard walks no tenant's tree. It gives each place a number, sends the steward the places, and takes what
+comes back for what it may be: of numbers that it has given, within bounds, observed lately. What is not
+reported any more grows stale, and is unknown then. No count is waited for but before a ranking.
 
 A count under way is a lower bound: what has been found so far is there. It may show that a limit is exceeded,
 and it ranks its pod at the place that the whole count would give it or behind, never before.
@@ -13,18 +13,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import trio
+
+from reactor.errors import StewardError
 from reactor.forms import FormError
 from reactor.link.orders import MOST_PLACES, CountedPlace, Places
 from reactor.link.requests import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StoragePlace, Volume
 from reactor.observe.storage import pod_usage
 
+if TYPE_CHECKING:
+    from reactor.guard.node import Node
+    from reactor.guard.steward_link import StewardLink
+
 FRESH_SECONDS: Final = 300.0
 _OLDEST_NS: Final = 60 * 10**9
 _NOTHING: Final = PodUsage(ephemeral_storage_bytes=0)
+
+_AGAIN_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class _MadeUp:
     until_seconds: float
 
 
-class ToldStorage:
+class UsageFacts:
     """Knows what pods take. `assign` says which places there are, `take` is given what the steward counts."""
 
     def __init__(self, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
@@ -261,3 +271,51 @@ def _take(place: _Place, told: PlaceUsage, at_seconds: float) -> bool:
 
 def _is(usage: FilesystemUsage | None, told: PlaceUsage) -> bool:
     return usage is not None and (usage.used_bytes, usage.inodes_used) == (told.used_bytes, told.inodes)
+
+
+class StorageCounts:
+    """Has the steward count the places of the known pods.
+
+    Housekeeping asks for a count at each of its turns; the steward makes it with a share of a CPU, and pauses
+    after one that took long. A filesystem that fills, and an eviction whose files are to go, are urgent.
+    """
+
+    def __init__(self, known: Node, steward: StewardLink) -> None:
+        self._known = known
+        self._steward = steward
+        self._due = trio.Event()
+        self._is_urgent = False
+
+    def due(self, *, urgent: bool = False) -> None:
+        """Have everything counted soon; an urgent count takes a larger share of a CPU."""
+        self._is_urgent |= urgent
+        self._due.set()
+
+    async def look(self, most_seconds: float) -> None:
+        """Have everything counted now; return when that is done, or `most_seconds` are over."""
+        if any(pod.storage for pod in self._pods()):
+            with trio.move_on_after(most_seconds):
+                await self._counted()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Ask for counts whenever they are due, until cancelled."""
+        task_status.started()
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            urgent, self._is_urgent = self._is_urgent, False
+            self._known.storage.assign(self._pods())
+            # A steward that comes later is asked at the next turn.
+            with suppress(StewardError):
+                await self._steward.count(urgent=urgent)
+
+    async def _counted(self) -> None:
+        while True:
+            self._known.storage.assign(self._pods())
+            with suppress(StewardError):
+                await self._steward.counted()
+                return
+            await trio.sleep(_AGAIN_SECONDS)  # the next one is being started
+
+    def _pods(self) -> Sequence[Pod]:
+        return self._known.with_lingering(self._known.pods)

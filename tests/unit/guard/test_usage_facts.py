@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.forms import FormError
-from reactor.guard.told_storage import ToldStorage
+from reactor.guard.usage_facts import UsageFacts
 from reactor.link.orders import MOST_PLACES, Places
 from reactor.link.requests import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, StorageKind, StoragePlace, Volume
@@ -34,7 +34,7 @@ class Told:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.storage = ToldStorage(clock_seconds=lambda: self.now)
+        self.storage = UsageFacts(clock_seconds=lambda: self.now)
         self.known: set[int] = set()
 
     def number_of(self, path: str) -> int:

@@ -47,7 +47,7 @@ _NOT_OF_API: Final = frozenset({PodSource.FILE, PodSource.HTTP, PodSource.OTHER}
 _Told = Mapping[bytes, tuple[str, Any]]  # the uid and what is told of its pod, by the record
 
 
-class ToldPods:
+class PodFacts:
     """Keeps what was told; `on_change` is called, a few times a second at the most, where it differs.
 
     `run` is a part of the daemon, and so is `remembered.run`. What is told may be asked for in any thread.
@@ -92,7 +92,7 @@ class ToldPods:
         """Return what files tell of pods."""
         return self._files
 
-    def are_all_told(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether all pods have been told, and changes are still heard of, as was said lately."""
         return self._clock_seconds() - self._heard_at < _HEARD_SECONDS
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.told_disks import ToldFilesystems
 from reactor.link.requests import Space
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
@@ -29,7 +29,7 @@ class Told:
         self.layouts: list[Layout] = []
         self.now_seconds = 1000.0
         self.link = StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None)
-        self.filesystems = ToldFilesystems(
+        self.filesystems = FilesystemFacts(
             self.link,
             settings,
             self.observed,

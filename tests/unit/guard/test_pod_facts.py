@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.forms import FormError
-from reactor.guard.told_pods import ToldPods
+from reactor.guard.pod_facts import PodFacts
 from reactor.link.listings import FileNames, files_record, pieces, runtime_record, spec_record
 from reactor.link.requests import PIECE_BYTES, Piece, Request, RequestKind, Section
 from reactor.model.pods import Container, NodeFiles, Pod, PodSource, RuntimePod
@@ -22,9 +22,9 @@ UUID = "0e4a3c0a-1111-4222-8333-0123456789ab"
 SANDBOX = "a" * 64
 
 
-def told_pods(directory: Path, pods_from: PodOrigin = PodOrigin.API, **more) -> ToldPods:
+def told_pods(directory: Path, pods_from: PodOrigin = PodOrigin.API, **more) -> PodFacts:
     kubernetes = KubernetesSettings(pods_from=pods_from)
-    found = ToldPods(Settings(kubernetes=kubernetes, state_path=str(directory / "state.json")), **more)
+    found = PodFacts(Settings(kubernetes=kubernetes, state_path=str(directory / "state.json")), **more)
     found.load()
     return found
 
@@ -42,7 +42,7 @@ def listing(*specs: Pod, number: int = 1, source: PodSource = PodSource.API) -> 
     return list(pieces(Section.SPECS, number, [spec_record(source, one) or b"" for one in specs]))
 
 
-def take(told: ToldPods, some: list[Piece]) -> None:
+def take(told: PodFacts, some: list[Piece]) -> None:
     for piece in some:
         told.take(piece)
 
@@ -178,28 +178,28 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_
     def heard(number: int, places: int = 1) -> None:
         told.heard(Request(kind=RequestKind.PODS_HEARD, number=number, places=places))
 
-    assert not told.are_all_told()
+    assert not told.is_complete()
     with pytest.raises(FormError, match="accepted"):
         heard(1)
     take(told, listing(pod("a")))
     heard(1)
-    assert told.are_all_told()
+    assert told.is_complete()
     await trio.sleep(29)
-    assert told.are_all_told()
+    assert told.is_complete()
     await trio.sleep(2)
-    assert not told.are_all_told()
+    assert not told.is_complete()
     heard(1)
     heard(1, places=0)
-    assert not told.are_all_told()
+    assert not told.is_complete()
     heard(1)
     told.restart()
-    assert not told.are_all_told()
+    assert not told.is_complete()
 
 
 async def test_a_worker_thread_that_lists_the_pods_may_ask_what_was_told(told):
     take(told, listing(pod("a")))
     told.heard(Request(kind=RequestKind.PODS_HEARD, number=1, places=1))
-    assert await trio.to_thread.run_sync(lambda: (told.are_all_told(), *told.specs)) == (True, "a")
+    assert await trio.to_thread.run_sync(lambda: (told.is_complete(), *told.specs)) == (True, "a")
 
 
 async def test_changes_are_told_a_few_times_a_second_and_only_where_something_differs(

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import trio
 
-from reactor.guard.steward_link import StewardError, StewardLink
+from reactor.errors import StewardError
+from reactor.guard.steward_link import StewardLink
 from reactor.link.requests import Space
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -35,7 +36,7 @@ _STARTING_SECONDS: Final = 30.0
 _STARTING: Final = "the steward has not answered yet: it starts"
 
 
-class ToldFilesystems:
+class FilesystemFacts:
     """Takes what the steward observes into `observed`, and wakes the loop where it says that this matters.
 
     `on_layout` is told where the devices show another layout than the one in force; `on_filling` where a
