@@ -1,17 +1,19 @@
 """The process that kills: wake, observe, decide, act, record.
 
     run           the process, from taking the lock to its end; signals
-    loop          one nursery: the steward, state, and a generation for each configuration
-    generation    sources, housekeeping and the loop over them
-    passes        the pass: observe, decide, act; synchronous from the wake to the kill
-    evictor       evictions under way; candidates: who is left out of the next
+    daemon        one nursery: the steward, state, and a loop for each configuration (reload)
+    build         puts everything together, and has the table of features
+    loop          wakes, the pass that follows, and the reclaims that follow a pass
+    pass_         the pass: observe, decide, act; synchronous from the wake to the kill
+    ahead         what prepares for a crossing that is near
+    node          the policy's state and the pods; it changes by events
+    evictor       evictions under way
     housekeeping  what may hang: filesystems and the list of pods, in worker threads
-    record        one pass as it is journaled; wording: in words; tally: counted
-    recorder      what is kept of a pass: a line for the steward, the log, the last decisions
+    record        one pass as it is journaled; recorder: its line, its log, its counts
+    reports       status, top, explain, what is scraped; incidents: what befalls the node
     state         what survives a restart
     steward_link  the other process: started again, given records, answered, and not trusted
-    status        the guard's part of `reactor status`; order: the present order of eviction, for `top`
-    kubernetes    pods as the steward tells of them, reports to the API server, evicted pods kept down
+    kubernetes    pods as the steward reports them, reports to the API server, evicted pods kept down
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.
 """

@@ -5,30 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from reactor.errors import failure_text
-from reactor.guard.parts import Parts
+from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.pass_ import Passes
 from reactor.guard.usage_facts import StorageCounts
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.node import NodeObserver
 from reactor.sources.wakes import Wakes
+from reactor.workloads.pods import PodList
 
 _LOG: Final = logging.getLogger("reactor.housekeeping")
 HOUSEKEEPING: Final = "housekeeping"
-
-
-class Filesystems(Protocol):
-    """Observes the filesystems."""
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """What can't be observed, and why."""
-
-    async def look(self) -> None:
-        """Observe all of them now, or let what was seen grow stale."""
 
 
 class Housekeeping:
@@ -36,13 +27,15 @@ class Housekeeping:
 
     def __init__(
         self,
-        parts: Parts,
+        observer: NodeObserver,
+        pods: PodList,
         passes: Passes,
-        filesystems: Filesystems,
+        filesystems: FilesystemFacts,
         storage: StorageCounts,
         wakes: Wakes,
     ) -> None:
-        self._parts = parts
+        self._observer = observer
+        self._pods = pods
         self._passes = passes
         self._wakes = wakes
         self._due = trio.Event()
@@ -55,7 +48,7 @@ class Housekeeping:
     @property
     def problems(self) -> dict[str, str]:
         """Return what can't be read or is refused at present, and why."""
-        found = {**self._parts.node.problems, **self._parts.pods.problems}
+        found = {**self._observer.problems, **self._pods.problems}
         found |= self._filesystems.problems
         found |= self._passes.absurd_thresholds()
         if self._pods_problem is not None:
@@ -88,7 +81,7 @@ class Housekeeping:
     async def list_pods(self) -> None:
         """List the pods again; those known stay where the list can't be had."""
         try:
-            pods = await self._parts.pods.listed()
+            pods = await self._pods.listed()
         except Exception as error:  # noqa: BLE001 - what else is looked at goes on
             if self._pods_problem != failure_text(error):
                 _LOG.exception("the pods could not be listed")

@@ -29,7 +29,6 @@ from reactor.guard.outbox import (
     THRESHOLD_MET,
     ClusterReports,
 )
-from reactor.guard.parts import PodList
 from reactor.guard.pod_facts import PodFacts
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
@@ -206,7 +205,7 @@ class KubernetesNode:
         for uid in self._evicted.uids:
             node.tell(PodEmptied(uid=uid))
 
-    def pod_list(self, settings: Settings) -> PodList:
+    def pod_list(self, settings: Settings) -> KubernetesPods:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each.
 
         By these settings it goes on: which conditions there are follows from their thresholds.

@@ -1,614 +1,410 @@
-"""The daemon: one nursery, in which the sources wake the loop and the loop makes its passes.
+"""The loop over one configuration: what wakes it, the pass that follows, and what follows a pass.
 
-What guards memory and process ids runs in the open, and takes the daemon down with it. Everything else runs
-under one supervisor, which restarts what fails.
+The pass of a memory wake is made at once, in the task of the source that woke (sources/wakes.py). The loop
+waits for all others. It observes unasked what no source reports: victims that free their memory, evictions
+that are slowed down, a crossing that is near, the end of a grace period.
 
-run
-  signals            SIGHUP reloads, SIGTERM and SIGINT end
-  steward            the process that tells (journal, status, metrics), restarted where it ends
-  state, watchdog    keep the state file true; tell the service manager
-  node shutdown      ends the pods in their order while logind waits
-  a generation       one for each configuration: sources, housekeeping, the loop
-evictions under way and journal lines that wait for them outlive a generation, and so does what is known
+How often it does follows from what the last pass has cost (policy/attention.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-import os
-import socket
+import gc
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, TypeVarTuple
 
 import trio
 
-from reactor.act import cgroup_changes
-from reactor.act.kill import KillPath
-from reactor.act.protect import gc_paused, protect_self
-from reactor.act.target import may_be_populated
-from reactor.errors import ConfigError, NoDaemonError, Problem, extra_remedy, failure_text
-from reactor.guard.generation import Generation
-from reactor.guard.generation_supervisor import GenerationSupervisor
-from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
-from reactor.guard.node import Node
-from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
-from reactor.guard.notify import ServiceNotice
-from reactor.guard.outbox import RecordQueue
-from reactor.guard.own_cgroups import OwnCgroups
-from reactor.guard.pass_ import RULES
-from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.recorder import Hooks, Recorder, Tally
-from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
-from reactor.guard.single_instance import is_stood_by, listen, remove
-from reactor.guard.state import LastGoodFile, StateFile, restore
-from reactor.guard.steward_link import Answer, StewardLink
-from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
-from reactor.kernel.scheduling import following
-from reactor.link.documents import instant
-from reactor.link.requests import Request, RequestKind
-from reactor.model.kills import OomKill
-from reactor.model.pods import Pod
+from reactor.guard.ahead import KernelKills, LastStretch
+from reactor.guard.filesystem_facts import FilesystemFacts
+from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.pass_ import Passes
+from reactor.guard.record import PassRecord
+from reactor.guard.recorder import OnPass
+from reactor.guard.reports import Report
+from reactor.guard.usage_facts import StorageCounts
+from reactor.model.decisions import Hold
 from reactor.model.settings import Settings
-from reactor.model.signals import NodeCondition, Signal
-from reactor.model.wakes import SourceState, WakeKind
-from reactor.observe.latest import Observed
-from reactor.oom_scores.order import OomOrder
-from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
-from reactor.policy.events import without_evictions
-from reactor.supervisor import Nursery, Part, Supervisor
-from reactor.text import printable
-from reactor.threads import NameLookups, in_thread
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.node import NodeObserver
+from reactor.observe.pods import PodObserver
+from reactor.policy.attention import Pace, grace_period_ended, look_again_seconds
+from reactor.policy.events import ProcessOver
+from reactor.policy.holds import goes_on
+from reactor.policy.storm import memory_slowdowns
+from reactor.reclaim.memory import CgroupReclaim, PodReclaim
+from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
+from reactor.sources.catalogue import TICKER
+from reactor.sources.levels import MemoryLevel, MemoryLevels
+from reactor.sources.memory import MemorySource
+from reactor.sources.processes import ProcessSource, process_levels
+from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
+from reactor.workloads.pods import PodList
 
-if TYPE_CHECKING:
-    from reactor.guard.kubernetes import KubernetesNode
+_RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
+ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
+_OBSERVE_SECONDS: Final = 0.005  # at most, while evictions are slowed down; while no source is armed yet
+# Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
+# level that stays crossed tells nothing of a pod that comes and grows then.
+_NEAR_SECONDS: Final = 0.01
+_MOST_UNCOLLECTED: Final = 30  # housekeeping passes
+_FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
+_EVICTION: Final = "eviction"
+_GLANCE: Final = "glance"
+_RECLAIM: Final = "reclaim"
+_GRACE_PERIOD: Final = "grace-period"
+_ARMING: Final = "arming"
+_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS = "reclaim", "memory reclaim", "pod memory reclaim"  # jobs
 
-_LOG: Final = logging.getLogger("reactor.daemon")
-_SILENCE_SECONDS: Final = 5.0
-_NEEDED_IN_A_CLUSTER: Final = ("h2",)  # by the steward
-_AT_START_ONLY: Final = {
-    "metrics_address": "reactor.metrics",
-    "socket_path": "reactor.socket",
-    "state_path": "reactor.stateFile",
-    "journal": "reactor.journal",
-    "realtime": "reactor.realtime",
-    "kubernetes": "reactor.kubernetes",
-}
-_RESTART: Final = "restart"
-_CONFIGURATION: Final = "configuration"
-_LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
-_LEAVING_SECONDS: Final = 6.0  # a pod has 10 s to end, as the manifests have it
-_LEAVING_IN_SERVICE_SECONDS: Final = 15.0
-_ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of the journal, the steward's end
-
-
-class Liveness:
-    """Whether the loop makes its passes. Those of rules are made beside it: they don't show that it runs."""
-
-    def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
-        self._clock_seconds = clock_seconds
-        self._last_pass_seconds = clock_seconds()
-
-    def passed(self, record: PassRecord) -> None:
-        """Record that a pass was made."""
-        if not record.wakes or any(wake.source != RULES for wake in record.wakes):
-            self._last_pass_seconds = self._clock_seconds()
-
-    def is_alive(self, housekeeping_interval_seconds: float) -> bool:
-        """Return whether the last pass is not longer ago than three intervals and a little more."""
-        silence_seconds = self._clock_seconds() - self._last_pass_seconds
-        return silence_seconds < 3 * housekeeping_interval_seconds + _SILENCE_SECONDS
+_Arguments = TypeVarTuple("_Arguments")
 
 
-class Daemon:
-    """What lives as long as the process: the state, what is known, the journal, the metrics, the socket."""
+class Arming:
+    """Has memory watched; `crossings` are the levels of hard thresholds, those ahead of one left out."""
 
-    def __init__(
+    def __init__(self, levels: MemoryLevels, memory: MemorySource, kernel: KernelKills) -> None:
+        self.crossings: Sequence[MemoryLevel] = ()
+        self._levels = levels
+        self._memory = memory
+        self._kernel = kernel
+
+    def arm(self, memory: Mapping[Signal, Observation]) -> None:
+        """Arm the memory thresholds again, by the memory signals as just observed."""
+        levels = self._levels.of(memory)
+        self.crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
+        self._memory.arm(levels)
+        self._kernel.levels(self.crossings)
+
+
+class Loop:
+    """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
+
+    What is known, the evictor, the supervisor and the steward outlive it. `parts` are restarted where they
+    fail, and started in their order; `reports` are of what this configuration decides.
+    """
+
+    parts: Mapping[str, StartedPart]
+    reports: Sequence[Report]
+
+    def __init__(  # noqa: PLR0913 - what it is connected to
         self,
         settings: Settings,
-        tree: CgroupTree,
-        hooks: Hooks,
-        last_good: LastGoodFile | None = None,
-        end_of_dry_run: str = "reactor.dryRun: false",
+        passes: Passes,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        observer: NodeObserver,
+        usages: PodObserver,
+        pods: PodList,
+        levels: MemoryLevels,
+        arming: Arming,
+        memory: MemorySource,
+        processes: ProcessSource,
+        filesystems: FilesystemFacts,
+        storage: StorageCounts,
+        housekeeping: Housekeeping,
+        cgroup_reclaim: CgroupReclaim,
+        pod_reclaim: PodReclaim,
+        supervisor: Supervisor,
+        clock_seconds: Callable[[], float] = time.monotonic,
+        arming_seconds: float = ARMING_SECONDS,
     ) -> None:
-        """`end_of_dry_run` says what an operator has to do for pods to be evicted."""
-        self.supervisor = Supervisor(hooks.faults)
-        self._tree = tree
-        self._started_unix_seconds = time.time()
-        self._liveness = Liveness()
-        self._known = Node(observed=Observed(stale_seconds=0.0))
-        self._tally = Tally()
-        self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
-        self._losses = SourceLosses(self._lines.write)
-        self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
-        self._last_good = last_good
-        self._end_of_dry_run = end_of_dry_run
-        self._highs = BorrowedHighs()
-        self._notice = ServiceNotice()
-        self._recorder = Recorder(
-            self._lines,
-            self._tally,
-            patience_seconds=settings.eviction.in_flight_deadline_seconds,
-            hooks=hooks,
-        )
-        self._order = EvictionOrder()
-        self._listener: socket.socket | None = None
-        self._problems: dict[str, str] = {}
-        self._conditions_told: tuple[NodeCondition, ...] = ()
-        self._unobserved_told: str | None = None
-        self._is_started = False
-        self.not_ready_because: str | None = None
-        self._records = self.supervisor.hook("records")
-        self._state_notes = self.supervisor.hook("state notes")
-        self._oom_record = self.supervisor.hook("oom record")
-        self._cluster_notes = self.supervisor.hook("kubernetes notes")
-        self._answering = self.supervisor.hook("answers")
-        self._ends = self.supervisor.hook("end")
-        self._kills = KillPath(tree, settings.pod_parents)
-        self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
-        self._steward.storage = self._known.storage
-        self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
-        self._steward.cgroups = self._own_cgroups
-        self._steward_scope = trio.CancelScope(shield=True)
-        self._cluster = kubernetes_node_of(
-            settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
-        )
-        if self._cluster is not None:
-            self._cluster.spare_kept_down(self._known)
-        self._oom_order = OomOrder(
-            tree, Path(settings.state_path).with_name(OOM_ORDER_FILE), write=self._lines.write
-        )
-        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
-        self._no_victims = NoVictims(
-            self._lines.write, *(() if self._cluster is None else (self._cluster.no_victim,))
-        )
-        self._generations = GenerationSupervisor(
-            settings,
-            tree=tree,
-            known=self._known,
-            highs=self._highs,
-            kills=self._kills,
-            cluster=self._cluster,
-            steward=self._steward,
-            supervisor=self.supervisor,
-            on_oom_kill=self._oom_killed,
-            on_resumed=self._resumed,
-            on_refused=self.refuse_reload,
-            on_source=self._source_changed,
-            oom_order=self._oom_order,
-        )
-        if self._cluster is not None:
-            self._cluster.own_score = self._oom_order.own_score
-        self._shutdown = NodeShutdown(
-            settings,
-            ShutdownDeps(
-                kills=self._kills if self._cluster is None else self._cluster.kills,
-                pods=self._present_pods,
-                may_be_populated=partial(may_be_populated, tree),
-                write=self._lines.write,
-                wait_written=self._lines.wait_empty,
-                reporter=self._cluster,
-            ),
-            ShutdownFile(Path(settings.journal.path)),
-        )
-        self._oom = OomKills(
-            self._known,
-            self._lines.write,
-            self._tally.count_oom_kill,
-            self._generations.glance_at_pods,
-        )
-        self._own_reports = tuple(self._lasting_reports())
+        self.settings = settings
+        self.passes = passes
+        self.wakes = wakes
+        self.board = board
+        self.observer = observer
+        self.usages = usages
+        self.housekeeping = housekeeping
+        self.filesystems = filesystems
+        self.nursery: trio.Nursery | None = None
+        self.on_pass: OnPass = lambda _: None
+        self._pods = pods
+        self._levels = levels
+        self._arming = arming
+        self._memory = memory
+        self._processes = processes
+        self._storage = storage
+        self._cgroup_reclaim = cgroup_reclaim
+        self._pod_reclaim = pod_reclaim
+        self._reclaims_of_memory = ReclaimRunner()
+        self._supervisor = supervisor
+        self._clock_seconds = clock_seconds
+        self._arming_seconds = arming_seconds
+        self._last_stretch = LastStretch(levels.usage_bytes, passes.approach.prepare)
+        self._pace = Pace()
+        self._scope = trio.CancelScope()
+        self._reclaiming, self._uncollected = False, 0
+        supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
 
-    @property
-    def _settings(self) -> Settings:
-        """Return the settings in force."""
-        return self._generations.settings
+    async def run(
+        self,
+        on_pass: OnPass,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Guard the node until cancelled; started once the sources are armed and a first pass was made.
 
-    @property
-    def reports(self) -> Reports:
-        """Return all that there is to report now."""
-        generation = self._generations.present
-        node = NodeReport(
-            settings=self._settings,
-            known=self._known,
-            sources=() if generation is None else generation.board.states(),
-            started_unix_seconds=self._started_unix_seconds,
-        )
-        return Reports(node, (*self._own_reports, *(() if generation is None else generation.reports)))
-
-    def _lasting_reports(self) -> Iterator[Report]:
-        """Yield what there is to report as long as the process lives."""
-        yield Report(problems=lambda: self._problems)
-        cluster, last_good = self._cluster, self._last_good
-        if cluster is not None:
-            yield Report(
-                problems=lambda: cluster.problems,
-                document=lambda: {"kubernetes": cluster.document()},
-                gauges=lambda: {"cluster": cluster.document()},
-            )
-        if last_good is not None:
-            yield Report(problems=problem("last good configuration", lambda: last_good.problem))
-        yield Report(
-            problems=problem("journal", lambda: self._lines.problem),
-            gauges=lambda: {"journal": {"written": self._lines.written, "lost": self._lines.lost}},
-        )
-        yield Report(
-            problems=problem("steward", lambda: self._steward.problem),
-            document=lambda: {
-                "processes": {"guard": {"pid": os.getpid()}, "steward": self._steward.document()}
-            },
-            gauges=lambda: {"refused_requests": self._steward.refused},
-        )
-        yield Report(problems=problem("state", lambda: self._keeper.problem))
-        yield Report(problems=problem("kill path", lambda: self._generations.kill_path_problem))
-        yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
-        yield Report(
-            problems=problem("no evictable pod", lambda: self._no_victims.problem),
-            gauges=lambda: {"no_victims": self._no_victims.by_signal(self._settings.eviction.thresholds)},
-        )
-        yield Report(document=lambda: {"oom_kills": {"counted": dict(self._oom.counted)}})
-        yield Report(
-            problems=lambda: self.supervisor.problems,
-            document=lambda: {"parts": [part.document() for part in self.supervisor.states]},
-            gauges=lambda: {"parts": {part.name: part.restarts for part in self.supervisor.states}},
-        )
-        yield Report(
-            problems=lambda: self._shutdown.problems,
-            document=lambda: {"shutdown": self._shutdown.document(), "health": self._health()},
-            gauges=lambda: {"shutdown": self._shutdown.times(), "tally": self._tally.document()},
-        )
-        yield Report(
-            problems=problem("order of the OOM killer", lambda: self._oom_order.problem),
-            document=lambda: {"oom_order": {"mode": self._settings.oom_order, **self._oom_order.document()}},
-            gauges=lambda: {"oom_order": self._oom_order.counts()},
-        )
-        warrants = self._generations.warrants
-        yield Report(
-            problems=problem("kernelKill", lambda: warrants.problem),
-            document=lambda: {"kernel_kill": {"mode": self._settings.kernel_kill, **warrants.document()}},
-            gauges=lambda: {"warrants": dict(warrants.counted)},
-        )
-
-    def reload(self, settings: Settings) -> None:
-        """Go on with another configuration: what is known and under way stays."""
-        waiting = [
-            key
-            for name, key in _AT_START_ONLY.items()
-            if getattr(settings, name) != getattr(self._settings, name)
-        ]
-        for key in waiting:
-            _LOG.warning("reload: %s has changed: that needs a restart", key)
-        self._problems.pop(_RESTART, None)
-        if waiting:
-            self._problems[_RESTART] = (
-                f"changed in the file, in force after a restart only: {', '.join(waiting)}"
-            )
-        self._tally.count_reload(taken=True)
-        self._problems.pop(_CONFIGURATION, None)
-        self.not_ready_because = None
-        self._notice.reloading()
-        kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
-        self._generations.begin(dataclasses.replace(settings, **kept))
-
-    def stand_by(self) -> None:
-        """Tell the service manager that another daemon guards the node, and this one waits for its end."""
-        self._notice.status("standing by: another daemon guards this node")
-
-    def refuse_reload(self, error: Exception) -> None:
-        """Keep the present configuration, and say so."""
-        self._tally.count_reload(taken=False)
-        if isinstance(error, ConfigError):
-            for refused in error.problems:
-                _LOG.error("reload refused: %s", refused)
-        else:
-            _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
-        _LOG.error("reload refused: the configuration in force stays")
-        self._refused(error, "the configuration in force stays")
-
-    def refuse_at_start(self, error: ConfigError) -> None:
-        """Report that the file is refused, and that the last good configuration is in force in its place.
-
-        A daemon that starts so is not ready until a reload is taken: an update of its pods goes no further.
+        The sources of memory and process ids and the loop run in the open: what they raise ends this.
+        Everything else is the supervisor's.
         """
-        for refused in error.problems:
-            _LOG.error("configuration refused: %s", refused)
-        _LOG.error("configuration refused: the last good configuration is in force")
-        self._refused(error, "the last good configuration is in force")
-        self.not_ready_because = f"configuration: {self._problems[_CONFIGURATION]}"
+        started = False
+        with self._scope:
+            with self._supervisor.hook("first list of pods").guard():
+                await self.housekeeping.list_pods()
+            async with trio.open_nursery() as nursery:
+                # The first pass tells the sources which levels to arm.
+                self.nursery, self.on_pass = nursery, on_pass
+                on_pass(self.passes.make(()))
+                await nursery.start(self._memory.run)
+                await nursery.start(self._processes.run)
+                self.wakes.attend_at_once(self._on_memory_wake)
+                nursery.start_soon(self._loop)
+                # No crossing waits for the parts: the kernel may take seconds to check one's programs.
+                async with trio.open_nursery() as starting:
+                    starting.start_soon(self._wait_armed)
+                    for name, part in self.parts.items():
+                        await self._supervisor.start(
+                            nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
+                        )
+                started = True
+                task_status.started()
+        if not started:  # stopped by a reload that came before
+            task_status.started()
 
-    def _refused(self, error: Exception, instead: str) -> None:
-        self._tally.refuse_configuration()
-        first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
-        more = f" (and {len(others)} more)" if others else ""
-        self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
-        if self._is_started:
-            self._say_ready()
+    async def _wait_armed(self) -> None:
+        """Wait for a moment until memory is watched, and observe it meanwhile: no source reports it yet."""
+        with trio.move_on_after(self._arming_seconds):
+            while True:
+                with trio.move_on_after(_OBSERVE_SECONDS):
+                    await self._memory.wait_armed()
+                    return
+                if self.passes.shortage_has_grown():
+                    wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+                    self._on_memory_wake((wake,))
 
-    async def leave(self) -> None:
-        """Have the journal written, and removed what is set on the cluster's node unless a successor comes.
+    def stop(self) -> None:
+        """End `run`."""
+        self._scope.cancel()
 
-        Never raises. The guard goes on meanwhile. At a shutdown of the node the next start is the successor.
-        A service manager is asked for the time that a starved node needs; a pod has its grace period.
+    async def _loop(self) -> None:
+        while True:
+            taken = await self._next_wakes()
+            if not taken:  # attended to at once: what is waited for may have changed
+                continue
+            self._run_pass(taken)
+            if any(wake.source == TICKER for wake in taken):
+                self.housekeeping.due()
+            if self._may_collect(taken):
+                gc.collect()  # the collector is off (run)
+
+    def _may_collect(self, taken: Sequence[Wake]) -> bool:
+        """Return whether garbage may be collected: nothing is urgent after the housekeeping's own pass.
+
+        It is where a crossing is near; there garbage is left for so many passes, but not for ever.
         """
-        if not self._is_started:
-            return
-        if self._cluster is not None and not self._shutdown.is_under_way:
-            with self._ends.guard():
-                may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
-                await self._cluster.leave(
-                    stands_by=is_stood_by(Path(self._settings.state_path)),
-                    seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
-                )
-        with self._ends.guard():
-            await self._steward.finish()
+        if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
+            return False
+        self._uncollected = self._uncollected + 1 if self.passes.approach.is_near else 0
+        if self._uncollected < _MOST_UNCOLLECTED:
+            return not self.passes.approach.is_near
+        self._uncollected = 0
+        return True
 
-    @contextmanager
-    def prepared(self) -> Iterator[None]:
-        """Have the process inside the block as it is to be while it guards.
+    def _on_memory_wake(self, taken: tuple[Wake, ...], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
+        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault.
 
-        A successor is that already while it stands by: at ordinary priority, on two CPUs with a load of 18,
-        it took 0.2 s longer to its first pass, half of it for a full garbage collection.
+        If it was an early wake, the crossing may follow at once, and is attended to here too.
         """
-        with gc_paused():
-            for refused in protect_self(self._settings.realtime):
-                what, _, why = refused.partition(": ")
-                self._problems[what] = why
-            yield
-
-    async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
-        """Guard the node until cancelled; inside the block of `prepared`."""
-        trio.socket.set_custom_hostname_resolver(NameLookups())
-        self._listen()
-        with self.supervisor.hook("restoring the state").guard():
-            self._restore()
-        with self.supervisor.hook("giving back the OOM killer's order").guard():
-            self._oom_order.resume()
-        if not self._settings.pod_parents:
-            self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
-        for what, why in self._problems.items():
-            _LOG.warning("%s: %s", what, why)
         try:
-            async with self._steward_beside(), trio.open_nursery() as nursery:
-                if self._cluster is not None:
-                    nursery.start_soon(self._cluster.run, self._generations.look_at_pods)
-                    await self._cluster.wait_pods()
-                self._start_parts(nursery)
-                begun = partial(self._begun, task_status)
-                await self._generations.run(nursery, partial(self._record, nursery), begun)
-        finally:
-            self._end()
+            self._run_pass(taken, reclaimed)
+            if len(self.passes.known.pods) > _FEW_PODS:
+                return
+            crossed = self._last_stretch.watch(self._arming.crossings)
+            if crossed is not None:
+                wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
+                self._run_pass((wake,))
+        except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop
+            self._fail(error)
 
-    def _end(self) -> None:
-        """Close everything and save what is to survive; one that fails does not keep the others from it."""
-        ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
-        ends += [self._known.victims.close]
-        ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
-        if self._last_good is not None:
-            ends.append(self._last_good.flush)
-        if self._cluster is not None:
-            ends.append(self._cluster.close)
-        if self._listener is not None:
-            ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
-        for end in ends:
-            with self._ends.guard():
-                end()
-        _LOG.info("ended after %d passes", self._known.passes)
+    def _run_pass(self, taken: Sequence[Wake], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
+        record = self.passes.make(taken)
+        for followed in self.passes.take_followed():
+            self.on_pass(followed)
+        if not record.attempts:
+            self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
+        if reclaimed:
+            record = replace(record, reclaimed=reclaimed)
+        self.on_pass(record)
+        self._expect_processes(record)
+        self._begin_reclaims(record)
 
-    async def _restore_abandoned(self) -> None:
-        """Restore what a guard that was killed amid a kill has left of it, and log it."""
-        walk = following(partial(cgroup_changes.restore, self._tree))
-        for line in await in_thread(walk, abandon_on_cancel=True):
-            _LOG.warning("%s", line)
+    def _begin_reclaims(self, record: PassRecord) -> None:
+        """Start what the decision reclaims, each as a job; a pass follows it."""
+        decision, held = record.decision, record.snapshot.pods
+        if decision.reclaim and not self._reclaiming:
+            self._reclaiming = True
+            self.start(_RECLAIMS, self._reclaim_node, record)
+        if (hold := decision.memory_reclaim) is not None:
+            available = partial(self._available_bytes, hold.signal)
+            job = self._cgroup_reclaim.job(hold, self.passes.ended_cgroups(), available)
+            self.start(_MEMORY_RECLAIMS, self._reclaim, hold, job, lambda: True)
+        if (hold := decision.soft_reclaim) is not None:
+            available = partial(self._available_bytes, hold.signal)
+            job = self._pod_reclaim.before_soft(hold, self.passes.evictable_cgroups(held), available)
+            self.start(_SOFT_RECLAIMS, self._reclaim, hold, job, partial(self._goes_on, hold))
 
-    async def _restore_abandoned_highs(self) -> None:
-        """Restore every memory.high that a killed daemon has left lowered, and log it."""
-        if self._tree.version is CgroupVersion.V2:
-            walk = following(self._highs.restore_abandoned)
-            for line in await in_thread(walk, self._tree.memory_root, abandon_on_cancel=True):
-                _LOG.warning("%s", line)
+    def _goes_on(self, hold: Hold) -> bool:
+        return goes_on(self.passes.known.state, hold, self._clock_seconds())
 
-    def _listen(self) -> None:
+    def start(
+        self, name: str, job: Callable[[*_Arguments], Awaitable[None]], *arguments: *_Arguments
+    ) -> None:
+        """Start a job beside the loop, which ends with it; see supervisor.Jobs."""
+        if self.nursery is not None:
+            self._supervisor.jobs(self.nursery, name).start_soon(job, *arguments)
+
+    def _fail(self, error: Exception) -> None:
+        """End the loop by this error."""
+        if self.nursery is None:
+            raise error
+        self.nursery.start_soon(_raise, error)
+
+    async def _reclaim(self, hold: Hold, job: ReclaimJob, may_go_on: Callable[[], bool]) -> None:
+        """Reclaim memory for which evictions wait, and make a pass when that is over."""
+        reclaimed: tuple[Reclaimed, ...] = ()
         try:
-            self._listener = listen(Path(self._settings.socket_path))
-        except OSError as error:
-            self._problems["socket"] = f"no status to be had: {error}"
+            reclaimed = (await self._reclaims_of_memory.run(job, may_go_on),)
+        finally:  # where a reload ends it, too
+            self.passes.known.reclaim_ended(hold.kind, *reclaimed, began_seconds=hold.began_seconds)
+        wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+        self._on_memory_wake((wake,), reclaimed)
 
-    def _restore(self) -> None:
-        refused = restore(self._keeper, self._known)
-        if refused is not None:
-            self._problems["state file"] = refused
-        self._keeper.show(self._known.state)
+    def _available_bytes(self, signal: Signal) -> int | None:
+        seen = self.observer.memory().get(signal)
+        return None if seen is None else seen.available
 
-    def _start_parts(self, nursery: trio.Nursery) -> None:
-        def keep(name: str, part: Part, *, ends: bool = False) -> None:
-            nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
+    def _expect_processes(self, record: PassRecord) -> None:
+        seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
+        thresholds = self.settings.eviction.thresholds
+        self._processes.expect(process_levels(seen, thresholds, self.observer.processes_of))
 
-        keep("abandoned memory.high", self._restore_abandoned_highs, ends=True)
-        keep("abandoned kills", self._restore_abandoned, ends=True)
-        keep("state file", self._keeper.run)
-        keep("OOM killer's order", self._oom_order.run)
-        keep("shutdown times", self._shutdown.file.run)
-        keep("node shutdown", partial(self._shutdown.run, self.supervisor.jobs(nursery, "pods at shutdown")))
-        if self._last_good is not None:
-            keep("last good configuration", self._last_good.run)
-        keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
+    async def _next_wakes(self) -> Sequence[Wake]:
+        """Return why a pass is due: what the sources report, or what the loop alone can know."""
+        state = self.passes.known.state
+        if self.passes.is_unfinished:
+            return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+        is_powerless = self.passes.is_powerless
+        wait_seconds = look_again_seconds(
+            state,
+            self._clock_seconds(),
+            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
+            slowed_pause_seconds=self._pace.between_slowed_passes_seconds(),
+        )
+        until_seconds = trio.current_time() + max(0.0, wait_seconds)
+        wanted_seconds, left_bytes = math.inf, 0
+        if memory_slowdowns(state):
+            wanted_seconds, left_bytes = _OBSERVE_SECONDS, self.passes.left_bytes()
+        elif self.passes.approach.is_near:
+            wanted_seconds = _NEAR_SECONDS
+        source = _EVICTION
+        is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
+        while True:
+            next_seconds = self._pace.between_looks_seconds(
+                wanted_seconds, self._clock_seconds(), is_powerless=is_powerless, left_bytes=left_bytes
+            )
+            with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + next_seconds)):
+                taken = await self._wakes_or_newcomer(waits=is_for_newcomers)
+                if taken is not None:
+                    return taken
+            if trio.current_time() >= until_seconds:
+                break
+            began_ns = time.monotonic_ns()
+            is_worth_a_pass = self.passes.is_worth_a_pass()
+            self._pace.looked((time.monotonic_ns() - began_ns) / 1e9)
+            if is_worth_a_pass:
+                source = _GLANCE
+                break
+            if self.passes.approach.is_due(self._clock_seconds()):
+                self.passes.approach.prepare()
+        ended = grace_period_ended(state, self._clock_seconds())
+        if ended - MEMORY_SIGNALS:
+            self.housekeeping.due()  # they are acted on only when they have been looked at again
+        source = _GRACE_PERIOD if ended else source
+        return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
-    @asynccontextmanager
-    async def _steward_beside(self) -> AsyncIterator[None]:
-        """Keep a steward inside the block, and after it until that has taken what was said last."""
-        self._steward.listener = self._listener
+    async def _wakes_or_newcomer(self, *, waits: bool) -> Sequence[Wake] | None:
+        """Return the wakes; None once a cgroup has come or gone, where that `waits` for a pod to evict.
+
+        A process comes into its pod some time after the cgroup, and no event reports it. So a newcomer is
+        observed often for a second.
+        """
+        changed_fd = self._pods.changed_fd() if waits else -1
+        if changed_fd < 0 or self._pace.is_hurried(self._clock_seconds()):
+            return await self.wakes.wait()
+        taken = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_steward)
-            try:
-                yield
-            finally:
-                with self._ends.guard():
-                    self._oom_order.restore_now()  # its line is to be in the journal
-                with trio.CancelScope(shield=True):
-                    await self._steward.finish()
-                self._steward_scope.cancel()
+            nursery.start_soon(self._await_newcomer, changed_fd, nursery.cancel_scope)
+            taken = await self.wakes.wait()
+            nursery.cancel_scope.cancel()
+        return taken
 
-    async def _keep_steward(self) -> None:
-        with self._steward_scope:
-            await self.supervisor.keep(
-                "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
-            )
+    async def _await_newcomer(self, changed_fd: int, waiting: trio.CancelScope) -> None:
+        await trio.lowlevel.wait_readable(changed_fd)
+        self._pace.hurry(self._clock_seconds())
+        waiting.cancel()
 
-    def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
-        if not self._is_started:
-            self._is_started = True
-            task_status.started(self)
-        self._shutdown.order(self._settings)
-        self._say_ready()
+    def pod_ended(self, uid: str) -> bool:
+        """Record that an evicted pod has ended, and make a pass; see Passes.pod_ended."""
+        if not self.passes.pod_ended(uid):
+            if uid in self.passes.known.lingering:
+                self._storage.due(urgent=True)
+            return False
+        self.housekeeping.due()
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
+        return True
 
-    def _present_pods(self) -> Sequence[Pod]:
-        """Return the pods that exist now."""
-        self._generations.glance_at_pods()
-        return self._known.pods
+    def process_over(self, uid: str) -> None:
+        """Record that nothing more is done to a process of the pod, and make a pass."""
+        self.passes.known.tell(ProcessOver(uid=uid))
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
-    def _oom_killed(self, kill: OomKill) -> None:
-        """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
-        with self._oom_record.guard():
-            self._oom.record(kill)
-        if self._cluster is not None:
-            with self._cluster_notes.guard():
-                self._cluster.oom_killed(kill)
+    def emptied(self) -> None:
+        """Record that an evicted pod's files have been removed, and have the disks observed."""
+        self.passes.ignore_older_disk_observations()
+        self._storage.due(urgent=True)
+        self.housekeeping.due()
 
-    def _source_changed(self, state: SourceState) -> None:
-        with self._records.guard():
-            self._losses.changed(state)
+    def close(self) -> None:
+        """Close every descriptor."""
+        self.observer.close()
+        self.usages.close()
+        self._levels.close()
 
-    def _running(self) -> Generation:
-        """Return the generation that runs. Raises NoDaemonError."""
-        generation = self._generations.present
-        if generation is None:
-            raise NoDaemonError("the daemon is starting: ask again")
-        return generation
+    async def _reclaim_node(self, asked: PassRecord) -> None:
+        try:
+            self.on_pass(await self.passes.give_back(asked, self._observe_disks, self.filesystems.look))
+        finally:
+            self._reclaiming = False
 
-    def _answers(self) -> Mapping[RequestKind, Answer]:
-        """Return what the steward may ask for."""
+    async def _observe_disks(self) -> None:
+        """Observe the filesystems again, and which pod takes how much of them: one may have to be chosen."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.filesystems.look)
+            nursery.start_soon(self._storage.look, _RANKING_SECONDS)
 
-        async def status_answer(_: Request) -> Mapping[str, Any]:
-            return {"status": self.reports.status(), "held": self._held(self._running())}
-
-        async def explain_answer(_: Request) -> Mapping[str, Any]:
-            return await self.reports.explain(self._running().parts.usages)
-
-        async def top_answer(request: Request) -> Mapping[str, Any]:
-            parts = self._running().parts
-            return await self.reports.top(self._order, parts.usages, parts.node.memory(), request.places)
-
-        async def reading(_: Request) -> Mapping[str, Any]:
-            return self.reports.reading()
-
-        async def health(_: Request) -> Mapping[str, Any]:
-            return self._health()
-
-        return {
-            RequestKind.STATUS: status_answer,
-            RequestKind.EXPLAIN: explain_answer,
-            RequestKind.TOP: top_answer,
-            RequestKind.SCRAPE: reading,
-            RequestKind.HEALTH: health,
-        }
-
-    def _held(self, running: Generation) -> Mapping[str, Any] | None:
-        """Return how much of the node's memory the pods hold, None where that is not known."""
-        ended = frozenset(running.passes.ended_cgroups())
-        return memory_held(
-            self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
-            [pod for pod in self._known.pods if pod.cgroup not in ended],
-            running.parts.usages.memory(),
-        )
-
-    def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
-        with self._records.guard():
-            record = PassRecord.of_resumed(attempt, self._known.passes, time.monotonic())
-            self._recorder.resume(record, nursery)
-
-    def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
-        """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
-        self._liveness.passed(record)
-        if self._cluster is not None:
-            with self._cluster_notes.guard():
-                self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
-        with self._records.guard():
-            self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
-            self._slowdowns.passed(record.decision.slowdowns)
-            self._no_victims.passed(record)
-        with self._state_notes.guard():
-            self._show_state(record)
-
-    def _show_state(self, record: PassRecord) -> None:
-        state = self._known.state
-        if self._settings.dry_run:
-            state = without_evictions(state)
-        ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
-        self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
-        if record.decision.conditions != self._conditions_told or (
-            ticked and self._unobserved() != self._unobserved_told
-        ):
-            self._say_ready()
-
-    def _say_ready(self) -> None:
-        self._conditions_told, self._unobserved_told = self._known.state.conditions, self._unobserved()
-        standing = ", ".join(self._conditions_told) or "no pressure"
-        if self._unobserved_told is not None:
-            standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
-        refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
-        text = f"{len(self._known.pods)} pods, {standing}{refused}"
-        if self._settings.dry_run:
-            text = f"dry run: {text}; {in_dry_run(self._settings, self._end_of_dry_run)}"
-        self._notice.ready(text)
-
-    def _unobserved(self) -> str | None:
-        """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""
-        generation = self._generations.present
-        problems = {} if generation is None else generation.parts.node.problems
-        return problems.get(Signal.MEMORY_AVAILABLE)
-
-    def _health(self) -> Mapping[str, Any]:
-        """Return whether the daemon makes its passes, and why it does not guard as it was configured to."""
-        return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}
-
-    def _is_alive(self) -> bool:
-        return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
+    @property
+    def _longest_pause_seconds(self) -> float:
+        """Return the longest pause before a part is restarted: one turn of housekeeping may be missed."""
+        return min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
 
 
-def in_dry_run(settings: Settings, how_to_end: str) -> str:
-    """Return what a dry run would do and how it is ended, for `systemctl status`."""
-    parents = ", ".join(map(printable, settings.pod_parents))
-    thresholds = ", ".join(map(str, settings.eviction.thresholds))
-    would = f"would evict from {parents or 'nowhere (pods.parents is empty)'}"
-    return f"no pod is evicted; {would} at {thresholds or 'no threshold'}. To evict: {how_to_end}"
-
-
-def kubernetes_node_of(
-    settings: Settings,
-    tree: CgroupTree,
-    kills: KillPath,
-    link: StewardLink,
-    supervisor: Supervisor,
-    present: Callable[[], Sequence[Pod]],
-) -> KubernetesNode | None:
-    """Return the guard's part on a Kubernetes node, imported only there; None on any other.
-
-    Raises ConfigError where the steward would lack what it speaks to a cluster with.
-    """
-    if settings.kubernetes is None:
-        return None
-    missing = [name for name in _NEEDED_IN_A_CLUSTER if find_spec(name) is None]
-    if missing:
-        accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
-        got = f"No module named {missing[0]!r}"
-        raise ConfigError([Problem(path="reactor.kubernetes", got=got, accepted=accepted)])
-    from reactor.guard.kubernetes import KubernetesNode  # noqa: PLC0415
-
-    return KubernetesNode(settings, tree, kills, link, supervisor, present)
+async def _raise(error: Exception) -> None:
+    raise error

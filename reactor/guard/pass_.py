@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, Approach, KernelKills, NoKernelKills, Served
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
-from reactor.guard.parts import Parts
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.link.documents import Outcome
 from reactor.model.decisions import ClaimKind, Decision, Eviction, PolicyState, Snapshot
@@ -36,6 +35,9 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.consistent import consistent
 from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
+from reactor.observe.node import NodeObserver
+from reactor.observe.oom_kills import PodOomKills
+from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
 from reactor.policy.attention import has_grown
@@ -66,12 +68,15 @@ from reactor.policy.process_victims import (
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
+from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import Reclaimed
+from reactor.workloads.pods import PodList
 
 RULES: Final = "rules"
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
+CheckDisk = Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]]
 _Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
 
 
@@ -91,30 +96,50 @@ class Passes:
     kernel kill at it. `is_powerless`: no pass kills, whatever memory does: in a dry run, and if none of the
     pods of the last pass can be evicted. `is_unfinished`: that pass chose a pod in which no process was, and
     another is to be chosen now, or it evicted for pods' own storage limits although memory is short.
+
+    `populated` returns whether a pod's cgroup has processes. `arm_memory` arms the memory thresholds again by
+    the memory signals as just observed. `take_oom_kills` returns the kernel's own kills that were not
+    reported yet, without waiting. `check_disk` observes the filesystem of a threshold, of which so much was
+    reported, before a pod is evicted for it; None: what was reported is enough.
     """
 
     def __init__(  # noqa: PLR0913 - what a pass goes through
         self,
         settings: EvictionSettings,
-        parts: Parts,
-        evictor: Evictor,
         known: Node,
+        evictor: Evictor,
         *,
+        observer: NodeObserver,
+        usages: PodObserver,
+        pods: PodList,
+        reclaims: Reclaims,
+        populated: Callable[[Pod], bool],
+        arm_memory: Callable[[Mapping[Signal, Observation]], None],
+        take_oom_kills: Callable[[], Sequence[OomKill]],
+        oom_kills: PodOomKills,
+        check_disk: CheckDisk | None = None,
         ahead: Sequence[Ahead] = (),
         kernel: KernelKills | None = None,
         dry_run: bool = False,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = known
-        self._settings = dataclasses.replace(settings, rechecks_disks=parts.check_disk is not None)
-        self._parts = parts
+        self._settings = dataclasses.replace(settings, rechecks_disks=check_disk is not None)
+        self._observer = observer
+        self._usages = usages
+        self._pod_list = pods
+        self._populated = populated
+        self._arm_memory = arm_memory
+        self._take_oom_kills = take_oom_kills
+        self._oom_kills = oom_kills
+        self._observe_disk = check_disk
         self._evictor = evictor
         self._kernel = kernel or NoKernelKills()
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         known.settings, known.clock_seconds = self._settings, clock_seconds
         self._node_reclaimer = NodeReclaimer(
-            self._settings, parts.reclaims, lambda: known.observed.at(clock_seconds())
+            self._settings, reclaims, lambda: known.observed.at(clock_seconds())
         )
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_powerless = False
@@ -125,14 +150,14 @@ class Passes:
             known,
             (evictor, *ahead),
             self._kernel,
-            observe=parts.node.memory,
-            usages=parts.usages.memory,
+            observe=observer.memory,
+            usages=usages.memory,
             refresh_pods=self.refresh_pods,
             eligible_pods=self._eligible_pods,
             present_pods=self._present,
-            populated=parts.populated,
+            populated=populated,
         )
-        parts.usages.track(known.pods)
+        usages.track(known.pods)
         self.approach.pods(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
@@ -155,7 +180,7 @@ class Passes:
             self.approach.after(seen.memory, now_seconds)
         self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
         if is_housekeeping(wakes):
-            self._parts.recount_oom_kills(self.known.pods)
+            self._oom_kills.recount(self.known.pods)
         return record
 
     def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
@@ -207,7 +232,7 @@ class Passes:
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None where it is gone."""
-        return self._parts.usages.of([uid]).get(uid)
+        return self._usages.of([uid]).get(uid)
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None where it can."""
@@ -225,8 +250,8 @@ class Passes:
             self._kernel.disarm()
             self.refresh_pods()
             if firing.rule.by is RankedBy.SWAP:
-                self._parts.usages.note_swap()  # no other pass reads it for a rule
-            used = self._parts.usages.memory()
+                self._usages.note_swap()  # no other pass reads it for a rule
+            used = self._usages.memory()
         snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         pods = self._eligible_pods(now_seconds)
         seen = _Seen(snapshot=snapshot, pods=pods, at_ns=time.monotonic_ns(), memory={})
@@ -279,7 +304,7 @@ class Passes:
             others = {signal: one for signal, one in after.signals.items() if signal not in _DISK_SIGNALS}
             after = dataclasses.replace(after, signals={**others, **own})
         pods = self._eligible_pods(now_seconds)
-        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
+        usages = with_storage(self._usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
         acted_on = dataclasses.replace(after, pods=usages)
@@ -295,25 +320,25 @@ class Passes:
 
     async def _check_disk(self, threshold: Threshold | None) -> Mapping[Signal, Observation] | None:
         """Return what the guard itself observes of a threshold's filesystem; None: it does not look."""
-        if self._parts.check_disk is None or threshold is None:
+        if self._observe_disk is None or threshold is None:
             return None
         reported = self.known.observed.at(self._clock_seconds()).get(threshold.signal)
         if reported is None:
             return {}
-        own = await self._parts.check_disk(threshold, reported)
+        own = await self._observe_disk(threshold, reported)
         now_seconds = self._clock_seconds()
         self.known.observed.take(own.keys(), own, now_seconds)
         return {signal: one.at(now_seconds) for signal, one in own.items()}
 
     def refresh_pods(self) -> None:
         """Take over the pods that exist now; only new ones are read."""
-        self.set_pods(self._parts.pods.refresh())
+        self.set_pods(self._pod_list.refresh())
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
-        if pods != self.known.pods or self._parts.usages.vanished:
+        if pods != self.known.pods or self._usages.vanished:
             self.known.set_pods(pods)
-            self._parts.usages.track(pods)
+            self._usages.track(pods)
             self.approach.pods(pods)
         else:  # equal, and from here on the same: a tuple compares those at once
             self.known.pods = pods
@@ -326,7 +351,7 @@ class Passes:
         state = self.known.state
         resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
         if Resource.PIDS in resources:
-            used = self._parts.usages.of([uid], with_processes=True).get(uid)
+            used = self._usages.of([uid], with_processes=True).get(uid)
             if used is not None and used.process_count:
                 # What was spared (one process each) stays, and is counted with the pod.
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
@@ -342,11 +367,11 @@ class Passes:
 
     def _pod_ended(self, uid: str) -> None:
         """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        used = self._parts.usages.of([uid]).get(uid)
+        used = self._usages.of([uid]).get(uid)
         self.known.tell(
             PodEnded(
                 uid=uid,
-                files_bytes=self._parts.usages.shared_memory_bytes(uid) or 0,
+                files_bytes=self._usages.shared_memory_bytes(uid) or 0,
                 held_bytes=None if used is None else used.memory_working_set_bytes,
             )
         )
@@ -359,7 +384,7 @@ class Passes:
         left = [one.uid for one in self.known.state.claims if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
-        usages = self._parts.usages
+        usages = self._usages
         used = usages.of(left)
         self.known.tell(
             FilesInMemoryObserved(
@@ -432,18 +457,18 @@ class Passes:
         self._acted_on(self.known.observed.at(now_seconds), ON_DISK)
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
-        memory = self._parts.node.memory()
+        memory = self._observer.memory()
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
             self._observe_processes_and_swap(now_seconds)
             if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
-                self._parts.usages.note_swap()
+                self._usages.note_swap()
         return memory
 
     def _observe_processes_and_swap(self, now_seconds: float) -> None:
-        self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
+        self.known.observed.take(PROCESS_SIGNALS, self._observer.processes(), now_seconds)
         if self._watches_swap:
-            self.known.observed.take(SWAP_SIGNALS, self._parts.node.swap(), now_seconds)
+            self.known.observed.take(SWAP_SIGNALS, self._observer.swap(), now_seconds)
 
     def _observe_pods(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[str, PodUsage]:
         """Return what pods use, only if one may have to be chosen by what was observed of the node."""
@@ -454,7 +479,7 @@ class Passes:
             self.refresh_pods()
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
-            usages = self._parts.usages.full() if counted else self._parts.usages.memory()
+            usages = self._usages.full() if counted else self._usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
             present = self.known.with_lingering(self._present())
@@ -469,7 +494,7 @@ class Passes:
         seen before may be of a kill that was not known yet, or from before a victim's exit.
         """
         is_nameless = False
-        for kill in self._parts.oom_kills():
+        for kill in self._take_oom_kills():
             self.oom_killed(kill)
             is_nameless |= kill.pid is None
         if not self.known.state.killed_alone and not is_nameless:
@@ -486,12 +511,12 @@ class Passes:
         It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
         """
         if is_nameless or are_unknown(self.known.state):
-            struck = self._parts.oom_struck(self.known.pods)
+            struck = self._oom_kills.struck(self.known.pods)
             held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
             known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
             if known and known.keys() == held.keys():
                 largest = {
-                    pod.uid: self._parts.most_of_one_process(pod, known[pod.uid])
+                    pod.uid: self._oom_kills.most_of_one_process(pod, known[pod.uid])
                     for pod in self.known.pods
                     if pod.uid in known
                 }
@@ -507,12 +532,12 @@ class Passes:
 
         0 where it is gone.
         """
-        used = self._parts.usages.of([uid]).get(uid)
+        used = self._usages.of([uid]).get(uid)
         if used is None:
             return 0
         if used.memory_working_set_bytes is None:
             return None
-        return max(0, used.memory_working_set_bytes - (self._parts.usages.active_file_bytes(uid) or 0))
+        return max(0, used.memory_working_set_bytes - (self._usages.active_file_bytes(uid) or 0))
 
     def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
         """Take note that these observations have been decided over: the next pass is not to do it again."""
@@ -525,11 +550,11 @@ class Passes:
 
     def _eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
-        return self.known.eligible(self._present(), now_seconds, self._parts.populated)
+        return self.known.eligible(self._present(), now_seconds, self._populated)
 
     def _present(self) -> Sequence[Pod]:
         """Return the known pods but those that were gone when they were read: nothing is left to kill."""
-        vanished = self._parts.usages.vanished
+        vanished = self._usages.vanished
         pods = self.known.pods
         if vanished:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
@@ -557,7 +582,7 @@ class Passes:
         The node's counters alone are read: this is asked often.
         """
         before = self.known.observed.at(self._clock_seconds())
-        return has_grown(self._settings, self.known.state, before, self._parts.node.memory())
+        return has_grown(self._settings, self.known.state, before, self._observer.memory())
 
     def measure_result(self, attempt: EvictionAttempt) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""
@@ -566,14 +591,14 @@ class Passes:
             return
         is_by_rule = eviction.threshold is None
         signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-        seen = self._parts.node.memory().get(signal)
+        seen = self._observer.memory().get(signal)
         if seen is not None and attempt.available_bytes is not None:
             attempt.returned_bytes = seen.available - attempt.available_bytes
-        if self._parts.populated(eviction.pod):
+        if self._populated(eviction.pod):
             return  # lives again, and what it uses now is another's
-        left = self._parts.usages.of([eviction.pod.uid]).get(eviction.pod.uid)
+        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
         attempt.left_bytes = None if left is None else left.memory_working_set_bytes
-        attempt.left_shared_bytes = self._parts.usages.shared_memory_bytes(eviction.pod.uid)
+        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
         if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
             return
         if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
@@ -607,7 +632,7 @@ class Passes:
         if served is None:
             self._kernel.annotate(attempts)
         if arms:
-            self._parts.arm_memory(seen.memory)
+            self._arm_memory(seen.memory)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
         times = StageTimes(
             woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
@@ -724,7 +749,7 @@ class Passes:
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
-        used = (snapshot.pods.get(uid), self._parts.usages.of([uid]).get(uid))
+        used = (snapshot.pods.get(uid), self._usages.of([uid]).get(uid))
         held = (None if one is None else one.memory_working_set_bytes for one in used)
         return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
 

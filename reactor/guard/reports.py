@@ -20,7 +20,6 @@ import trio
 
 import reactor
 from reactor.guard.node import Node
-from reactor.guard.parts import PodUsages
 from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document, standing
 from reactor.link.documents import instant
 from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
@@ -29,6 +28,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import FREED_TOGETHER, RESOURCE, UNIT, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
+from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy import rank
 from reactor.policy.outside import memory_outside_pods
@@ -94,13 +94,13 @@ class Reports:
         others = {key: value for one in self._others for key, value in one.gauges().items()}
         return {**self.node.gauges(), **others, "problems": list(self.problems())}
 
-    async def explain(self, usages: PodUsages) -> dict[str, Any]:
+    async def explain(self, usages: PodObserver) -> dict[str, Any]:
         """Return where every pod stands in the ranking now."""
         others = {key: value for one in self._others for key, value in one.explanation().items()}
         return {**await _explain(self.node, usages), **others}
 
     async def top(
-        self, order: EvictionOrder, usages: PodUsages, memory: Mapping[Signal, Observation], places: int
+        self, order: EvictionOrder, usages: PodObserver, memory: Mapping[Signal, Observation], places: int
     ) -> dict[str, Any]:
         """Return how the node stands this moment, and the head of the present order of eviction.
 
@@ -261,7 +261,7 @@ class NodeReport:
         }
 
 
-async def _explain(node: NodeReport, usages: PodUsages) -> dict[str, Any]:
+async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
     """Return where every pod stands in the ranking now.
 
     The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
@@ -336,7 +336,7 @@ class EvictionOrder:
         self._looking = trio.Lock()
         self._last: _Look | None = None
 
-    async def first(self, node: NodeReport, usages: PodUsages, places: int) -> dict[str, Any]:
+    async def first(self, node: NodeReport, usages: PodObserver, places: int) -> dict[str, Any]:
         """Return up to `places` (200 at the most) of the ranking as plain JSON values, and how old it is."""
         places = max(0, min(places, _MOST_PLACES))
         signal = _ranked_signal(node.known.state)
@@ -361,7 +361,7 @@ class EvictionOrder:
             ],
         }
 
-    async def _look(self, node: NodeReport, usages: PodUsages, signal: Signal, places: int) -> _Look:
+    async def _look(self, node: NodeReport, usages: PodObserver, signal: Signal, places: int) -> _Look:
         pods = node.known.pods
         took_seconds = 0.0
         best: tuple[RankedPod, ...] = ()
@@ -394,7 +394,7 @@ def _rank_now(
 
 
 async def _usages_in_turns(
-    node: NodeReport, usages: PodUsages, pods: Sequence[Pod], signal: Signal
+    node: NodeReport, usages: PodObserver, pods: Sequence[Pod], signal: Signal
 ) -> Mapping[str, PodUsage]:
     """Return what pods use of what the signal is about, by uid; the loop goes first between a few of them."""
     used: dict[str, PodUsage] = {}
@@ -405,7 +405,7 @@ async def _usages_in_turns(
 
 
 def _usages(
-    node: NodeReport, usages: PodUsages, pods: Sequence[Pod], signal: Signal
+    node: NodeReport, usages: PodObserver, pods: Sequence[Pod], signal: Signal
 ) -> Mapping[str, PodUsage]:
     """Return what these pods use of what the signal is about, by uid."""
     uids = [pod.uid for pod in pods]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from reactor.errors import ConfigError, Problem
-from reactor.guard.loop import Daemon
+from reactor.guard.daemon import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
 from reactor.guard.state import LastGoodFile

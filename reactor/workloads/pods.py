@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
 
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from reactor.workloads.manifests import Manifest, ManifestDirectory
 
 _TIMEOUT_SECONDS: Final = 5.0
+
+
+class PodList(Protocol):
+    """Finds the pods."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What was refused or could not be read last time, and why."""
+
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
+
+    async def listed(self) -> tuple[Pod, ...] | None:
+        """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
+
+    def refresh(self) -> tuple[Pod, ...]:
+        """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
 
 
 class _Specified(NamedTuple):

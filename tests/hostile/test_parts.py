@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from reactor.config.settings import load_settings
-from reactor.guard.loop import Daemon
+from reactor.guard.daemon import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run
 from reactor.model.settings import Settings

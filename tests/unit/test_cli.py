@@ -142,7 +142,7 @@ def test_run_with_an_absent_configuration_starts_nothing_and_exits_2(tmp_path):
 def test_commands_that_do_not_need_it_import_neither_trio_nor_the_daemon():
     script = (
         "import sys; from reactor.cli import main; main(['config', 'check', '/dev/null']); "
-        "print([name for name in ('trio', 'reactor.guard.loop', 'rich', 'prometheus_client') "
+        "print([name for name in ('trio', 'reactor.guard.daemon', 'rich', 'prometheus_client') "
         "if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -115,7 +115,7 @@ def test_the_guard_comes_up_without_tls_and_asyncio_and_the_steward_of_a_cluster
     run(
         LOADED
         + """
-import trio, reactor.guard.loop
+import trio, reactor.guard.daemon
 from reactor.kernel.proc_events import decode_events
 decode_events(b"")
 assert [] == loaded(), loaded()

@@ -12,9 +12,8 @@ import trio
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
-from reactor.guard.parts import Parts
 from reactor.guard.pass_ import Passes
-from reactor.guard.record import EvictionAttempt
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.guard.termination import ProcessKills
@@ -202,6 +201,22 @@ class RecordedOrder(OomOrder):
         self._ordered.append(None if first is None else first.name)
 
 
+class FakeOomKills:
+    """Shows in which pods the kernel has killed, and counts how often it was to count afresh."""
+
+    def __init__(self, loop: FakeLoop) -> None:
+        self._loop = loop
+
+    def recount(self, _: Sequence[Pod]) -> None:
+        self._loop.recounts += 1
+
+    def struck(self, _: Sequence[Pod]) -> Sequence[str]:
+        return self._loop.oom_struck
+
+    def most_of_one_process(self, _: Pod, held_bytes: int) -> int:
+        return held_bytes
+
+
 class FakeLoop:
     """The loop's passes over a node of plain values, with a clock that the test sets."""
 
@@ -230,17 +245,6 @@ class FakeLoop:
         self.recounts = 0
         self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
         self.known = Node(observed=Observed(stale_seconds=35.0))
-        self.parts = Parts(
-            node=self.node,
-            usages=self.usages,
-            pods=self.pods,
-            reclaims=Reclaims(self.reclaims),
-            populated=lambda pod: pod.uid in self.populated,
-            arm_memory=self.armed.append,
-            oom_kills=self._take_oom_kills,
-            oom_struck=lambda _: self.oom_struck,
-            recount_oom_kills=self._recount,
-        )
         self.evictor = Evictor(
             self.kills,
             nursery,
@@ -253,7 +257,8 @@ class FakeLoop:
             on_process_killed=self.known.process_killed,
             on_process_over=self._process_over,
         )
-        self.passes = Passes(
+        self.on_pass: Callable[[PassRecord], None] = lambda _: None
+        self.passes = self.passes_by(
             EvictionSettings(
                 thresholds=tuple(thresholds),
                 max_pod_grace_period_seconds=max_pod_grace_period_seconds,
@@ -262,13 +267,8 @@ class FakeLoop:
                 soft_reclaim_seconds=soft_reclaim_seconds,
                 unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             ),
-            self.parts,
-            self.evictor,
-            self.known,
-            ahead=(RecordedOrder(self.ordered),),
             kernel=warrants,
             dry_run=dry_run,
-            clock_seconds=lambda: self.now_seconds,
         )
         if warrants is not None:
             warrants.reads = Reads(
@@ -278,6 +278,28 @@ class FakeLoop:
                 refresh_pods=self.passes.refresh_pods,
             )
 
+    def passes_by(
+        self, settings: EvictionSettings, *, kernel: Warrants | None = None, dry_run: bool = False
+    ) -> Passes:
+        """Return passes over the node by these settings."""
+        return Passes(
+            settings,
+            self.known,
+            self.evictor,
+            observer=self.node,
+            usages=self.usages,
+            pods=self.pods,
+            reclaims=Reclaims(self.reclaims),
+            populated=lambda pod: pod.uid in self.populated,
+            arm_memory=self.armed.append,
+            take_oom_kills=self._take_oom_kills,
+            oom_kills=FakeOomKills(self),
+            ahead=(RecordedOrder(self.ordered),),
+            kernel=kernel,
+            dry_run=dry_run,
+            clock_seconds=lambda: self.now_seconds,
+        )
+
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""
         self.pods.present = pods
@@ -285,9 +307,6 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
-
-    def _recount(self, _: Sequence[Pod]) -> None:
-        self.recounts += 1
 
     def _take_oom_kills(self) -> Sequence[OomKill]:
         return self.oom_kills()

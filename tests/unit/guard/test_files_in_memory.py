@@ -9,7 +9,6 @@ import pytest
 import trio.testing
 
 from reactor.guard.node import Node
-from reactor.guard.pass_ import Passes
 from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import ClaimKind
@@ -103,9 +102,7 @@ async def test_evicted_pod_whose_empty_cgroup_still_stands_is_not_killed_again_a
 ):
     loop.usages.shared = {}
     settings = EvictionSettings(thresholds=(make_threshold(100 * MIB),), unhelpful_eviction_pause_seconds=0.0)
-    loop.passes = Passes(
-        settings, loop.parts, loop.evictor, loop.known, clock_seconds=lambda: loop.now_seconds
-    )
+    loop.passes = loop.passes_by(settings)
     assert ["hog", "calm"] == look(loop)
 
 

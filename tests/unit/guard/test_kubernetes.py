@@ -15,8 +15,8 @@ import trio.testing
 from reactor.act.kill import KillPath
 from reactor.errors import ConfigError, StewardError
 from reactor.guard import loop
+from reactor.guard.build import kubernetes_node_of
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
-from reactor.guard.loop import kubernetes_node_of
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.loop import Liveness
+from reactor.guard.daemon import Liveness
 from reactor.guard.pass_ import RULES
 from reactor.guard.record import PassRecord, StageTimes
 from reactor.model.decisions import Decision, Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reactor.config.settings import settings_from_text
-from reactor.guard.loop import in_dry_run
+from reactor.guard.daemon import in_dry_run
 from reactor.guard.record import standing
 from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference

@@ -15,8 +15,9 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
+from reactor.guard.build import Features, loop_of
 from reactor.guard.evictor import Evictor
-from reactor.guard.generation import Generation
+from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
@@ -32,7 +33,7 @@ from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import Workloads
 from tests.support.waiting import until
-from tests.unit.guard.test_generation import SETTINGS
+from tests.unit.guard.test_loop import SETTINGS
 
 GIB = 1 << 30
 CGROUP = "/pods/web"
@@ -216,13 +217,14 @@ async def test_a_real_process_takes_its_score(fake, sleeper: int) -> None:
     assert read_oom_score_adj(sleeper) == (before if before < 0 else 1000)
 
 
-def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Generation:
+def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Loop:
     kills = KillPath(fake.tree, settings.pod_parents)
-    return Generation(
+    return loop_of(
         settings,
         fake.tree,
         known=Node(observed=Observed(stale_seconds=35.0)),
         evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0),
+        features=Features(fake.tree, Path("/nonexistent/state.json")),
         highs=BorrowedHighs(),
         supervisor=Supervisor(),
         steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
@@ -250,14 +252,14 @@ async def test_the_guard_sets_the_scores_of_pods_in_manifests_and_of_no_others(
     )
     before, own = read_oom_score_adj(sleeper), read_oom_score_adj(os.getpid())
     settings = replace(SETTINGS, dry_run=False, manifests_path=str(manifests))
-    generation = _generation(fake, settings, nursery)
-    await nursery.start(generation.run, lambda _: None)
+    loop = _generation(fake, settings, nursery)
+    await nursery.start(loop.run, lambda _: None)
     await until(lambda: read_oom_score_adj(sleeper) == (before if before < 0 else 1000))
     assert own == read_oom_score_adj(os.getpid())
-    reported = [one.problems() for one in generation.reports]
+    reported = [one.problems() for one in loop.reports]
     assert not any("oom_score_adj of pods" in one for one in reported)
     nursery.cancel_scope.cancel()
-    generation.close()
+    loop.close()
 
 
 @pytest.mark.parametrize("changes", [{"dry_run": True}, {"pod_oom_scores": False}, {"manifests_path": None}])
@@ -266,17 +268,17 @@ async def test_no_score_is_set_where_that_is_not_wanted(
 ) -> None:
     fake.add("/node")
     wanted = replace(SETTINGS, dry_run=False, manifests_path="/manifests")
-    generation = _generation(fake, replace(wanted, **changes), nursery)
-    assert "oom scores" not in generation._parts()
-    generation.close()
+    loop = _generation(fake, replace(wanted, **changes), nursery)
+    assert "oom scores" not in loop.parts
+    loop.close()
 
 
 async def test_a_kubelet_sets_the_scores_of_its_pods_itself(fake, nursery: trio.Nursery) -> None:
     fake.add("/node")
     settings = replace(SETTINGS, dry_run=False, manifests_path="/manifests")
-    generation = _generation(fake, settings, nursery, pods=Workloads(fake.tree, settings))
-    assert "oom scores" not in generation._parts()
-    generation.close()
+    loop = _generation(fake, settings, nursery, pods=Workloads(fake.tree, settings))
+    assert "oom scores" not in loop.parts
+    loop.close()
 
 
 def test_it_is_on_unless_it_is_switched_off() -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from reactor.guard.generation import RuleFirings
+from reactor.guard.build import RuleFirings
 from reactor.guard.record import PassRecord
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.link.managed_oom import LONGEST_BYTES, MOST_UNITS, write_report
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Rule
+from reactor.reclaim.memory import PodReclaim
 from reactor.rules.managed import ManagedOomRules, managed_rules
 from reactor.rules.observe import RuleObserver
 from reactor.rules.watch import RuleWatch
@@ -62,10 +63,10 @@ class Node:
             return loop.now_seconds
 
         observer = RuleObserver(fake.tree, proc=self.machine, pressure=self.machine, clock_seconds=now)
-        firings = RuleFirings(loop.passes)
-        firings.on_pass = self.records.append
+        loop.on_pass = self.records.append
+        self.firings = RuleFirings(lambda: loop, PodReclaim(fake.tree, counts_cache=True))
         self.rules = RuleWatch(
-            fake.tree, (), firings, loop.known.rules_acted, observer=observer, clock_seconds=now
+            fake.tree, (), self.firings, loop.known.rules_acted, observer=observer, clock_seconds=now
         )
         self.managed = ManagedOomRules(
             self.rules.add, ("/node",), path=self.path, root=directory, clock_seconds=now
@@ -381,7 +382,7 @@ async def test_rules_of_the_operator_s_own_are_left_as_they_are(
 ) -> None:
     node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
     own = replace(_rule(), name="own")
-    rules = RuleWatch(node.fake.tree, (own,), RuleFirings(node.loop.passes), {})
+    rules = RuleWatch(node.fake.tree, (own,), node.firings, {})
     await rules.add((_rule(),))
     await rules.tick()
     await rules.add(())

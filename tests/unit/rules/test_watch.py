@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from reactor.guard.generation import RuleFirings
+from reactor.guard.build import RuleFirings
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
@@ -20,6 +20,7 @@ from reactor.model.pods import PodUsage
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
+from reactor.reclaim.memory import PodReclaim
 from reactor.rules.observe import RuleObserver
 from reactor.rules.pressure import Fired, RulePressure
 from reactor.rules.watch import RuleWatch
@@ -84,8 +85,8 @@ class Watched:
 
         observer.read = noted  # type: ignore[method-assign]
         acted = self.loop.known.rules_acted
-        firings = RuleFirings(self.loop.passes)
-        firings.on_pass = self.records.append
+        self.loop.on_pass = self.records.append
+        firings = RuleFirings(lambda: self.loop, PodReclaim(self.fake.tree, counts_cache=True))
         return RuleWatch(
             self.fake.tree,
             rules,

@@ -1,4 +1,4 @@
-"""Generations one after the other, each with its loop: a node in files, under a clock that runs faster.
+"""Configurations one after the other, each with its loop: a node in files, under a clock that runs faster.
 
 The clock is Trio's and that of all that is known, so that what takes a minute is over in three seconds.
 """
@@ -12,17 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from reactor.act.kill import KillPath
+from reactor.guard.build import Features
 from reactor.guard.evictor import _resumed
-from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.guard.reload import Reloads
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
@@ -77,7 +79,7 @@ class Unexercised(KillPath):
 
 
 class Guarded:
-    """A node, the generations that guard it, and what they told."""
+    """A node, the loops that guard it, and what they told."""
 
     def __init__(self, node: NodeInFiles, settings: Settings) -> None:
         self.node = node
@@ -87,10 +89,11 @@ class Guarded:
         self.begun = 0
         self.known = Node(observed=Observed(stale_seconds=0.0))
         self.kills = Unexercised(node.tree, settings.pod_parents)
-        self.supervisor = GenerationSupervisor(
+        self.supervisor = Reloads(
             settings,
             tree=node.tree,
             known=self.known,
+            features=Features(node.tree, Path("/nonexistent/state.json")),
             highs=BorrowedHighs(),
             kills=self.kills,
             cluster=None,
@@ -104,10 +107,10 @@ class Guarded:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Guard the node in the body, from the first generation's first pass on."""
+        """Guard the node in the body, from the first loop's first pass on."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervisor.run, nursery, self.records.append, self._begin)
-            await until(lambda: self.begun, "the first generation")
+            await until(lambda: self.begun, "the first loop")
             yield
             nursery.cancel_scope.cancel()
 
@@ -279,7 +282,7 @@ async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing
         assert guarded.known.state.in_flight
         node.use(100)  # so that the dry run does not decide it once more
         guarded.supervisor.begin(replace(soft, dry_run=True))
-        await until(lambda: guarded.begun == 2, "the next generation")
+        await until(lambda: guarded.begun == 2, "the next loop")
         (attempt,) = (attempt for record in guarded.records for attempt in record.attempts)
         with trio.fail_after(15):  # half of what the pod had been given
             await attempt.ended.wait()
@@ -299,7 +302,7 @@ async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
         since = dict(guarded.known.state.condition_since)
         first = guarded.supervisor.present
         guarded.supervisor.begin(guarding(below(100), below(450, grace_period_seconds=3600.0)))
-        await until(lambda: guarded.begun == 2, "the next generation")
+        await until(lambda: guarded.begun == 2, "the next loop")
         assert first is not guarded.supervisor.present
         assert since == dict(guarded.known.state.condition_since)
         assert [] == guarded.evictions()
@@ -307,7 +310,7 @@ async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
         await guarded.evicted("hog")
 
 
-async def test_reload_amid_the_start_of_a_generation_begins_the_next_one_all_the_same(
+async def test_reload_amid_the_start_of_a_loop_begins_the_next_one_all_the_same(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
     guarded = guard(guarding(below(1)))
@@ -327,14 +330,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-async def test_settings_that_no_generation_can_begin_with_are_refused_and_those_before_them_evict(
+async def test_settings_that_no_loop_can_begin_with_are_refused_and_those_before_them_evict(
     node: NodeInFiles, guard, broken: Settings, mock_clock
 ) -> None:
     wanted = guarding(below(100))
     guarded = guard(wanted)
     async with guarded.running():
         guarded.supervisor.begin(broken)
-        await until(lambda: guarded.begun == 2, "a generation after the refused one")
+        await until(lambda: guarded.begun == 2, "a loop after the refused one")
         (refused,) = guarded.refused
         assert isinstance(refused, AttributeError | TypeError)
         assert wanted == guarded.supervisor.settings
@@ -343,7 +346,7 @@ async def test_settings_that_no_generation_can_begin_with_are_refused_and_those_
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-async def test_first_settings_that_no_generation_can_begin_with_end_the_daemon(
+async def test_first_settings_that_no_loop_can_begin_with_end_the_daemon(
     guard, broken: Settings, mock_clock
 ) -> None:
     guarded = guard(broken)
@@ -361,7 +364,7 @@ async def test_failure_in_a_pass_ends_the_daemon(node: NodeInFiles, guard, mock_
             await trio.sleep_forever()
 
 
-async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_generation_alone(
+async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_loop_alone(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
     guarded = guard(guarding(below(1)))
@@ -374,7 +377,7 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_gen
     async with again.running():
         await until(lambda: node.alive() == {"small"}, "the kill")
         again.supervisor.begin(guarding(below(2)))
-        await until(lambda: again.begun == 2, "the next generation")
+        await until(lambda: again.begun == 2, "the next loop")
     assert ["hog"] == [attempt.eviction.pod.name for attempt in again.resumed]
     assert [] == again.evictions()
 
@@ -392,7 +395,7 @@ def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None
     assert (Signal.NODEFS_AVAILABLE, None) == (unknown.signal, unknown.threshold)
 
 
-async def test_other_layout_by_the_devices_begins_a_generation_by_that_layouts_settings(
+async def test_other_layout_by_the_devices_begins_a_loop_by_that_layouts_settings(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
     settings = guarding(below(1))
@@ -400,7 +403,7 @@ async def test_other_layout_by_the_devices_begins_a_generation_by_that_layouts_s
     guarded = guard(replace(settings, by_layout={Layout.SPLIT: for_split}))
     async with guarded.running():
         guarded.supervisor._adopt_layout(Layout.SPLIT)
-        await until(lambda: guarded.begun == 2, "the next generation")
+        await until(lambda: guarded.begun == 2, "the next loop")
         node.use(450)
         await guarded.evicted("hog")
 
@@ -411,8 +414,8 @@ async def test_pods_are_listed_again_when_that_is_asked_for(node: NodeInFiles, g
     async with guarded.running():
         node.add_pod("late", 30)
         assert {"small", "hog"} == {pod.name for pod in guarded.known.pods}
-        guarded.supervisor.look_at_pods()
+        guarded.supervisor.list_pods()
         await until(lambda: len(guarded.known.pods) == 3, "the pod that came")
         node.add_pod("later", 30)
-        guarded.supervisor.glance_at_pods()
+        guarded.supervisor.refresh_pods()
         assert {"small", "hog", "late", "later"} == {pod.name for pod in guarded.known.pods}

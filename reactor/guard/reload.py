@@ -1,35 +1,31 @@
-"""One generation after the other: a reload begins the next, and so does what the node turns out to be."""
+"""One configuration after the other: a reload begins the next, and so does what the node turns out to be."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.errors import split_failure
+from reactor.errors import NoDaemonError, split_failure
+from reactor.guard.build import Features, evictor_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor
-from reactor.guard.filesystem_facts import StewardEmptying, StewardReclaim
-from reactor.guard.generation import Generation
+from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_high import BorrowedHighs
-from reactor.model.decisions import Claim, ClaimKind, Eviction
+from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill
-from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.model.signals import Layout, Reclaim
+from reactor.model.signals import Layout
 from reactor.model.wakes import SourceState
-from reactor.oom_scores.order import OomOrder
-from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 from reactor.supervisor import Nursery, Supervisor
-from reactor.warrants.warrants import Warrants
 
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
@@ -37,20 +33,21 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("reactor.daemon")
 
 
-class GenerationSupervisor:
-    """Runs generations; `settings` are those in force, `present` is the one that runs.
+class Reloads:
+    """Runs a loop for each configuration; `settings` are those in force, `present` is the loop that runs.
 
-    `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
-    is told why settings could not be guarded by; those before them stay in force. All else that it is given
-    outlives every generation, as the evictions under way and the `warrants` do.
+    `kill_path_problem` says what the first one found wrong with killing, None if that works. `on_refused` is
+    called with why settings could not be guarded by; those before them stay in force. All else outlives every
+    configuration, as the evictions under way do.
     """
 
-    def __init__(  # noqa: PLR0913 - what one generation leaves to the next
+    def __init__(  # noqa: PLR0913 - what one configuration leaves to the next
         self,
         settings: Settings,
         *,
         tree: CgroupTree,
         known: Node,
+        features: Features,
         highs: BorrowedHighs,
         kills: KillPath,
         cluster: KubernetesNode | None,
@@ -60,14 +57,14 @@ class GenerationSupervisor:
         on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
         on_source: Callable[[SourceState], None] = lambda _: None,
-        oom_order: OomOrder | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self.present: Generation | None = None
+        self.present: Loop | None = None
         self.kill_path_problem: str | None = None
         self._tree = tree
         self._known = known
+        self._features = features
         self._highs = highs
         self._kills = kills
         self._cluster = cluster
@@ -76,11 +73,15 @@ class GenerationSupervisor:
         self._clock_seconds = clock_seconds
         self._on_oom_kill = on_oom_kill
         self._on_source = on_source
-        self._oom_order = oom_order
         self._on_resumed = on_resumed
         self._on_refused = on_refused
         self._next: Settings | None = None
-        self.warrants = Warrants(tree)
+
+    def running(self) -> Loop:
+        """Return the loop that runs. Raises NoDaemonError before there is one."""
+        if self.present is None:
+            raise NoDaemonError("the daemon is starting: ask again")
+        return self.present
 
     async def run(
         self,
@@ -88,13 +89,21 @@ class GenerationSupervisor:
         on_pass: Callable[[PassRecord], None],
         on_begun: Callable[[], None],
     ) -> None:
-        """Run one generation after the other, until cancelled; each calls `on_begun` once it guards.
+        """Run one loop after the other, until cancelled; each calls `on_begun` once it guards.
 
-        Evictions run in `nursery`, which outlives every generation.
+        Evictions run in `nursery`, which outlives every loop.
         """
         self._exercise()
-        evictor = self._evictor(nursery)
-        proven: Settings | None = None  # those that a generation has guarded by
+        evictor = evictor_of(
+            self.settings,
+            known=self._known,
+            kills=self._kills,
+            cluster=self._cluster,
+            steward=self._steward,
+            jobs=self._supervisor.jobs(nursery, "evictions"),
+            loop=self.running,
+        )
+        proven: Settings | None = None  # those that a loop has guarded by
         while True:
             if self._next is not None:
                 self.settings, self._next = self._next, None
@@ -116,21 +125,21 @@ class GenerationSupervisor:
         on_pass: Callable[[PassRecord], None],
         on_begun: Callable[[], None],
     ) -> Exception | None:
-        """Run one generation; return what kept it from guarding, None where it has guarded."""
+        """Run one loop; return what kept it from guarding, None where it has guarded."""
         begun = False
         try:
-            generation = self._generation(evictor)
-            first, self.present = self.present is None, generation
+            loop = self._loop(evictor)
+            first, self.present = self.present is None, loop
             claims = self._known.state.claims
             try:
                 async with trio.open_nursery() as inner:
-                    await inner.start(generation.run, on_pass)
+                    await inner.start(loop.run, on_pass)
                     begun = True
                     if first:
                         self._resume(evictor, claims, nursery)
                     on_begun()
             finally:
-                generation.close()
+                loop.close()
         except BaseException as raised:
             failure, rest = split_failure(raised)
             if begun or rest is not None:
@@ -144,12 +153,12 @@ class GenerationSupervisor:
         if self.present is not None:
             self.present.stop()
 
-    def glance_at_pods(self) -> None:
+    def refresh_pods(self) -> None:
         """Bring the known pods up to date, at once."""
         if self.present is not None:
             self.present.passes.refresh_pods()
 
-    def look_at_pods(self) -> None:
+    def list_pods(self) -> None:
         """Have the pods listed again, soon."""
         if self.present is not None:
             self.present.housekeeping.due()
@@ -160,69 +169,28 @@ class GenerationSupervisor:
         settings = self._next or self.settings
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
 
-    def _evictor(self, nursery: trio.Nursery) -> Evictor:
-        kills, cluster = self._kills, self._cluster
-        return Evictor(
-            kills if cluster is None else cluster.kills,
-            self._supervisor.jobs(nursery, "evictions"),
-            self._gone,
-            deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
-            dry_run=self.settings.dry_run,
-            empty=self._empty,
-            confirm=self._confirm,
-            on_ended=self._ended,
-            one_process=kills.one_process if cluster is None else None,
-            on_process_killed=self._known.process_killed,
-            on_process_over=self._process_over,
-        )
-
-    def _confirm(self, eviction: Eviction) -> bool:
-        """Return whether a pod that has outlived its grace period is still to be killed.
-
-        In Kubernetes always: the API server knows that it is evicted, its owner starts another in its place,
-        and the kubelet kills it at the end of the grace period in any case.
-        """
-        if self._cluster is not None or self.present is None:
-            return True
-        return self.present.passes.confirm(eviction)
-
-    def _generation(self, evictor: Evictor) -> Generation:
-        settings = self.settings
-        self.warrants.loader = settings.sources.ebpf_loader
+    def _loop(self, evictor: Evictor) -> Loop:
+        settings, cluster = self.settings, self._cluster
         self._kills.guard(settings.pod_parents)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
             self._known.called_off(uid)
-        return Generation(
+        return loop_of(
             settings,
             self._tree,
             known=self._known,
             evictor=evictor,
+            features=self._features,
             highs=self._highs,
             supervisor=self._supervisor,
             steward=self._steward,
             on_layout=self._adopt_layout,
             on_oom_kill=self._on_oom_kill,
             on_source=self._on_source,
-            pods=None if self._cluster is None else self._cluster.pod_list(settings),
-            oom_order=self._oom_order,
-            reclaims=self._reclaims(settings),
-            warrants=self.warrants,
+            pods=None if cluster is None else cluster.pod_list(settings),
+            reclaims=reclaims_of(settings, self._steward, in_cluster=cluster is not None),
             clock_seconds=self._clock_seconds,
         )
-
-    def _reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what this node can give back: by commands, and by what keeps its images and containers."""
-        link, cluster = self._steward, self._cluster
-        found: dict[Reclaim, NodeReclaim] = {}
-        commands = sum(map(len, settings.reclaim.commands.values()))
-        if commands:
-            most_seconds = MOST_SECONDS + commands * settings.reclaim.timeout_seconds
-            found[Reclaim.COMMANDS] = StewardReclaim(link, Reclaim.COMMANDS, most_seconds=most_seconds)
-        kinds: tuple[Reclaim, ...] = (Reclaim.IMAGES,) if settings.podman else ()
-        for kind in kinds if cluster is None else (Reclaim.CONTAINERS, Reclaim.IMAGES):
-            found[kind] = StewardReclaim(link, kind, most_seconds=2 * MOST_SECONDS)
-        return found
 
     def _exercise(self) -> None:
         if self.settings.dry_run:
@@ -250,25 +218,3 @@ class GenerationSupervisor:
                 self._on_resumed(attempt, records)
             elif claim.pod is not None:
                 self._on_resumed(evictor.await_files(claim.pod, claim), records)
-
-    async def _empty(self, pod: Pod) -> tuple[str, ...]:
-        """Remove the files that end with a pod, and return what went wrong."""
-        storage = self._known.storage
-        storage.hold(pod.uid)
-        try:
-            return await StewardEmptying(self._steward).empty(pod)
-        finally:
-            storage.release(pod.uid)
-            if self.present is not None:
-                self.present.emptied()
-
-    def _ended(self, attempt: EvictionAttempt) -> None:
-        if self.present is not None:
-            self.present.passes.measure_result(attempt)
-
-    def _process_over(self, uid: str) -> None:
-        if self.present is not None:
-            self.present.process_over(uid)
-
-    def _gone(self, uid: str) -> bool:
-        return self.present is None or self.present.gone(uid)

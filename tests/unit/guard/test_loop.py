@@ -1,4 +1,4 @@
-"""A generation that no source wakes: at the start and at each reload, and near a threshold."""
+"""A loop that no source wakes: at the start and at each reload, and near a threshold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +16,12 @@ import trio
 import trio.testing
 
 from reactor.act.kill import KillPath
-from reactor.guard import ahead
+from reactor.guard import ahead, build
+from reactor.guard.build import Feature, Features, Joined, loop_of
 from reactor.guard.evictor import Evictor
-from reactor.guard.generation import Generation
+from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
-from reactor.guard.parts import PodList
 from reactor.guard.record import PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
@@ -33,14 +34,16 @@ from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.latest import Observed
 from reactor.supervisor import Supervisor
+from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
 
 MIB = 1 << 20
+STATE = Path("/nonexistent/state.json")
 HARD = make_threshold(100 * MIB)
-# Nothing can be armed: what a generation waits for at first never comes.
+# Nothing can be armed: what a loop waits for at first never comes.
 SETTINGS = Settings(
     eviction=EvictionSettings(thresholds=(HARD,)),
     node_cgroup="/node",
@@ -53,7 +56,7 @@ SETTINGS = Settings(
 async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> list[PassRecord]:
     """Return the passes over a node of 512 MiB that none of its sources watches, until it has crossed.
 
-    It uses `from_bytes` at first, and nearly all once the generation has nothing more to do.
+    It uses `from_bytes` at first, and nearly all once the loop has nothing more to do.
     """
     fake.add("/node", usage_bytes=from_bytes)
     fake.tree.set_memory_limit("/node", 512 * MIB)
@@ -64,11 +67,12 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
         evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
-        generation = Generation(
+        loop = loop_of(
             SETTINGS,
             fake.tree,
             known=Node(observed=Observed(stale_seconds=35.0)),
             evictor=evictor,
+            features=Features(fake.tree, STATE),
             highs=BorrowedHighs(),
             supervisor=supervisor,
             steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
@@ -86,9 +90,9 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(cross_once_it_is_quiet)
-        await nursery.start(generation.run, records.append)
+        await nursery.start(loop.run, records.append)
         await trio.sleep_forever()
-    generation.close()
+    loop.close()
     kills.close()
     return records
 
@@ -118,7 +122,8 @@ async def test_a_part_that_is_slow_to_start_keeps_no_crossing_waiting(
     async def start(*, task_status: trio.TaskStatus[None]) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(Generation, "_parts", lambda _: {"slow": start})
+    slow = Feature(name="slow", make=lambda _: Joined(parts={"slow": start}))
+    monkeypatch.setattr(build, "FEATURES", (slow,))
     with trio.fail_after(60.0):  # of a busy machine
         records = await guard(fake, from_bytes=from_mib * MIB, arming_seconds=arming_seconds)
     crossed, *_ = [record for record in records if record.decision.evictions]
@@ -146,8 +151,8 @@ class GrowingPod:
         return (make_pod("hog"),)
 
 
-def problems_of(generation: Generation) -> dict[str, str]:
-    return {what: why for one in generation.reports for what, why in one.problems().items()}
+def problems_of(loop: Loop) -> dict[str, str]:
+    return {what: why for one in loop.reports for what, why in one.problems().items()}
 
 
 @asynccontextmanager
@@ -156,15 +161,16 @@ async def running(
     tree: CgroupTree,
     pods: PodList | None = None,
     clock_seconds: Callable[[], float] = time.monotonic,
-) -> AsyncIterator[tuple[Generation, list[PassRecord]]]:
-    """Run a generation in the body, which has its records as they come; it evicts in a dry run alone."""
+) -> AsyncIterator[tuple[Loop, list[PassRecord]]]:
+    """Run a loop in the body, which has its records as they come; it evicts in a dry run alone."""
     kills = KillPath(tree, settings.pod_parents)
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
-        generation = Generation(
+        loop = loop_of(
             settings,
             tree,
             known=Node(observed=Observed(stale_seconds=35.0)),
+            features=Features(tree, STATE),
             evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
             highs=BorrowedHighs(),
             supervisor=Supervisor(),
@@ -173,10 +179,10 @@ async def running(
             arming_seconds=0.0,
             clock_seconds=clock_seconds,
         )
-        await nursery.start(generation.run, records.append)
-        yield generation, records
+        await nursery.start(loop.run, records.append)
+        yield loop, records
         nursery.cancel_scope.cancel()
-    generation.close()
+    loop.close()
     kills.close()
 
 
@@ -188,14 +194,14 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
     pods = GrowingPod(fake)
-    async with running(SETTINGS, fake.tree, pods=pods) as (generation, records):
+    async with running(SETTINGS, fake.tree, pods=pods) as (loop, records):
         await trio.testing.wait_all_tasks_blocked()
         records.clear()
         pods.grows = True
         for bound in ("_MOST_SECONDS", "_STILL_SECONDS"):  # a busy machine takes longer for a rehearsal
             monkeypatch.setattr(ahead, bound, 30.0)
 
-        generation.wakes.notify(Wake(source="early", kind=WakeKind.MEMORY, at_ns=1))
+        loop.wakes.notify(Wake(source="early", kind=WakeKind.MEMORY, at_ns=1))
 
         early, crossed = records
         assert ((), ["hog"]) == (
@@ -227,10 +233,10 @@ def collections() -> Iterator[list[int]]:
             gc.enable()
 
 
-async def passed(generation: Generation, records: list[PassRecord], kind: WakeKind) -> None:
-    """Wake the generation, and wait until the pass is made and all that follows it is done."""
+async def passed(loop: Loop, records: list[PassRecord], kind: WakeKind) -> None:
+    """Wake the loop, and wait until the pass is made and all that follows it is done."""
     before = len(records)
-    generation.wakes.notify(Wake(source="test", kind=kind, at_ns=1))
+    loop.wakes.notify(Wake(source="test", kind=kind, at_ns=1))
     while len(records) == before:  # noqa: ASYNC110 - a plain list
         await trio.sleep(0.001)
     await trio.testing.wait_all_tasks_blocked()
@@ -250,10 +256,10 @@ async def test_garbage_is_collected_by_the_housekeeping_alone_and_not_near_a_cro
     fake.add("/node", usage_bytes=used_mib * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
-    async with running(settings, fake.tree) as (generation, records):
-        await passed(generation, records, WakeKind.HOUSEKEEPING)  # behind the one that the ticker began with
+    async with running(settings, fake.tree) as (loop, records):
+        await passed(loop, records, WakeKind.HOUSEKEEPING)  # behind the one that the ticker began with
         with collections() as found:
-            await passed(generation, records, kind)
+            await passed(loop, records, kind)
     assert collected == len(found)
 
 
@@ -261,15 +267,15 @@ async def test_garbage_is_collected_now_and_then_where_a_crossing_stays_near(fak
     fake.add("/node", usage_bytes=409 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
-    async with running(settings, fake.tree) as (generation, records):
+    async with running(settings, fake.tree) as (loop, records):
         with collections() as found:
             for _ in range(40):
-                await passed(generation, records, WakeKind.HOUSEKEEPING)
+                await passed(loop, records, WakeKind.HOUSEKEEPING)
     assert 1 == len(found)
 
 
 async def soft_eviction(fake: FakeTree) -> tuple[list[PassRecord], dict[str, str]]:
-    """Return the passes over a node until it evicts for a soft threshold, and the generation's problems."""
+    """Return the passes over a node until it evicts for a soft threshold, and the loop's problems."""
     fake.add("/node", usage_bytes=400 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=300 * MIB)
@@ -281,10 +287,10 @@ async def soft_eviction(fake: FakeTree) -> tuple[list[PassRecord], dict[str, str
     soft = make_threshold(160 * MIB, grace_period_seconds=0.05)
     eviction = EvictionSettings(thresholds=(soft,), soft_reclaim_seconds=90.0)  # of a busy machine
     settings = replace(SETTINGS, eviction=eviction, dry_run=False)
-    async with running(settings, fake.tree) as (generation, records):
+    async with running(settings, fake.tree) as (loop, records):
         while not any(record.decision.evictions for record in records):  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
-        problems = problems_of(generation)
+        problems = problems_of(loop)
     return records, problems
 
 
@@ -316,7 +322,7 @@ FULL_RECLAIM = Rule(
 
 
 async def reclaimed_by_rule(fake: FakeTree, *, dry_run: bool = False) -> tuple[PassRecord, dict[str, str]]:
-    """Return the record of a rule that reclaims from a cgroup of 300 MiB, and the generation's problems."""
+    """Return the record of a rule that reclaims from a cgroup of 300 MiB, and the loop's problems."""
     fake.add("/node", usage_bytes=300 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=300 * MIB)
@@ -325,11 +331,11 @@ async def reclaimed_by_rule(fake: FakeTree, *, dry_run: bool = False) -> tuple[P
         for cgroup in ("/", "/node/hog"):
             fake.file(cgroup, "memory.reclaim", "")
     settings = replace(SETTINGS, rules=(FULL_RECLAIM,), dry_run=dry_run)
-    async with running(settings, fake.tree) as (generation, records):
+    async with running(settings, fake.tree) as (loop, records):
         while not any(record.decision.rule for record in records):  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
-        problems = problems_of(generation)
-        assert all(hold.is_over for hold in generation.passes.known.state.holds)
+        problems = problems_of(loop)
+        assert all(hold.is_over for hold in loop.passes.known.state.holds)
     (record,) = [record for record in records if record.decision.rule]
     return record, problems
 

@@ -1,0 +1,573 @@
+"""Everything is put together here, in order, and takes what it works with directly.
+
+Nothing else in the guard names a feature. A feature is a room beside it (reactor/warrants, oom_scores,
+rules). It has one entry in `FEATURES`, joins each configuration that wants it, and keeps in `Features` what
+outlives a configuration. It prepares for crossings (`ahead`, guard/ahead.py), has the kernel kill
+(`kernel`), or runs beside the loop (`parts`); what it has to say is one of the `reports`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from reactor.act.kill import KillPath
+from reactor.act.target import is_seen_populated
+from reactor.errors import ConfigError, Problem, extra_remedy
+from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
+from reactor.guard.disk_check import DiskCheck
+from reactor.guard.evictor import Evictor
+from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, StewardReclaim
+from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.loop import ARMING_SECONDS, Arming, Loop
+from reactor.guard.node import Node
+from reactor.guard.pass_ import Passes
+from reactor.guard.record import PassRecord
+from reactor.guard.reports import Report, problem
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.usage_facts import StorageCounts
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.swap import SWAP_EVENTS
+from reactor.model.kills import OomKill
+from reactor.model.name_patterns import fences
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.rules import Firing, RuleAction
+from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
+from reactor.model.signals import Layout, Reclaim, Signal
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.observe.node import NodeObserver
+from reactor.observe.oom_kills import PodOomKills
+from reactor.observe.pods import PodObserver
+from reactor.oom_scores.order import OomOrder
+from reactor.oom_scores.pods import ManifestScores
+from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
+from reactor.policy.storm import is_hard_memory
+from reactor.reclaim.memory import CgroupReclaim, PodReclaim
+from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
+from reactor.reclaim.runner import Reclaimed, ReclaimRunner
+from reactor.sources.levels import MemoryLevels
+from reactor.sources.memory import MemorySource
+from reactor.sources.oom import OomSource
+from reactor.sources.processes import ProcessSource
+from reactor.sources.swap import SwapWatch
+from reactor.sources.ticker import Ticker
+from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.supervisor import Nursery, Part, StartedPart, Supervisor
+from reactor.warrants.warrants import Reads, Warrants
+from reactor.workloads.pods import PodList, Workloads
+
+if TYPE_CHECKING:
+    from reactor.guard.kubernetes import KubernetesNode
+
+_LOG: Final = logging.getLogger("reactor.sources")
+_HANGING_SECONDS: Final = 5.0
+_NEEDED_IN_A_CLUSTER: Final = ("h2",)  # by the steward
+_RULE_RECLAIMS: Final = "rule reclaim"  # jobs
+
+
+# --- features ---
+
+
+class Features:
+    """What features keep for as long as the process lives.
+
+    `write` journals. A daemon that was killed may have left something, which `resume` restores; `restore`
+    does so at the end, and `parts` run from start to end.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        state_path: Path,
+        write: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
+    ) -> None:
+        self.warrants = Warrants(tree)
+        self.oom_order = OomOrder(tree, state_path.with_name(OOM_ORDER_FILE), write=write)
+        self.own_score = self.oom_order.own_score
+        self.resume = self.oom_order.resume
+        self.restore = self.oom_order.restore_now
+        self.parts: Mapping[str, Part] = {"OOM killer's order": self.oom_order.run}
+
+    def reports(self, settings: Callable[[], Settings]) -> Iterator[Report]:
+        """Yield what there is to report whatever the `settings` in force are."""
+        warrants, order = self.warrants, self.oom_order
+        yield Report(
+            problems=problem("order of the OOM killer", lambda: order.problem),
+            document=lambda: {"oom_order": {"mode": settings().oom_order, **order.document()}},
+            gauges=lambda: {"oom_order": order.counts()},
+        )
+        yield Report(
+            problems=problem("kernelKill", lambda: warrants.problem),
+            document=lambda: {"kernel_kill": {"mode": settings().kernel_kill, **warrants.document()}},
+            gauges=lambda: {"warrants": dict(warrants.counted)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What a feature may work with, of one configuration. `loop` is there once all is put together."""
+
+    settings: Settings
+    tree: CgroupTree
+    kept: Features
+    known: Node
+    observer: NodeObserver
+    usages: PodObserver
+    workloads: Workloads | None
+    evictor: Evictor
+    wakes: Wakes
+    board: SourceBoard
+    pod_reclaim: PodReclaim
+    supervisor: Supervisor
+    clock_seconds: Callable[[], float]
+    loop: Callable[[], Loop]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """What a feature adds to one configuration."""
+
+    ahead: Ahead | None = None
+    kernel: KernelKills | None = None
+    parts: Mapping[str, StartedPart] = field(default_factory=dict)
+    reports: Sequence[Report] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One entry of the table. `idle` is its part of `status` if it is not `wanted`."""
+
+    name: str
+    make: Callable[[Core], Joined]
+    wanted: Callable[[Settings], bool] = lambda _: True
+    idle: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
+
+    def join(self, core: Core) -> Joined:
+        """Return what it adds to this configuration."""
+        if self.wanted(core.settings):
+            return self.make(core)
+        idle = self.idle(core.settings)
+        explained = {key: value for key, value in idle.items() if key in _EXPLAINED}
+        return Joined(reports=(Report(document=lambda: idle, explanation=lambda: explained),))
+
+
+_EXPLAINED: Final = frozenset({"rules"})
+
+
+def _warrants(core: Core) -> Joined:
+    """Have the kernel kill at crossings. Also where it may not: one that was served may be left."""
+    warrants, settings = core.kept.warrants, core.settings
+    warrants.loader = settings.sources.ebpf_loader
+    reads = Reads(
+        usages=core.usages,
+        holds=core.evictor.holds,
+        memory=core.observer.memory,
+        refresh_pods=lambda: core.loop().passes.refresh_pods(),  # noqa: PLW0108 - the loop that is there then
+    )
+    warrants.connect(core.wakes.notify, settings.measured_parents, reads, leave=core.wakes.leave)
+    is_given = (
+        settings.kernel_kill is KernelKill.HARD
+        and settings.memory_available is MemoryAvailable.WORKING_SET
+        and not settings.dry_run
+    )
+    return Joined(kernel=warrants, parts={"warrants": warrants.run} if is_given else {})
+
+
+def _oom_order(core: Core) -> Joined:
+    """Set the OOM killer's order; restore the scores if it is off.
+
+    Without a hard memory threshold there is no early level, and a dry run writes nothing.
+    """
+    settings, order = core.settings, core.kept.oom_order
+    is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
+    if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
+        order.far()
+        return Joined()
+    return Joined(ahead=order)
+
+
+def _manifest_scores(core: Core) -> Joined:
+    """Set the scores of pods in manifests, unless a kubelet does."""
+    workloads, known = core.workloads, core.known
+    if workloads is None:
+        return Joined()
+
+    def capacity_bytes() -> int | None:
+        seen = known.observed.at(core.clock_seconds()).get(Signal.MEMORY_AVAILABLE)
+        return None if seen is None else seen.capacity
+
+    scores = ManifestScores(
+        core.tree,
+        lambda: workloads.specified(known.pods),
+        capacity_bytes,
+        interval_seconds=core.settings.housekeeping_interval_seconds,
+        is_ordered=core.kept.oom_order.is_ordered,
+    )
+    report = Report(problems=problem("oom_score_adj of pods", lambda: scores.problem))
+    return Joined(parts={"oom scores": scores.run}, reports=(report,))
+
+
+def _rules(core: Core) -> Joined:
+    """Observe the operator's rules and systemd's units; imported if there are any: few nodes have some."""
+    from reactor.rules.watch import RuleWatch  # noqa: PLC0415
+
+    settings, triggers = core.settings, None
+    if settings.sources.psi:
+        from reactor.rules.pressure import RulePressure  # noqa: PLC0415
+
+        triggers = RulePressure(core.board)
+    watch = RuleWatch(
+        core.tree,
+        settings.rules,
+        RuleFirings(core.loop, core.pod_reclaim),
+        core.known.rules_acted,
+        clock_seconds=core.clock_seconds,
+        triggers=triggers,
+    )
+    parts: dict[str, StartedPart] = {}
+    mode = {"mode": settings.systemd_oomd}
+    units = Report(document=lambda: {"systemd_oomd": mode})
+    if settings.systemd_oomd is not SystemdOomd.IGNORE:
+        from reactor.rules.managed import ManagedOomRules  # noqa: PLC0415
+
+        managed = ManagedOomRules(watch.add, settings.pod_parents, clock_seconds=core.clock_seconds)
+        parts["systemd's units"] = managed.run
+        units = Report(
+            problems=lambda: managed.problems,
+            document=lambda: {"systemd_oomd": {**mode, **managed.document()}},
+        )
+    rules = Report(
+        problems=lambda: watch.problems,
+        document=lambda: {"rules": watch.document()},
+        explanation=lambda: {"rules": watch.document()},
+    )
+    return Joined(parts={**parts, "rules": watch.run}, reports=(rules, units, *_rules_reclaim(core)))
+
+
+def _rules_reclaim(core: Core) -> Iterator[Report]:
+    """Yield why rules can't reclaim, where one is to."""
+    if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
+        core.supervisor.expect(_RULE_RECLAIMS)
+        because = core.pod_reclaim.unavailable_because
+        if because is not None:
+            yield Report(problems=lambda: {"rules: reclaim": f"has no effect: {because}"})
+
+
+class RuleFirings:
+    """Has passes do what rules ask for. The record of a rule that reclaims is there when that is over."""
+
+    def __init__(self, loop: Callable[[], Loop], reclaim: PodReclaim) -> None:
+        self._loop = loop
+        self._reclaim = reclaim
+        self._runner = ReclaimRunner()
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        """Return the pods of the node."""
+        return self._loop().passes.known.pods
+
+    def usage_of(self, uid: str) -> PodUsage | None:
+        """Return what a pod uses of memory now, None if it is gone."""
+        return self._loop().passes.usage_of(uid)
+
+    def why_waits(self, firing: Firing) -> str | None:
+        """Return why a rule that is due can't act yet, None if it can."""
+        return self._loop().passes.why_waits(firing)
+
+    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> bool:
+        """Do it and record it; return whether the rule acted, and is not waiting for something."""
+        loop = self._loop()
+        record = loop.passes.fire(firing, amounts)
+        if loop.passes.is_to_reclaim(record.decision):
+            loop.start(_RULE_RECLAIMS, self._reclaim_by_rule, record, firing)
+        else:
+            loop.on_pass(record)
+        return not record.decision.waits
+
+    async def _reclaim_by_rule(self, asked: PassRecord, firing: Firing) -> None:
+        loop = self._loop()
+        reclaimed: tuple[Reclaimed, ...] = ()
+        try:
+            job = self._reclaim.by_rule(firing)
+            reclaimed = (await self._runner.run(job, loop.passes.may_reclaim),)
+        finally:  # where a reload ends it, too
+            loop.passes.known.reclaim_ended(Reclaim.RULE, *reclaimed)
+            loop.on_pass(replace(asked, reclaimed=reclaimed))
+
+
+FEATURES: Final = (
+    Feature(
+        name="scores of manifests' pods",
+        make=_manifest_scores,
+        wanted=lambda one: one.pod_oom_scores and one.manifests_path is not None and not one.dry_run,
+    ),
+    Feature(name="warrants", make=_warrants),
+    Feature(name="order of the OOM killer", make=_oom_order),
+    Feature(
+        name="rules and systemd's units",
+        make=_rules,
+        wanted=lambda one: bool(one.rules) or one.systemd_oomd is not SystemdOomd.IGNORE,
+        idle=lambda one: {"rules": [], "systemd_oomd": {"mode": one.systemd_oomd}},
+    ),
+)
+
+
+# --- the loop of one configuration ---
+
+
+def loop_of(  # noqa: PLR0913 - what outlives a configuration
+    settings: Settings,
+    tree: CgroupTree,
+    *,
+    known: Node,
+    evictor: Evictor,
+    features: Features,
+    highs: BorrowedHighs,
+    supervisor: Supervisor,
+    steward: StewardLink,
+    on_layout: Callable[[Layout], None] = lambda _: None,
+    on_oom_kill: Callable[[OomKill], None] = lambda _: None,
+    on_source: Callable[[SourceState], None] = lambda _: None,
+    pods: PodList | None = None,
+    reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
+    clock_seconds: Callable[[], float] = time.monotonic,
+    arming_seconds: float = ARMING_SECONDS,
+) -> Loop:
+    """Return the loop over one configuration. `clock_seconds` is the clock of all that is known.
+
+    `pods` lists the pods if it is not the cgroup tree that shows them.
+    """
+    wakes, board = Wakes(), SourceBoard(partial(_source_changed, on_source))
+    observer = NodeObserver(tree, settings)
+    usages = PodObserver(
+        tree,
+        memory_available=settings.memory_available,
+        counts_swap=settings.counts_swap,
+        clock_seconds=clock_seconds,
+    )
+    workloads: Workloads | None = None
+    if pods is None:
+        pods = workloads = Workloads(tree, settings)
+    counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
+    pod_reclaim = PodReclaim(tree, counts_cache=counts_cache)
+    core = Core(
+        settings=settings,
+        tree=tree,
+        kept=features,
+        known=known,
+        observer=observer,
+        usages=usages,
+        workloads=workloads,
+        evictor=evictor,
+        wakes=wakes,
+        board=board,
+        pod_reclaim=pod_reclaim,
+        supervisor=supervisor,
+        clock_seconds=clock_seconds,
+        loop=lambda: loop,
+    )
+    memory = MemorySource(tree, settings, wakes, board, highs)
+    oom = OomSource(
+        tree,
+        settings,
+        wakes,
+        board,
+        on_oom_kill,
+        expect=lambda kill: loop.passes.oom_killed(kill),  # noqa: PLW0108 - made below
+    )
+    swap = _swap_watch(tree, settings, observer, wakes, board)
+    processes = ProcessSource(tree, settings.sources, wakes, board)
+    joined = [feature.join(core) for feature in FEATURES]
+    kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
+    levels = MemoryLevels(tree, settings, observer)
+    arming = Arming(levels, memory, kernel)
+    disk_check = DiskCheck(settings)
+    known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
+    soft_problem = pod_reclaim.unavailable_because if settings.eviction.soft_reclaim_seconds > 0 else None
+    passes = Passes(
+        replace(
+            settings.eviction,
+            reclaims_memory=not settings.dry_run,
+            soft_reclaim_seconds=0.0 if soft_problem else settings.eviction.soft_reclaim_seconds,
+        ),
+        known,
+        evictor,
+        observer=observer,
+        usages=usages,
+        pods=pods,
+        reclaims=Reclaims(reclaims),
+        populated=partial(is_seen_populated, tree),
+        arm_memory=arming.arm,
+        take_oom_kills=oom.take_now,
+        oom_kills=PodOomKills(tree),
+        check_disk=disk_check.observe,
+        ahead=[one.ahead for one in joined if one.ahead is not None],
+        kernel=kernel,
+        dry_run=settings.dry_run,
+        clock_seconds=clock_seconds,
+    )
+    storage = StorageCounts(known, steward)
+    filesystems = FilesystemFacts(
+        steward,
+        settings,
+        known.observed,
+        wakes,
+        board,
+        timeout_seconds=_HANGING_SECONDS,
+        on_layout=on_layout,
+        on_filling=partial(storage.due, urgent=True),
+        clock_seconds=clock_seconds,
+    )
+    housekeeping = Housekeeping(observer, pods, passes, filesystems, storage, wakes)
+    loop = Loop(
+        settings,
+        passes,
+        wakes,
+        board,
+        observer=observer,
+        usages=usages,
+        pods=pods,
+        levels=levels,
+        arming=arming,
+        memory=memory,
+        processes=processes,
+        filesystems=filesystems,
+        storage=storage,
+        housekeeping=housekeeping,
+        cgroup_reclaim=CgroupReclaim(tree, fences(settings.pod_parents)),
+        pod_reclaim=pod_reclaim,
+        supervisor=supervisor,
+        clock_seconds=clock_seconds,
+        arming_seconds=arming_seconds,
+    )
+    loop.parts = {
+        **{name: part for one in joined for name, part in one.parts.items()},
+        "oom kills": oom.run,
+        **swap,
+        "filesystems": filesystems.run,
+        "storage": storage.run,
+        "housekeeping": housekeeping.run,
+        # The last one, because it wakes the loop at once.
+        "ticker": Ticker(settings.housekeeping_interval_seconds, wakes, board).run,
+    }
+    loop.reports = (
+        Report(problems=lambda: housekeeping.problems | disk_check.problems, document=filesystems.document),
+        Report(
+            problems=problem("reclaimBeforeSoft", lambda: soft_problem and f"has no effect: {soft_problem}")
+        ),
+        *(report for one in joined for report in one.reports),
+    )
+    return loop
+
+
+def _swap_watch(
+    tree: CgroupTree, settings: Settings, observer: NodeObserver, wakes: Wakes, board: SourceBoard
+) -> dict[str, StartedPart]:
+    """Return what watches swap, nothing where no threshold is for it."""
+    thresholds = [one for one in settings.eviction.thresholds if one.signal is Signal.SWAP_AVAILABLE]
+    if not thresholds:
+        return {}
+    node = settings.node_cgroup
+    has_events = node is not None and tree.version is CgroupVersion.V2
+    watch = SwapWatch(
+        thresholds,
+        lambda: observer.swap().get(Signal.SWAP_AVAILABLE),
+        wakes,
+        board,
+        events=tree.memory_root / f"{node}/{SWAP_EVENTS}".lstrip("/") if has_events else None,
+        longest_seconds=settings.housekeeping_interval_seconds,
+    )
+    return {"swap": watch.run}
+
+
+def _source_changed(on_source: Callable[[SourceState], None], state: SourceState) -> None:
+    level = logging.INFO if state.health in {SourceHealth.ARMED, SourceHealth.OFF} else logging.WARNING
+    _LOG.log(level, "source %s: %s%s", state.name, state.health, f": {state.detail}" if state.detail else "")
+    on_source(state)
+
+
+# --- what outlives a configuration ---
+
+
+def evictor_of(
+    settings: Settings,
+    *,
+    known: Node,
+    kills: KillPath,
+    cluster: KubernetesNode | None,
+    steward: StewardLink,
+    jobs: Nursery,
+    loop: Callable[[], Loop],
+) -> Evictor:
+    """Return what evicts. The loop that runs by then takes what follows an eviction.
+
+    In Kubernetes a pod that has outlived its grace period is always killed: the API server knows that it is
+    evicted, its owner starts another in its place, and the kubelet kills it at the end in any case.
+    """
+
+    async def empty(pod: Pod) -> tuple[str, ...]:
+        """Remove the files that end with a pod, and return what went wrong."""
+        known.storage.hold(pod.uid)
+        try:
+            return await StewardEmptying(steward).empty(pod)
+        finally:
+            known.storage.release(pod.uid)
+            loop().emptied()
+
+    return Evictor(
+        kills if cluster is None else cluster.kills,
+        jobs,
+        lambda uid: loop().pod_ended(uid),
+        deadline_seconds=settings.eviction.in_flight_deadline_seconds,
+        dry_run=settings.dry_run,
+        empty=empty,
+        confirm=lambda eviction: cluster is not None or loop().passes.confirm(eviction),
+        on_ended=lambda attempt: loop().passes.measure_result(attempt),  # noqa: PLW0108 - which runs then
+        one_process=kills.one_process if cluster is None else None,
+        on_process_killed=known.process_killed,
+        on_process_over=lambda uid: loop().process_over(uid),
+    )
+
+
+def reclaims_of(settings: Settings, link: StewardLink, *, in_cluster: bool) -> Mapping[Reclaim, NodeReclaim]:
+    """Return what this node can reclaim: by commands, and by what keeps its images and containers."""
+    found: dict[Reclaim, NodeReclaim] = {}
+    commands = sum(map(len, settings.reclaim.commands.values()))
+    if commands:
+        most_seconds = MOST_SECONDS + commands * settings.reclaim.timeout_seconds
+        found[Reclaim.COMMANDS] = StewardReclaim(link, Reclaim.COMMANDS, most_seconds=most_seconds)
+    kinds: tuple[Reclaim, ...] = (Reclaim.IMAGES,) if settings.podman else ()
+    for kind in (Reclaim.CONTAINERS, Reclaim.IMAGES) if in_cluster else kinds:
+        found[kind] = StewardReclaim(link, kind, most_seconds=2 * MOST_SECONDS)
+    return found
+
+
+def kubernetes_node_of(
+    settings: Settings,
+    tree: CgroupTree,
+    kills: KillPath,
+    link: StewardLink,
+    supervisor: Supervisor,
+    present: Callable[[], Sequence[Pod]],
+) -> KubernetesNode | None:
+    """Return the guard's part on a Kubernetes node, imported only there; None on any other.
+
+    Raises ConfigError where the steward would lack what it speaks to a cluster with.
+    """
+    if settings.kubernetes is None:
+        return None
+    missing = [name for name in _NEEDED_IN_A_CLUSTER if find_spec(name) is None]
+    if missing:
+        accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
+        got = f"No module named {missing[0]!r}"
+        raise ConfigError([Problem(path="reactor.kubernetes", got=got, accepted=accepted)])
+    from reactor.guard.kubernetes import KubernetesNode  # noqa: PLC0415
+
+    return KubernetesNode(settings, tree, kills, link, supervisor, present)

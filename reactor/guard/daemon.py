@@ -1,0 +1,569 @@
+"""The daemon: one nursery, in which the sources wake the loop and the loop makes its passes.
+
+What guards memory and process ids runs in the open, and takes the daemon down with it. Everything else runs
+under one supervisor, which restarts what fails.
+
+run
+  signals            SIGHUP reloads, SIGTERM and SIGINT end
+  steward            the process that reports (journal, status, metrics), restarted where it ends
+  state, watchdog    keep the state file true; tell the service manager
+  node shutdown      ends the pods in their order while logind waits
+  a loop             one for each configuration (reload.py): sources, housekeeping, passes
+evictions under way and journal lines that wait for them outlive a loop, and so does what is known
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from reactor.act import cgroup_changes
+from reactor.act.kill import KillPath
+from reactor.act.protect import gc_paused, protect_self
+from reactor.act.target import may_be_populated
+from reactor.errors import ConfigError, failure_text
+from reactor.guard.build import Features, kubernetes_node_of
+from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
+from reactor.guard.loop import Loop
+from reactor.guard.node import Node
+from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
+from reactor.guard.notify import ServiceNotice
+from reactor.guard.outbox import RecordQueue
+from reactor.guard.own_cgroups import OwnCgroups
+from reactor.guard.pass_ import RULES
+from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.guard.recorder import Hooks, Recorder, Tally
+from reactor.guard.reload import Reloads
+from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
+from reactor.guard.single_instance import is_stood_by, listen, remove
+from reactor.guard.state import LastGoodFile, StateFile, restore
+from reactor.guard.steward_link import Answer, StewardLink
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.scheduling import following
+from reactor.link.documents import instant
+from reactor.link.requests import Request, RequestKind
+from reactor.model.kills import OomKill
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.model.signals import NodeCondition, Signal
+from reactor.model.wakes import SourceState, WakeKind
+from reactor.observe.latest import Observed
+from reactor.policy.events import without_evictions
+from reactor.supervisor import Nursery, Part, Supervisor
+from reactor.text import printable
+from reactor.threads import NameLookups, in_thread
+
+if TYPE_CHECKING:
+    pass
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+_SILENCE_SECONDS: Final = 5.0
+_AT_START_ONLY: Final = {
+    "metrics_address": "reactor.metrics",
+    "socket_path": "reactor.socket",
+    "state_path": "reactor.stateFile",
+    "journal": "reactor.journal",
+    "realtime": "reactor.realtime",
+    "kubernetes": "reactor.kubernetes",
+}
+_RESTART: Final = "restart"
+_CONFIGURATION: Final = "configuration"
+_LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
+_LEAVING_SECONDS: Final = 6.0  # a pod has 10 s to end, as the manifests have it
+_LEAVING_IN_SERVICE_SECONDS: Final = 15.0
+_ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of the journal, the steward's end
+
+
+class Liveness:
+    """Whether the loop makes its passes. Those of rules are made beside it: they don't show that it runs."""
+
+    def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._clock_seconds = clock_seconds
+        self._last_pass_seconds = clock_seconds()
+
+    def passed(self, record: PassRecord) -> None:
+        """Record that a pass was made."""
+        if not record.wakes or any(wake.source != RULES for wake in record.wakes):
+            self._last_pass_seconds = self._clock_seconds()
+
+    def is_alive(self, housekeeping_interval_seconds: float) -> bool:
+        """Return whether the last pass is not longer ago than three intervals and a little more."""
+        silence_seconds = self._clock_seconds() - self._last_pass_seconds
+        return silence_seconds < 3 * housekeeping_interval_seconds + _SILENCE_SECONDS
+
+
+class Daemon:
+    """What lives as long as the process: the state, what is known, the journal, the metrics, the socket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        hooks: Hooks,
+        last_good: LastGoodFile | None = None,
+        end_of_dry_run: str = "reactor.dryRun: false",
+    ) -> None:
+        """`end_of_dry_run` says what an operator has to do for pods to be evicted."""
+        self.supervisor = Supervisor(hooks.faults)
+        self._tree = tree
+        self._started_unix_seconds = time.time()
+        self._liveness = Liveness()
+        self._known = Node(observed=Observed(stale_seconds=0.0))
+        self._tally = Tally()
+        self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
+        self._losses = SourceLosses(self._lines.write)
+        self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
+        self._last_good = last_good
+        self._end_of_dry_run = end_of_dry_run
+        self._highs = BorrowedHighs()
+        self._notice = ServiceNotice()
+        self._recorder = Recorder(
+            self._lines,
+            self._tally,
+            patience_seconds=settings.eviction.in_flight_deadline_seconds,
+            hooks=hooks,
+        )
+        self._order = EvictionOrder()
+        self._listener: socket.socket | None = None
+        self._problems: dict[str, str] = {}
+        self._conditions_told: tuple[NodeCondition, ...] = ()
+        self._unobserved_told: str | None = None
+        self._is_started = False
+        self.not_ready_because: str | None = None
+        self._records = self.supervisor.hook("records")
+        self._state_notes = self.supervisor.hook("state notes")
+        self._oom_record = self.supervisor.hook("oom record")
+        self._cluster_notes = self.supervisor.hook("kubernetes notes")
+        self._answering = self.supervisor.hook("answers")
+        self._ends = self.supervisor.hook("end")
+        self._kills = KillPath(tree, settings.pod_parents)
+        self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
+        self._steward.storage = self._known.storage
+        self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
+        self._steward.cgroups = self._own_cgroups
+        self._steward_scope = trio.CancelScope(shield=True)
+        self._cluster = kubernetes_node_of(
+            settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
+        )
+        if self._cluster is not None:
+            self._cluster.spare_kept_down(self._known)
+        self._features = Features(tree, Path(settings.state_path), self._lines.write)
+        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
+        self._no_victims = NoVictims(
+            self._lines.write, *(() if self._cluster is None else (self._cluster.no_victim,))
+        )
+        self._reloads = Reloads(
+            settings,
+            tree=tree,
+            known=self._known,
+            features=self._features,
+            highs=self._highs,
+            kills=self._kills,
+            cluster=self._cluster,
+            steward=self._steward,
+            supervisor=self.supervisor,
+            on_oom_kill=self._oom_killed,
+            on_resumed=self._resumed,
+            on_refused=self.refuse_reload,
+            on_source=self._source_changed,
+        )
+        if self._cluster is not None:
+            self._cluster.own_score = self._features.own_score
+        self._shutdown = NodeShutdown(
+            settings,
+            ShutdownDeps(
+                kills=self._kills if self._cluster is None else self._cluster.kills,
+                pods=self._present_pods,
+                may_be_populated=partial(may_be_populated, tree),
+                write=self._lines.write,
+                wait_written=self._lines.wait_empty,
+                reporter=self._cluster,
+            ),
+            ShutdownFile(Path(settings.journal.path)),
+        )
+        self._oom = OomKills(
+            self._known,
+            self._lines.write,
+            self._tally.count_oom_kill,
+            self._reloads.refresh_pods,
+        )
+        self._own_reports = tuple(self._lasting_reports())
+
+    @property
+    def _settings(self) -> Settings:
+        """Return the settings in force."""
+        return self._reloads.settings
+
+    @property
+    def reports(self) -> Reports:
+        """Return all that there is to report now."""
+        loop = self._reloads.present
+        node = NodeReport(
+            settings=self._settings,
+            known=self._known,
+            sources=() if loop is None else loop.board.states(),
+            started_unix_seconds=self._started_unix_seconds,
+        )
+        return Reports(node, (*self._own_reports, *(() if loop is None else loop.reports)))
+
+    def _lasting_reports(self) -> Iterator[Report]:
+        """Yield what there is to report as long as the process lives."""
+        yield Report(problems=lambda: self._problems)
+        cluster, last_good = self._cluster, self._last_good
+        if cluster is not None:
+            yield Report(
+                problems=lambda: cluster.problems,
+                document=lambda: {"kubernetes": cluster.document()},
+                gauges=lambda: {"cluster": cluster.document()},
+            )
+        if last_good is not None:
+            yield Report(problems=problem("last good configuration", lambda: last_good.problem))
+        yield Report(
+            problems=problem("journal", lambda: self._lines.problem),
+            gauges=lambda: {"journal": {"written": self._lines.written, "lost": self._lines.lost}},
+        )
+        yield Report(
+            problems=problem("steward", lambda: self._steward.problem),
+            document=lambda: {
+                "processes": {"guard": {"pid": os.getpid()}, "steward": self._steward.document()}
+            },
+            gauges=lambda: {"refused_requests": self._steward.refused},
+        )
+        yield Report(problems=problem("state", lambda: self._keeper.problem))
+        yield Report(problems=problem("kill path", lambda: self._reloads.kill_path_problem))
+        yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
+        yield Report(
+            problems=problem("no evictable pod", lambda: self._no_victims.problem),
+            gauges=lambda: {"no_victims": self._no_victims.by_signal(self._settings.eviction.thresholds)},
+        )
+        yield Report(document=lambda: {"oom_kills": {"counted": dict(self._oom.counted)}})
+        yield Report(
+            problems=lambda: self.supervisor.problems,
+            document=lambda: {"parts": [part.document() for part in self.supervisor.states]},
+            gauges=lambda: {"parts": {part.name: part.restarts for part in self.supervisor.states}},
+        )
+        yield Report(
+            problems=lambda: self._shutdown.problems,
+            document=lambda: {"shutdown": self._shutdown.document(), "health": self._health()},
+            gauges=lambda: {"shutdown": self._shutdown.times(), "tally": self._tally.document()},
+        )
+        yield from self._features.reports(lambda: self._settings)
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with another configuration: what is known and under way stays."""
+        waiting = [
+            key
+            for name, key in _AT_START_ONLY.items()
+            if getattr(settings, name) != getattr(self._settings, name)
+        ]
+        for key in waiting:
+            _LOG.warning("reload: %s has changed: that needs a restart", key)
+        self._problems.pop(_RESTART, None)
+        if waiting:
+            self._problems[_RESTART] = (
+                f"changed in the file, in force after a restart only: {', '.join(waiting)}"
+            )
+        self._tally.count_reload(taken=True)
+        self._problems.pop(_CONFIGURATION, None)
+        self.not_ready_because = None
+        self._notice.reloading()
+        kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
+        self._reloads.begin(dataclasses.replace(settings, **kept))
+
+    def stand_by(self) -> None:
+        """Tell the service manager that another daemon guards the node, and this one waits for its end."""
+        self._notice.status("standing by: another daemon guards this node")
+
+    def refuse_reload(self, error: Exception) -> None:
+        """Keep the present configuration, and say so."""
+        self._tally.count_reload(taken=False)
+        if isinstance(error, ConfigError):
+            for refused in error.problems:
+                _LOG.error("reload refused: %s", refused)
+        else:
+            _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
+        _LOG.error("reload refused: the configuration in force stays")
+        self._refused(error, "the configuration in force stays")
+
+    def refuse_at_start(self, error: ConfigError) -> None:
+        """Report that the file is refused, and that the last good configuration is in force in its place.
+
+        A daemon that starts so is not ready until a reload is taken: an update of its pods goes no further.
+        """
+        for refused in error.problems:
+            _LOG.error("configuration refused: %s", refused)
+        _LOG.error("configuration refused: the last good configuration is in force")
+        self._refused(error, "the last good configuration is in force")
+        self.not_ready_because = f"configuration: {self._problems[_CONFIGURATION]}"
+
+    def _refused(self, error: Exception, instead: str) -> None:
+        self._tally.refuse_configuration()
+        first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
+        more = f" (and {len(others)} more)" if others else ""
+        self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
+        if self._is_started:
+            self._say_ready()
+
+    async def leave(self) -> None:
+        """Have the journal written, and removed what is set on the cluster's node unless a successor comes.
+
+        Never raises. The guard goes on meanwhile. At a shutdown of the node the next start is the successor.
+        A service manager is asked for the time that a starved node needs; a pod has its grace period.
+        """
+        if not self._is_started:
+            return
+        if self._cluster is not None and not self._shutdown.is_under_way:
+            with self._ends.guard():
+                may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
+                await self._cluster.leave(
+                    stands_by=is_stood_by(Path(self._settings.state_path)),
+                    seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
+                )
+        with self._ends.guard():
+            await self._steward.finish()
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Have the process inside the block as it is to be while it guards.
+
+        A successor is that already while it stands by: at ordinary priority, on two CPUs with a load of 18,
+        it took 0.2 s longer to its first pass, half of it for a full garbage collection.
+        """
+        with gc_paused():
+            for refused in protect_self(self._settings.realtime):
+                what, _, why = refused.partition(": ")
+                self._problems[what] = why
+            yield
+
+    async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        """Guard the node until cancelled; inside the block of `prepared`."""
+        trio.socket.set_custom_hostname_resolver(NameLookups())
+        self._listen()
+        with self.supervisor.hook("restoring the state").guard():
+            self._restore()
+        with self.supervisor.hook("giving back the OOM killer's order").guard():
+            self._features.resume()
+        if not self._settings.pod_parents:
+            self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
+        for what, why in self._problems.items():
+            _LOG.warning("%s: %s", what, why)
+        try:
+            async with self._steward_beside(), trio.open_nursery() as nursery:
+                if self._cluster is not None:
+                    nursery.start_soon(self._cluster.run, self._reloads.list_pods)
+                    await self._cluster.wait_pods()
+                self._start_parts(nursery)
+                begun = partial(self._begun, task_status)
+                await self._reloads.run(nursery, partial(self._record, nursery), begun)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Close everything and save what is to survive; one that fails does not keep the others from it."""
+        ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
+        ends += [self._known.victims.close]
+        ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
+        if self._last_good is not None:
+            ends.append(self._last_good.flush)
+        if self._cluster is not None:
+            ends.append(self._cluster.close)
+        if self._listener is not None:
+            ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
+        for end in ends:
+            with self._ends.guard():
+                end()
+        _LOG.info("ended after %d passes", self._known.passes)
+
+    async def _restore_abandoned(self) -> None:
+        """Restore what a guard that was killed amid a kill has left of it, and log it."""
+        walk = following(partial(cgroup_changes.restore, self._tree))
+        for line in await in_thread(walk, abandon_on_cancel=True):
+            _LOG.warning("%s", line)
+
+    async def _restore_abandoned_highs(self) -> None:
+        """Restore every memory.high that a killed daemon has left lowered, and log it."""
+        if self._tree.version is CgroupVersion.V2:
+            walk = following(self._highs.restore_abandoned)
+            for line in await in_thread(walk, self._tree.memory_root, abandon_on_cancel=True):
+                _LOG.warning("%s", line)
+
+    def _listen(self) -> None:
+        try:
+            self._listener = listen(Path(self._settings.socket_path))
+        except OSError as error:
+            self._problems["socket"] = f"no status to be had: {error}"
+
+    def _restore(self) -> None:
+        refused = restore(self._keeper, self._known)
+        if refused is not None:
+            self._problems["state file"] = refused
+        self._keeper.show(self._known.state)
+
+    def _start_parts(self, nursery: trio.Nursery) -> None:
+        def keep(name: str, part: Part, *, ends: bool = False) -> None:
+            nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
+
+        keep("abandoned memory.high", self._restore_abandoned_highs, ends=True)
+        keep("abandoned kills", self._restore_abandoned, ends=True)
+        keep("state file", self._keeper.run)
+        for name, part in self._features.parts.items():
+            keep(name, part)
+        keep("shutdown times", self._shutdown.file.run)
+        keep("node shutdown", partial(self._shutdown.run, self.supervisor.jobs(nursery, "pods at shutdown")))
+        if self._last_good is not None:
+            keep("last good configuration", self._last_good.run)
+        keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
+
+    @asynccontextmanager
+    async def _steward_beside(self) -> AsyncIterator[None]:
+        """Keep a steward inside the block, and after it until that has taken what was said last."""
+        self._steward.listener = self._listener
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_steward)
+            try:
+                yield
+            finally:
+                with self._ends.guard():
+                    self._features.restore()  # its line is to be in the journal
+                with trio.CancelScope(shield=True):
+                    await self._steward.finish()
+                self._steward_scope.cancel()
+
+    async def _keep_steward(self) -> None:
+        with self._steward_scope:
+            await self.supervisor.keep(
+                "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
+            )
+
+    def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            task_status.started(self)
+        self._shutdown.order(self._settings)
+        self._say_ready()
+
+    def _present_pods(self) -> Sequence[Pod]:
+        """Return the pods that exist now."""
+        self._reloads.refresh_pods()
+        return self._known.pods
+
+    def _oom_killed(self, kill: OomKill) -> None:
+        """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
+        with self._oom_record.guard():
+            self._oom.record(kill)
+        if self._cluster is not None:
+            with self._cluster_notes.guard():
+                self._cluster.oom_killed(kill)
+
+    def _source_changed(self, state: SourceState) -> None:
+        with self._records.guard():
+            self._losses.changed(state)
+
+    def _answers(self) -> Mapping[RequestKind, Answer]:
+        """Return what the steward may ask for."""
+
+        async def status_answer(_: Request) -> Mapping[str, Any]:
+            return {"status": self.reports.status(), "held": self._held(self._reloads.running())}
+
+        async def explain_answer(_: Request) -> Mapping[str, Any]:
+            return await self.reports.explain(self._reloads.running().usages)
+
+        async def top_answer(request: Request) -> Mapping[str, Any]:
+            loop = self._reloads.running()
+            return await self.reports.top(self._order, loop.usages, loop.observer.memory(), request.places)
+
+        async def reading(_: Request) -> Mapping[str, Any]:
+            return self.reports.reading()
+
+        async def health(_: Request) -> Mapping[str, Any]:
+            return self._health()
+
+        return {
+            RequestKind.STATUS: status_answer,
+            RequestKind.EXPLAIN: explain_answer,
+            RequestKind.TOP: top_answer,
+            RequestKind.SCRAPE: reading,
+            RequestKind.HEALTH: health,
+        }
+
+    def _held(self, running: Loop) -> Mapping[str, Any] | None:
+        """Return how much of the node's memory the pods hold, None where that is not known."""
+        ended = frozenset(running.passes.ended_cgroups())
+        return memory_held(
+            self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
+            [pod for pod in self._known.pods if pod.cgroup not in ended],
+            running.usages.memory(),
+        )
+
+    def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
+        with self._records.guard():
+            record = PassRecord.of_resumed(attempt, self._known.passes, time.monotonic())
+            self._recorder.resume(record, nursery)
+
+    def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
+        """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
+        self._liveness.passed(record)
+        if self._cluster is not None:
+            with self._cluster_notes.guard():
+                self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
+        with self._records.guard():
+            self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
+            self._slowdowns.passed(record.decision.slowdowns)
+            self._no_victims.passed(record)
+        with self._state_notes.guard():
+            self._show_state(record)
+
+    def _show_state(self, record: PassRecord) -> None:
+        state = self._known.state
+        if self._settings.dry_run:
+            state = without_evictions(state)
+        ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
+        self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
+        if record.decision.conditions != self._conditions_told or (
+            ticked and self._unobserved() != self._unobserved_told
+        ):
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        self._conditions_told, self._unobserved_told = self._known.state.conditions, self._unobserved()
+        standing = ", ".join(self._conditions_told) or "no pressure"
+        if self._unobserved_told is not None:
+            standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
+        refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
+        text = f"{len(self._known.pods)} pods, {standing}{refused}"
+        if self._settings.dry_run:
+            text = f"dry run: {text}; {in_dry_run(self._settings, self._end_of_dry_run)}"
+        self._notice.ready(text)
+
+    def _unobserved(self) -> str | None:
+        """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""
+        loop = self._reloads.present
+        problems = {} if loop is None else loop.observer.problems
+        return problems.get(Signal.MEMORY_AVAILABLE)
+
+    def _health(self) -> Mapping[str, Any]:
+        """Return whether the daemon makes its passes, and why it does not guard as it was configured to."""
+        return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}
+
+    def _is_alive(self) -> bool:
+        return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
+
+
+def in_dry_run(settings: Settings, how_to_end: str) -> str:
+    """Return what a dry run would do and how it is ended, for `systemctl status`."""
+    parents = ", ".join(map(printable, settings.pod_parents))
+    thresholds = ", ".join(map(str, settings.eviction.thresholds))
+    would = f"would evict from {parents or 'nowhere (pods.parents is empty)'}"
+    return f"no pod is evicted; {would} at {thresholds or 'no threshold'}. To evict: {how_to_end}"
