@@ -26,6 +26,7 @@ from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
+_FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once more
 _BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
 _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
@@ -294,9 +295,10 @@ class Evictor:
         eviction = attempt.eviction
         if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
             self._nursery.start_soon(self._remove_files, attempt, self._empty)
+        poll_seconds = _FILES_POLL_SECONDS if eviction.resource in ON_DISK else _COUNTED_POLL_SECONDS
         with trio.move_on_after(self._deadline_seconds):
             while not self._on_gone(attempt.eviction.pod.uid):
-                await trio.sleep(_COUNTED_POLL_SECONDS)
+                await trio.sleep(poll_seconds)
                 freed_ns = time.monotonic_ns()
             attempt.freed_ns = freed_ns
 

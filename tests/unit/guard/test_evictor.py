@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -34,3 +36,21 @@ async def test_a_pod_has_stopped_when_its_processes_have_ended_or_are_killed_not
     assert not attempt.ended.is_set()
     await attempt.ended.wait()
     assert trio.current_time() - began >= 15.0
+
+
+async def test_a_pod_that_has_ended_has_its_files_counted_a_few_times_a_second(
+    nursery, autojump_clock
+) -> None:
+    asked: list[float] = []
+
+    def is_gone(_: str) -> bool:
+        asked.append(trio.current_time())
+        return False
+
+    kills = FakeKills()
+    kills.reaped.set()
+    attempt = Evictor(kills, nursery, is_gone, deadline_seconds=10.0).begin(
+        replace(_SOFT, grace_period_seconds=0)
+    )
+    await attempt.ended.wait()
+    assert 40 <= len(asked) <= 51
