@@ -38,7 +38,7 @@ from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.rules import Firing, RuleAction
+from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Layout, Reclaim, Signal
 from reactor.model.wakes import SourceHealth, SourceState
@@ -88,6 +88,7 @@ class Features:
         state_path: Path,
         write: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
     ) -> None:
+        self.rules_acted: dict[str, Acts] = {}  # by the rules' names
         self.warrants = Warrants(tree)
         self.oom_order = OomOrder(tree, state_path.with_name(OOM_ORDER_FILE), write=write)
         self.own_score = self.oom_order.own_score
@@ -227,7 +228,7 @@ def _rules(core: Core) -> Joined:
         core.tree,
         settings.rules,
         RuleFirings(core.loop, core.pod_reclaim),
-        core.known.rules_acted,
+        core.kept.rules_acted,
         clock_seconds=core.clock_seconds,
         triggers=triggers,
     )

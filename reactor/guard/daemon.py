@@ -87,7 +87,7 @@ _ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of th
 
 
 class Liveness:
-    """Whether the loop makes its passes. Those of rules are made beside it: they don't show that it runs."""
+    """Whether the loop makes its passes. Records of what is done beside it don't show that it runs."""
 
     def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
         self._clock_seconds = clock_seconds

@@ -134,7 +134,7 @@ class Evictor:
     ) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits.
 
-        `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here its others are.
+        `by_kernel_ns` is when the kernel itself killed a process of the pod: here its others are.
         If one process of the pod is to end and the pod to live on, `used_bytes` is the pod's working set
         and `counts_shared` whether shared memory counts in the choice; `whole_because` says why it is the
         whole pod all the same.

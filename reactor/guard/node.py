@@ -16,7 +16,6 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Claim, ClaimKind, PolicyState
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
-from reactor.model.rules import Acts
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
 from reactor.observe.latest import Observed
@@ -121,9 +120,8 @@ class Node:
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
     filesystems; `under_way` when evictions were ordered and came to their end, `victims` whether killed
-    processes have exited; `rules_acted` how each rule acted last, by its name. What lives again in a pod that
-    `is_kept_down` is killed without being chosen: a kubelet that does not know of the eviction starts its
-    containers again.
+    processes have exited. What lives again in a pod that `is_kept_down` is killed without being chosen: a
+    kubelet that does not know of the eviction starts its containers again.
     """
 
     observed: Observed
@@ -136,7 +134,6 @@ class Node:
     storage: UsageFacts = dataclasses.field(default_factory=UsageFacts)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     victims: Victims = dataclasses.field(default_factory=Victims)
-    rules_acted: dict[str, Acts] = dataclasses.field(default_factory=dict)
     is_kept_down: Callable[[str], bool] = lambda _: False
 
     def tell(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
-from reactor.link.documents import ORDERED, Outcome, instant
+from reactor.link.documents import ORDERED, REMOVED_FROM_DECISIONS, Outcome, instant
 from reactor.model.decisions import (
     Decision,
     DiskEviction,
@@ -45,7 +45,7 @@ _PREFERRED: Final = {
 class StageTimes:
     """When each stage of a pass ended, on CLOCK_MONOTONIC in ns; None where the pass had no such stage.
 
-    `woke_ns` is when the earliest source woke, or of the crossing at which the kernel killed under a warrant;
+    `woke_ns` is when the earliest source woke, or of the crossing at which the kernel itself killed;
     `started_ns` when the loop came round to it.
     """
 
@@ -69,7 +69,7 @@ class EvictionAttempt(Termination):
     had at the end, below zero if others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
 
-    `served` returns the warrant under which the kernel itself killed the pod at the crossing, as plain JSON
+    `served` returns by what the kernel itself killed the pod at the crossing, as plain JSON
     values; `not_served_because` says why it did not if it may.
     """
 
@@ -155,7 +155,7 @@ class PassRecord:
                 for place in decision.ranking[:ranking_limit]
             ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
-            "brake": [],  # removed, but a key of the journal
+            **REMOVED_FROM_DECISIONS,
             "rule": None if decision.rule is None else decision.rule.document(),
             "timing": self._timing(),
         }
@@ -216,7 +216,7 @@ def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, An
     the head of the ranking alone: the decision's own line has all.
     """
     document = record.document(_ORDERED_RANKING)
-    left_out = {"evictions", "reclaimed", "brake", "id"}
+    left_out = {"evictions", "reclaimed", "id", *REMOVED_FROM_DECISIONS}
     return {
         **{key: value for key, value in document.items() if key not in left_out},
         "kind": kind,

@@ -21,7 +21,7 @@ import trio
 import reactor
 from reactor.guard.node import Node
 from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document, standing
-from reactor.link.documents import instant
+from reactor.link.documents import REMOVED_FROM_STATUS, instant
 from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings, Settings
@@ -147,7 +147,7 @@ class NodeReport:
             "oom_victims": [_killed_alone(claim, now_seconds) for claim in state.killed_alone],
             "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
             "sources": [_source(source) for source in self.sources],
-            "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0},  # removed, but a key
+            **REMOVED_FROM_STATUS,
         }
 
     def gauges(self) -> dict[str, Any]:

@@ -19,6 +19,12 @@ OOM_KILL: Final = "oom-kill"
 NO_VICTIM: Final = "no-victim"
 SOURCE_LOST: Final = "source-lost"
 
+# Keys of what was removed, for readers that expect them: of `status`, and of decisions in the journal.
+REMOVED_FROM_STATUS: Final[Mapping[str, Any]] = {
+    "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0}
+}
+REMOVED_FROM_DECISIONS: Final[Mapping[str, Any]] = {"brake": []}
+
 
 class Outcome(StrEnum):
     """What becomes of a pod, or of one process of it, that is to end; in the journal's words.

@@ -65,9 +65,7 @@ class Node:
         observer = RuleObserver(fake.tree, proc=self.machine, pressure=self.machine, clock_seconds=now)
         loop.on_pass = self.records.append
         self.firings = RuleFirings(lambda: loop, PodReclaim(fake.tree, counts_cache=True))
-        self.rules = RuleWatch(
-            fake.tree, (), self.firings, loop.known.rules_acted, observer=observer, clock_seconds=now
-        )
+        self.rules = RuleWatch(fake.tree, (), self.firings, {}, observer=observer, clock_seconds=now)
         self.managed = ManagedOomRules(
             self.rules.add, ("/node",), path=self.path, root=directory, clock_seconds=now
         )

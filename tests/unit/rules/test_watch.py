@@ -17,7 +17,7 @@ from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import PodUsage
-from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
 from reactor.reclaim.memory import PodReclaim
@@ -56,6 +56,7 @@ class Watched:
     def __init__(self, fake: FakeTree, loop: FakeLoop, machine: Path) -> None:
         self.fake, self.loop, self.machine = fake, loop, machine
         self.reads: list[str] = []
+        self.acted: dict[str, Acts] = {}  # of all watches
         self.worked_seconds = self.cost_seconds = 0.0
         self.records: list[PassRecord] = []
         for name in ("hog", "small"):
@@ -84,14 +85,13 @@ class Watched:
             return read(cgroup, *others)
 
         observer.read = noted  # type: ignore[method-assign]
-        acted = self.loop.known.rules_acted
         self.loop.on_pass = self.records.append
         firings = RuleFirings(lambda: self.loop, PodReclaim(self.fake.tree, counts_cache=True))
         return RuleWatch(
             self.fake.tree,
             rules,
             firings,
-            acted,
+            self.acted,
             observer=observer,
             clock_seconds=now,
             worked_seconds=lambda: self.worked_seconds,
