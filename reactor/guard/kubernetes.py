@@ -42,6 +42,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, RuleSignal, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.events import PodEmptied
+from reactor.policy.messages import eviction_message
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import UNKNOWN_NAMESPACE, KubernetesPods, OwnScore
 
@@ -356,9 +357,10 @@ class KubernetesNode:
 def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
     """Return what is reported of an eviction; without the pod's name where the server's list will tell it."""
     eviction = attempt.eviction
+    message, annotations = eviction_message(eviction)
     return _named(eviction.pod) | {
-        "message": eviction.message,
-        "annotations": dict(eviction.annotations),
+        "message": message,
+        "annotations": dict(annotations),
         # A pod that broke its own limit was not, as upstream. A rule's limits are the node's.
         "disrupted": eviction.threshold is not None or eviction.signal is RuleSignal.RULE,
         "at_unix_seconds": time.time(),

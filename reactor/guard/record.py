@@ -28,6 +28,7 @@ from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
+from reactor.policy.messages import eviction_message
 from reactor.policy.process_victims import takes_one_process
 from reactor.reclaim.runner import Reclaimed
 from reactor.text import printable
@@ -344,6 +345,7 @@ def _ranked_amount(amount: int, by: RankedBy) -> str:
 def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
     """Return an eviction and what became of it as plain JSON values."""
     eviction = attempt.eviction
+    message, annotations = eviction_message(eviction)
     return {
         "pod": eviction.pod.key,
         "uid": eviction.pod.uid,
@@ -351,8 +353,8 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "signal": eviction.signal,
         "resource": eviction.resource,
         "grace_period_seconds": eviction.grace_period_seconds,
-        "message": printable(eviction.message),
-        "annotations": dict(eviction.annotations),
+        "message": printable(message),
+        "annotations": dict(annotations),
         "outcome": attempt.outcome.value,
         "processes": attempt.processes,
         "killed_ns": attempt.killed_ns,

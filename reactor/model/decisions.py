@@ -48,20 +48,30 @@ class RankedPod(NamedTuple):
         return self.pod.critical_because is None and not self.holds_nothing
 
 
+class Shortage(NamedTuple):
+    """What the message of an eviction on the node's behalf is made of: signal, place and usage of the pod."""
+
+    seen: Observation
+    place: RankedPod
+    used: PodUsage | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
     """A pod to be evicted. `threshold` is None where the pod broke its own storage limit, or a rule says so.
 
-    `message` and `annotations` are what upstream writes into the pod's status and its event.
+    `message` and `annotations` are what is written into the pod's status and its event. With a `shortage`
+    they are empty: `policy.messages.eviction_message` forms them from it after the kill.
     """
 
     pod: Pod
     signal: Signal | LimitSignal | RuleSignal
     resource: Resource
     grace_period_seconds: int
-    message: str
+    message: str = ""
     threshold: Threshold | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
+    shortage: Shortage | None = None
 
 
 class ClaimKind(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, PolicyState, Shortage, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, ON_DISK, RESOURCE, NodeCondition, Signal
@@ -24,7 +24,6 @@ from reactor.policy.disk_evictions import (
 )
 from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.local_storage import storage_limit_evictions
-from reactor.policy.messages import node_message
 from reactor.policy.no_victim import no_victim
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
@@ -257,18 +256,14 @@ def _evict(
     evictions = []
     if ranking and ranking[0].evictable:
         pod = ranking[0].pod
-        message, annotations = node_message(
-            threshold, snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)
-        )
         evictions.append(
             Eviction(
                 pod=pod,
                 signal=threshold.signal,
                 resource=RESOURCE[threshold.signal],
                 grace_period_seconds=_grace_period_seconds(settings, threshold, pod),
-                message=message,
                 threshold=threshold,
-                annotations=annotations,
+                shortage=Shortage(snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)),
             )
         )
     found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
 
-from reactor.model.decisions import RankedPod
+from reactor.model.decisions import Eviction, RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, format_bytes, format_count
 from reactor.model.signals import IN_BYTES, RESOURCE, Resource
@@ -15,6 +15,13 @@ from reactor.text import printable
 def format_amount(amount: int, resource: Resource) -> str:
     """Return an amount as upstream prints it: binary suffixes for bytes, decimal ones for counts."""
     return format_bytes(amount) if resource in IN_BYTES else format_count(amount)
+
+
+def eviction_message(eviction: Eviction) -> tuple[str, Mapping[str, str]]:
+    """Return the message and the event's annotations for an eviction: asked for once it is recorded."""
+    if eviction.threshold is None or eviction.shortage is None:
+        return eviction.message, eviction.annotations
+    return node_message(eviction.threshold, *eviction.shortage)
 
 
 def node_message(
@@ -60,7 +67,6 @@ def node_message(
     }
 
 
-@lru_cache(maxsize=64)  # of a pure function: 5 us of the way to each kill
 def _threshold_amount(value: ThresholdValue, capacity: int) -> str:
     """Return a threshold as upstream prints it: an amount as written, a share with binary suffixes."""
     if value.amount is None:

@@ -15,6 +15,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.policy import admit, after_reclaim, decide, images_to_collect, memory_level, unused_images
 from reactor.policy.admission import REASON
+from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
 from reactor.rules.policy import RuleState, Sample, after_acting, due, observed, why_not
 from reactor.simulate.scenario import Scenario, Step
@@ -295,7 +296,7 @@ def line_of(made: Pass) -> dict[str, Any]:
                 "signal": str(eviction.signal),
                 "gracePeriodSeconds": eviction.grace_period_seconds,
                 "reason": REASON,
-                "message": eviction.message,
+                "message": eviction_message(eviction)[0],
             }
             for eviction in evictions
         ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reactor.model.decisions import Decision, DiskEviction, Eviction, HardMemoryKill, RankedPod, Slowdown
+from reactor.policy.messages import eviction_message
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
@@ -35,14 +36,15 @@ def decision_document(decision: Decision) -> dict[str, Any]:
 
 
 def _eviction(eviction: Eviction) -> dict[str, Any]:
+    message, annotations = eviction_message(eviction)
     return {
         "pod": eviction.pod.uid,
         "signal": eviction.signal,
         "resource": eviction.resource,
         "grace": eviction.grace_period_seconds,
         "threshold": None if eviction.threshold is None else str(eviction.threshold),
-        "message": eviction.message,
-        "annotations": dict(eviction.annotations),
+        "message": message,
+        "annotations": dict(annotations),
     }
 
 

@@ -14,6 +14,7 @@ from reactor.guard.disk_check import DiskCheck
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.messages import eviction_message
 
 WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
 CHECK = "check of nodefs"
@@ -130,7 +131,7 @@ async def test_a_pod_is_evicted_only_if_the_guard_sees_the_disk_as_short_too(sho
     record = await short_disk.act()
     assert ["writer"] == short_disk.kills.killed
     assert 99 == record.snapshot.signals[Signal.NODEFS_AVAILABLE].available
-    assert "quantity: 100, available: 99." in record.attempts[0].eviction.message
+    assert "quantity: 100, available: 99." in eviction_message(record.attempts[0].eviction)[0]
 
 
 async def test_without_a_report_that_is_fresh_no_pod_is_evicted(short_disk, observation):

@@ -16,6 +16,7 @@ from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy import after_reclaim, decide
 from reactor.policy.claims import record_eviction
 from reactor.policy.decide import conditions_last_observed, conditions_observed_since, conditions_since
+from reactor.policy.messages import eviction_message
 
 from . import strategies as draw
 
@@ -477,7 +478,8 @@ def test_who_is_evicted_stands_first_in_the_ranking(
         if eviction.threshold is not None:
             assert eviction.pod == decision.ranking[0].pod
             assert decision.acted_on == eviction.threshold
-            assert eviction.message.startswith(f"The node was low on resource: {eviction.resource}. ")
+            message, _ = eviction_message(eviction)
+            assert message.startswith(f"The node was low on resource: {eviction.resource}. ")
 
 
 def test_a_threshold_makes_its_condition_observed_now_and_keeps_the_others() -> None:

@@ -12,6 +12,7 @@ from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.policy import decide, rank
 from reactor.policy.claims import record_eviction
+from reactor.policy.messages import eviction_message
 from tests.support.builders import make_pod, make_threshold
 
 MIB = 1 << 20
@@ -41,7 +42,7 @@ def test_short_swap_evicts_the_pod_with_most_in_swap_and_is_memory_pressure() ->
     assert ("leak", Resource.SWAP, 0) == (eviction.pod.name, eviction.resource, eviction.grace_period_seconds)
     assert (NodeCondition.MEMORY_PRESSURE,) == decision.conditions
     message = "The node was low on resource: swap. Threshold quantity: 104857600, available: 99Mi. "
-    assert eviction.message.startswith(message)
+    assert eviction_message(eviction)[0].startswith(message)
 
 
 @pytest.mark.parametrize("snapshot", [left(100), Snapshot(pods=USED), left(0, 0), left(50, 100)])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reactor.errors import ConfigError
+from reactor.policy.messages import eviction_message
 from reactor.simulate.replay import line_of, passes
 from reactor.simulate.scenario import scenario_from_text
 from tests.upstream.differential.compare import Difference, compare, coverage
@@ -30,7 +31,7 @@ def project(document: Json) -> list[Json]:
     for made in passes(scenario, scenario.settings, lambda summary: summary.snapshot()):
         line = line_of(made)
         for told, eviction in zip(line["evicted"], made.decision.evictions, strict=True):
-            told["annotations"] = dict(eviction.annotations)
+            told["annotations"] = dict(eviction_message(eviction)[1])
         lines.append(line)
     return lines
 
