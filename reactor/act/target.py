@@ -375,7 +375,6 @@ class Untouchable:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the processes that are never to be signalled."""
         return frozenset({os.getpid(), _INIT})
 
     def find(self) -> None:

@@ -118,11 +118,9 @@ class EvictedPods:
         self.file = _EvictedPodsFile(state_path.with_name(_FILE), boot_id)
 
     def __len__(self) -> int:
-        """Return how many pods are kept killed."""
         return len(self._pods)
 
     def __contains__(self, uid: object) -> bool:
-        """Return whether a pod is kept killed."""
         return uid in self._pods
 
     def load(self) -> None:
@@ -131,7 +129,6 @@ class EvictedPods:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """Return which pods are kept killed."""
         return tuple(self._pods)
 
     def resume(self, nursery: Nursery) -> None:

@@ -11,10 +11,10 @@ from typing import Final
 
 import trio
 
-from reactor.act.one_process import NoProcessError
+from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.errors import ReactorError
 from reactor.guard.record import EvictionAttempt
-from reactor.guard.termination import Kills, ProcessKills, Victim, one_process, whole_pod
+from reactor.guard.termination import Kills, Victim, one_process, whole_pod
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
 from reactor.model.kills import ProcessMemory
@@ -57,7 +57,7 @@ class Evictor:
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
         confirm: Callable[[Eviction], bool] = lambda _: True,
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
-        one_process: ProcessKills | None = None,
+        one_process: OneProcess | None = None,
         on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
         on_process_over: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -120,7 +120,6 @@ class Evictor:
         return self._retry_seconds
 
     def holds(self, pod: Pod) -> bool:
-        """Return whether this pod is prepared, and would be killed if it were chosen."""
         return not self._dry_run and self._kills.holds(pod)
 
     def begin(

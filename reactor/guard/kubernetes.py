@@ -193,7 +193,6 @@ class KubernetesNode:
         return {name: why for name, why in found.items() if why is not None}
 
     def document(self) -> dict[str, Any]:
-        """Return how it stands, as plain JSON values; the steward knows the rest."""
         return {
             "held_down": len(self._evicted),
             "waiting_reports": len(self.reports),
@@ -302,7 +301,6 @@ class KubernetesNode:
             _LOG.warning("conditions and taints stay on the node: no answer of the steward")
 
     def shutdown_began(self) -> None:
-        """Report that the node shuts down."""
         self.reports.shutdown(is_under_way=True)
 
     def shutdown_cancelled(self) -> None:

@@ -299,11 +299,9 @@ class NodeShutdown:
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether pods are being ended, or have been, for a shutdown that was not cancelled."""
         return self._shutting_down is not None
 
     def document(self) -> dict[str, Any]:
-        """Return how it stands, as plain JSON values."""
         return {
             "groups": [{"priority": one.priority, "seconds": one.seconds} for one in self._groups],
             "state": self._state(),

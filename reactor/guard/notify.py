@@ -33,11 +33,9 @@ class ServiceNotice:
         self._told: str | None = None
 
     def ready(self, status: str) -> None:
-        """Report that the daemon guards its node, or does so again after a reload."""
         self._say(f"READY=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """Report what the daemon does before it is ready."""
         self._say(f"STATUS={text}")
 
     def reloading(self) -> None:
@@ -46,7 +44,6 @@ class ServiceNotice:
         self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Report that the daemon ends."""
         self._say("STOPPING=1")
 
     def extend(self, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from reactor.act.one_process import Chosen
+from reactor.act.one_process import Chosen, OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.errors import ReactorError
 from reactor.link.documents import Outcome
@@ -41,27 +41,6 @@ class Kills(Protocol):
         """Ask the pod to end, and kill it if it has not in time and `still_wanted` says so."""
 
 
-class ProcessKills(Protocol):
-    """Kills single processes of pods, see act/one_process.py."""
-
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """Read what the processes of these pods hold, and forget all others; never raises."""
-
-    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        """Return which process goes first; raises NoProcessError, RefusedError or OSError."""
-
-    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        """Kill it; raises as `choose`."""
-
-    async def reap(self, chosen: Chosen, deadline_seconds: float = ...) -> ReapReport:
-        """Wait until it has exited."""
-
-    async def terminate(
-        self, chosen: Chosen, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
-    ) -> KillReport | None:
-        """Ask it to end, and kill it if it has not in time and `still_wanted` says so."""
-
-
 class Victim(NamedTuple):
     """A pod, or one process of it: how it is asked to end and waited for, see Kills."""
 
@@ -71,11 +50,10 @@ class Victim(NamedTuple):
 
 
 def whole_pod(kills: Kills, pod: Pod) -> Victim:
-    """Return all processes of a pod."""
     return Victim(partial(kills.terminate, pod), partial(kills.reap, pod))
 
 
-def one_process(kills: ProcessKills, chosen: Chosen) -> Victim:
+def one_process(kills: OneProcess, chosen: Chosen) -> Victim:
     """Return one process of a pod; its pidfd is the victim's to close."""
     return Victim(partial(kills.terminate, chosen), partial(kills.reap, chosen), chosen.close)
 
@@ -98,7 +76,6 @@ class Termination:
     ended: trio.Event = field(default_factory=trio.Event)
 
     def add_problems(self, *problems: str) -> None:
-        """Append what went wrong, each thing once."""
         self.problems = tuple(dict.fromkeys((*self.problems, *problems)))
 
     def fail(self, error: Exception) -> None:

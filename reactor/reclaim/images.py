@@ -87,7 +87,6 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
         return tuple(found)
 
     def keep(self) -> None:
-        """Save what is known. Blocks on the disk."""
         self.save(self._seen)
 
 

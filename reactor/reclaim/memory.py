@@ -52,7 +52,6 @@ class CgroupReclaim:
         self._parents = tuple(parent for parent in parents if parent != "/")
 
     def job(self, asked: Hold, dead: Sequence[str], available_bytes: Callable[[], int | None]) -> ReclaimJob:
-        """Return the reclaim of so much, from `dead` cgroups first."""
         return ReclaimJob(
             kind=Reclaim.MEMORY,
             signal=asked.signal,
@@ -111,7 +110,6 @@ class Reclaimable:
 
     @property
     def helps_bytes(self) -> int:
-        """Return by how much more would be available."""
         return self.swap_bytes + self.cache_bytes
 
 

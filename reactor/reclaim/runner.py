@@ -105,7 +105,6 @@ class Taken:
     problems: list[str] = field(default_factory=list)
 
     def add(self, source: str, amount_bytes: int) -> None:
-        """Count so much more."""
         self.bytes[source] = self.bytes.get(source, 0) + amount_bytes
 
     def report(self) -> ReclaimReport:

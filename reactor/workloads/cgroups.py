@@ -127,7 +127,6 @@ class CgroupPods:
 
     @property
     def matches(self) -> Mapping[str, Sequence[str]]:
-        """Return which cgroups each pattern among the parents matched when last listed."""
         return self._matches
 
     def changed_fd(self) -> int:

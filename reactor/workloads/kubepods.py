@@ -94,7 +94,6 @@ def uid_of(name: str) -> str | None:
 
 
 def is_config_hash(uid: str) -> bool:
-    """Return whether a uid is one that the kubelet made for a static pod."""
     return _CONFIG_HASH.fullmatch(uid) is not None
 
 

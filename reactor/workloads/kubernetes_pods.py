@@ -156,7 +156,6 @@ def _is_small(tree: CgroupTree, container: ContainerCgroup, was: bool) -> bool: 
 
 
 def score_in(proc: Path) -> OwnScore:
-    """Return what reads the score as it is."""
     return lambda pid, _cgroup: read_oom_score_adj(pid, proc)
 
 

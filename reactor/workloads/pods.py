@@ -77,7 +77,6 @@ class Workloads:
 
     @property
     def matches(self) -> Mapping[str, Sequence[str]]:
-        """Return which cgroups each pattern among the parents matched when last listed."""
         return self._cgroups.matches
 
     def changed_fd(self) -> int:
@@ -96,7 +95,6 @@ class Workloads:
         return self._with_specs(await with_pauses(self._cgroups.turns(), trio.lowlevel.checkpoint))
 
     def specified(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return which of these pods a manifest describes."""
         return tuple(pod for pod in pods if pod.cgroup in self._manifests)
 
     def refresh(self) -> tuple[Pod, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from reactor.act.one_process import OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
@@ -16,7 +17,6 @@ from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import NodeReport, Report, Reports
-from reactor.guard.termination import ProcessKills
 from reactor.model.decisions import Eviction
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
@@ -232,7 +232,7 @@ class FakeLoop:
         soft_reclaim_seconds: float = 0.0,
         unhelpful_eviction_pause_seconds: float = 0.0,
         warrants: Warrants | None = None,
-        one_process: ProcessKills | None = None,
+        one_process: OneProcess | None = None,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -363,7 +363,7 @@ def make_loop(nursery):
         soft_reclaim_seconds: float = 0.0,
         unhelpful_eviction_pause_seconds: float = 0.0,
         warrants: Warrants | None = None,
-        one_process: ProcessKills | None = None,
+        one_process: OneProcess | None = None,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
