@@ -14,7 +14,7 @@ import trio.testing
 
 from reactor.act.kill import KillPath
 from reactor.errors import ConfigError, StewardError
-from reactor.guard import loop
+from reactor.guard import build
 from reactor.guard.build import kubernetes_node_of
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
 from reactor.guard.node_shutdown import ShutdownTermination
@@ -313,7 +313,7 @@ async def test_without_a_steward_the_start_waits_for_no_pods(node, autojump_cloc
 
 
 def test_without_the_extra_the_configuration_is_refused_with_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "find_spec", lambda name: None if name == "h2" else find_spec(name))
+    monkeypatch.setattr(build, "find_spec", lambda name: None if name == "h2" else find_spec(name))
     settings = settings_in(tmp_path)
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
     of = (tree, KillPath(tree, ()), link_of(settings), Supervisor(), tuple)
