@@ -182,7 +182,7 @@ class Told(Protocol):
     def filling(self) -> None:
         """Take note, again and again, that a threshold is near: it may soon matter who takes how much."""
 
-    def lies_as(self, layout: Layout) -> None:
+    def adopt_layout(self, layout: Layout) -> None:
         """Take note that the devices show another layout than the one in force, and none is configured."""
 
 
@@ -355,7 +355,7 @@ class FilesystemWatch:
         self._survey = survey
         layout = survey.layout
         if layout is not None and layout is not self._settings.eviction.layout and self._settings.by_layout:
-            self._told.lies_as(layout)
+            self._told.adopt_layout(layout)
 
     def _real_paths(self) -> dict[Filesystem, str]:
         return {

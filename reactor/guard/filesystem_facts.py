@@ -1,7 +1,7 @@
-"""The filesystems as the steward observes them, what it can give back of them, and the files that it removes.
+"""The filesystems as the steward observes them, what it can reclaim there, and the files that it removes.
 
-The guard looks at no filesystem itself: one that hangs would hang the guard. What it was told grows stale
-where the steward is gone, and counts as unknown then.
+The guard observes no filesystem itself: one that hangs would hang the guard. Without a steward what was
+reported grows stale, and counts as unknown then.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STARTING: Final = "the steward has not answered yet: it starts"
 class FilesystemFacts:
     """Takes what the steward observes into `observed`, and wakes the loop where it says that this matters.
 
-    `on_layout` is told where the devices show another layout than the one in force; `on_filling` where a
+    `on_layout` is called if the devices show another layout than the one in force; `on_filling` if a
     threshold is near at the present rate.
     """
 
@@ -85,9 +85,9 @@ class FilesystemFacts:
         finally:
             self._link.forget(self)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Have all the filesystems observed now; without an answer what was seen grows stale."""
-        if await self._link.look(self._timeout_seconds):
+        if await self._link.observe(self._timeout_seconds):
             self.problems.pop("filesystems", None)
             self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
             self._starts_until_seconds = -math.inf
@@ -122,10 +122,10 @@ class FilesystemFacts:
         self._is_to_wake.set()
 
     def filling(self) -> None:
-        """Take note that a threshold is near: it may soon matter which pods take how much."""
+        """Call `on_filling`, a threshold being near: it may soon matter which pods take how much."""
         self._on_filling()
 
-    def lies_as(self, layout: Layout) -> None:
+    def adopt_layout(self, layout: Layout) -> None:
         """Adopt the layout that the devices show, where none is configured."""
         if layout is not self._settings.eviction.layout and layout in self._settings.by_layout:
             self._on_layout(layout)
@@ -160,7 +160,7 @@ def empty_dirs(pod: Pod) -> Iterator[str]:
 
 
 class StewardReclaim:
-    """What the steward gives back of one kind; see NodeReclaim."""
+    """What the steward reclaims of one kind; see NodeReclaim."""
 
     def __init__(self, link: StewardLink, kind: Reclaim, *, most_seconds: float) -> None:
         self._link = link
@@ -168,7 +168,7 @@ class StewardReclaim:
         self._most_seconds = most_seconds
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
-        """Have it given back, and return when that is done. Raises StewardError."""
+        """Have it reclaimed, and return when that is done. Raises StewardError."""
         with trio.move_on_after(self._most_seconds):
             over = await self._link.reclaim(self._kind, filesystems)
             return None if over.did is None else ReclaimReport(did=over.did, problems=over.problems)

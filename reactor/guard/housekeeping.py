@@ -71,7 +71,7 @@ class Housekeeping:
             self._storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
-                nursery.start_soon(self._filesystems.look)
+                nursery.start_soon(self._filesystems.refresh)
             self._report_problems()
             self._is_unfinished = False
             self._wakes.notify(

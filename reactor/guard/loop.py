@@ -390,15 +390,15 @@ class Loop:
 
     async def _reclaim_node(self, asked: PassRecord) -> None:
         try:
-            self.on_pass(await self.passes.give_back(asked, self._observe_disks, self.filesystems.look))
+            self.on_pass(await self.passes.give_back(asked, self._observe_disks, self.filesystems.refresh))
         finally:
             self._reclaiming = False
 
     async def _observe_disks(self) -> None:
         """Observe the filesystems again, and which pod takes how much of them: one may have to be chosen."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.filesystems.look)
-            nursery.start_soon(self._storage.look, _RANKING_SECONDS)
+            nursery.start_soon(self.filesystems.refresh)
+            nursery.start_soon(self._storage.count_now, _RANKING_SECONDS)
 
     @property
     def _longest_pause_seconds(self) -> float:

@@ -123,7 +123,7 @@ class RecordQueue(_Kept):
             self._put(_Entry(None, make))
 
     def taken(self, up_to: int, lost: int) -> None:
-        """Take note that the steward is done with lines. Raises FormError for what can't be."""
+        """Forget lines that the steward is done with. Raises FormError for what can't be."""
         places = [message.number for message in self._kept.values() if message.number <= self._sent]
         if up_to not in places:
             raise FormError(f"got line {up_to} as taken; accepted: one that was sent and not taken yet")
@@ -259,10 +259,10 @@ class ClusterReports(_Kept):
         self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()
     ) -> None:
         """Report the conditions in force, and the unknown ones, where they are other ones than before."""
-        told = tuple(conditions), tuple(unknown)
-        if told != self._conditions:
-            self._conditions = told
-            self._report_conditions(*told)
+        both = tuple(conditions), tuple(unknown)
+        if both != self._conditions:
+            self._conditions = both
+            self._report_conditions(*both)
 
     def shutdown(self, *, is_under_way: bool) -> None:
         """Report that the node shuts down, or not any more."""

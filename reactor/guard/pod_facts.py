@@ -1,7 +1,7 @@
-"""What the steward tells of a Kubernetes node's pods, as far as it can be so: checked as a stranger's.
+"""Pods of a Kubernetes node, as the steward reports them. Untrusted.
 
 A listing replaces the one before it as a whole. One that is incomplete, contradicts itself or says what can't
-be is dropped and named, and what was told before stands, however long nothing comes: without a steward, and
+be is dropped and named. What was reported before stands, however long nothing comes: without a steward, and
 after a restart of the guard too, which keeps the specs in a file of its own. Whether a pod is critical is
 decided here, by its priority and by where the kubelet has it from.
 """
@@ -38,19 +38,19 @@ _SPECS: Final = "pods.json"
 _VERSION: Final = 3  # 2: as documents, written by the process that had them from the API server
 _MAX_BYTES: Final = 8 << 20
 _BETWEEN_SECONDS: Final = 5.0
-_HEARD_SECONDS: Final = 30.0
+_COMPLETE_SECONDS: Final = 30.0
 _BETWEEN_CHANGES_SECONDS: Final = 0.1
 
 _NOT_OF_KUBELET: Final = frozenset({PodSource.MIRROR})
 _NOT_OF_API: Final = frozenset({PodSource.FILE, PodSource.HTTP, PodSource.OTHER})
 
-_Told = Mapping[bytes, tuple[str, Any]]  # the uid and what is told of its pod, by the record
+_Records = Mapping[bytes, tuple[str, Any]]  # the uid and what is reported of its pod, by the record
 
 
 class PodFacts:
-    """Keeps what was told; `on_change` is called, a few times a second at the most, where it differs.
+    """Keeps what was reported; `on_change` is called, a few times a second at the most, if it differs.
 
-    `run` is a part of the daemon, and so is `remembered.run`. What is told may be asked for in any thread.
+    `run` is a part of the daemon, and so is `remembered.run`. It may be read in any thread.
     """
 
     def __init__(self, settings: Settings, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
@@ -63,15 +63,15 @@ class PodFacts:
         self._specs: Mapping[str, Pod] = {}
         self._runtime: Inventory = {}
         self._files = NodeFiles()
-        self._known: dict[Section, _Told] = {}
+        self._known: dict[Section, _Records] = {}
         self._listings: dict[Section, _Listing] = {}
         self._numbers: dict[Section, int] = {}
-        self._heard_at = float("-inf")
+        self._complete_at = float("-inf")
         self._is_changed = trio.Event()
         self._has_specs = trio.Event()
 
     def load(self) -> None:
-        """Take over the specs that an earlier run was told. Blocks on the disk."""
+        """Take over the specs of an earlier run. Blocks on the disk."""
         records = self.remembered.load(self._remembered)
         if records is not None:
             self._known[Section.SPECS] = records
@@ -89,19 +89,19 @@ class PodFacts:
 
     @property
     def files(self) -> NodeFiles:
-        """Return what files tell of pods."""
+        """Return what files say of pods."""
         return self._files
 
     def is_complete(self) -> bool:
-        """Return whether all pods have been told, and changes are still heard of, as was said lately."""
-        return self._clock_seconds() - self._heard_at < _HEARD_SECONDS
+        """Return whether all pods are listed and changes arrive, as was confirmed lately."""
+        return self._clock_seconds() - self._complete_at < _COMPLETE_SECONDS
 
     async def wait(self) -> None:
         """Wait for the first listing of specs."""
         await self._has_specs.wait()
 
     async def run(self) -> None:
-        """Tell of changes, until cancelled."""
+        """Report changes, until cancelled."""
         while True:
             await self._is_changed.wait()
             self._is_changed = trio.Event()
@@ -109,18 +109,18 @@ class PodFacts:
             await trio.sleep(_BETWEEN_CHANGES_SECONDS)
 
     def restart(self) -> None:
-        """Begin again with another steward: what the one before it has not told to its end is dropped."""
+        """Begin again with another steward: a listing that was not complete is dropped."""
         self._listings.clear()
         self._numbers.clear()
-        self._heard_at = float("-inf")
+        self._complete_at = float("-inf")
 
-    def heard(self, request: Request) -> None:
-        """Take note of PODS_HEARD. Raises FormError where it is about no listing that is in force."""
+    def confirm(self, request: Request) -> None:
+        """Record PODS_COMPLETE. Raises FormError where it is about no listing that is in force."""
         if request.number != self._numbers.get(Section.SPECS, 0):
             raise FormError(
                 f"got all pods in the listing {request.number}; accepted: the last whole one of specs"
             )
-        self._heard_at = self._clock_seconds() if request.places else float("-inf")
+        self._complete_at = self._clock_seconds() if request.places else float("-inf")
 
     def take(self, piece: Piece) -> None:
         """Take a piece of a listing. Raises FormError for what fits no listing, which is dropped then."""
@@ -176,12 +176,12 @@ class PodFacts:
 
     def _read_spec(self, record: bytes) -> tuple[str, Pod]:
         source, pod = read_spec(record, critical_because)
-        # Only the kubelet tells of static pods themselves, and only the API server of their mirrors.
+        # Only the kubelet lists static pods themselves, and only the API server of their mirrors.
         if source in (_NOT_OF_KUBELET if self._is_of_kubelet else _NOT_OF_API):
             raise FormError(f"got a pod of source {source}; accepted: one that its list can have")
         return pod.uid, pod
 
-    def _remembered(self, raw: bytes) -> _Told:
+    def _remembered(self, raw: bytes) -> _Records:
         buffer = bytearray(raw)
         records = {record: self._read_spec(record) for record in split_records(buffer)}
         if buffer:
@@ -199,7 +199,7 @@ def critical_because(source: PodSource, priority: int) -> str | None:
 class _Listing:
     """A listing on its way; `records` are those that came, each with its uid and what it says."""
 
-    def __init__(self, first: Piece, known: _Told) -> None:
+    def __init__(self, first: Piece, known: _Records) -> None:
         self.number = first.number
         self.next_index = 0
         self.left_bytes = first.total_bytes
@@ -224,20 +224,20 @@ class _Listing:
             )
         self._buffer += piece.content
         for record in split_records(self._buffer):
-            uid, _ = told = self._known.get(record) or read(record)
+            uid, _ = found = self._known.get(record) or read(record)
             if uid in self._uids or len(self._uids) >= MOST_RECORDS:
                 raise FormError(f"got the pod {uid} twice, or more than {MOST_RECORDS}; dropped: the listing")
             self._uids.add(uid)
-            self.records[record] = told
+            self.records[record] = found
         if piece.is_last and self._buffer:
             raise FormError("got a listing with a record that is cut short; dropped: the listing")
 
 
-class _RememberedSpecs(KeptFile[_Told]):
+class _RememberedSpecs(KeptFile[_Records]):
     """Keeps the records of specs in a file, for a start without the API server.
 
     A guard that starts while the API server is away still knows the priority and the requests of all pods
-    that ran when it was told last. A spec counts for the pod of its uid and for no other, so one that is out
+    that ran at the last listing. A spec counts for the pod of its uid and for no other, so one that is out
     of date does no harm: there is no cgroup of that uid any more.
     """
 
@@ -245,12 +245,12 @@ class _RememberedSpecs(KeptFile[_Told]):
         failure = "pods: not saved, a restart without the API server would not know them"
         super().__init__(path, _document, failure, _LOG, between_seconds=_BETWEEN_SECONDS)
 
-    def load(self, parse: Callable[[bytes], _Told]) -> _Told | None:
-        """Return the specs that an earlier run was told, None where there are none. Blocks on the disk."""
+    def load(self, parse: Callable[[bytes], _Records]) -> _Records | None:
+        """Return the specs of an earlier run, None where there are none. Blocks on the disk."""
         return self._restore(_MAX_BYTES, lambda content: parse(_parsed(content)))
 
 
-def _document(records: _Told) -> object:
+def _document(records: _Records) -> object:
     return {"version": _VERSION, "specs": base64.b64encode(joined(records)).decode("ascii")}
 
 

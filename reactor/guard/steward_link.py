@@ -75,7 +75,7 @@ Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
 class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
-    Each steward is told the orders first: `start` and `settings`, until `order` gives others. `on_failure`
+    Each steward is sent the orders first: `start` and `settings`, until `order` gives others. `on_failure`
     is given what an answer has failed with. `storage` says what the steward is to count, `cgroups` where it
     lives, if anything does. `pid` is the present steward's, None without; `starts` counts them, and `refused`
     the requests that were none.
@@ -112,7 +112,7 @@ class StewardLink:
         self._on_failure = on_failure
         self._command = command
         self._silent_seconds = silent_seconds
-        self._heard_seconds = 0.0
+        self._last_seconds = 0.0
         self._reordered = trio.Event()
         self._end_seconds: float | None = None
         self._requests_pace = Pace(burst=_REQUESTS_AT_ONCE, per_second=_REQUESTS_PER_SECOND)
@@ -152,7 +152,7 @@ class StewardLink:
             self.cgroups.notify_if_moved()
         self.pid = process.pid
         self.starts += 1
-        self._heard_seconds = trio.current_time()
+        self._last_seconds = trio.current_time()
         self._records.restart()
         if self._pods is not None and self._reports is not None:
             self._pods.restart()
@@ -177,29 +177,29 @@ class StewardLink:
             await self._records.wait_empty()
 
     def order(self, settings: Settings, news: FilesystemFacts) -> None:
-        """Have the steward work by these settings; `news` is told what it sees by them."""
+        """Have the steward work by these settings; `news` receives what it observes by them."""
         self._orders = replace(self._orders, number=self._orders.number + 1, settings=settings)
         self._news = news
         self._reordered.set()
 
     def attend_cluster(self, pods: PodFacts, reports: ClusterReports) -> None:
-        """Take part in a cluster: `pods` are told of the node's, and `reports` are handed over."""
+        """Take part in a cluster: `pods` receive the listings of the node's, and `reports` are sent."""
         self._pods, self._reports = pods, reports
 
     def forget(self, news: FilesystemFacts) -> None:
-        """Tell these no more of what the steward sees."""
+        """Send these no more of what the steward observes."""
         if self._news is news:
             self._news = None
 
-    async def look(self, timeout_seconds: float) -> bool:
+    async def observe(self, timeout_seconds: float) -> bool:
         """Have all filesystems observed now; return whether that was done in time."""
         with trio.move_on_after(timeout_seconds), suppress(StewardError):
-            await self._ask(FrameKind.LOOK, {})
+            await self._ask(FrameKind.OBSERVE, {})
             return True
         return False
 
     async def reclaim(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimOver:
-        """Have something given back. Raises StewardError where the steward ends meanwhile."""
+        """Have something reclaimed. Raises StewardError where the steward ends meanwhile."""
         return await self._ask_until_over(
             FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)}
         )
@@ -210,7 +210,7 @@ class StewardLink:
 
     async def count(self, *, urgent: bool) -> None:
         """Have the places counted soon. Raises StewardError without a steward."""
-        session = await self._told_places()
+        session = await self._with_places()
         try:
             await session.send(Message(FrameKind.COUNT, 0, encode({"urgent": urgent})))
         except OSError as error:
@@ -218,16 +218,16 @@ class StewardLink:
 
     async def counted(self) -> None:
         """Have the places counted now, and return when they are. Raises StewardError without a steward."""
-        await self._told_places()
+        await self._with_places()
         await self._ask(FrameKind.COUNT, {"urgent": True})
 
-    async def _told_places(self) -> _Session:
+    async def _with_places(self) -> _Session:
         """Return the present session, whose steward knows by then which places there are."""
         session = self._session
         if session is None:
             raise StewardError("steward: there is none at present")
         try:
-            await session.tell_places(self.storage)
+            await session.send_places(self.storage)
         except OSError as error:
             raise StewardError("steward: has ended meanwhile") from error
         return session
@@ -294,7 +294,7 @@ class StewardLink:
 
     async def _send_orders(self, session: _Session) -> None:
         """Send orders, until other commands may be run than this steward was started with."""
-        await session.tell_places(self.storage)
+        await session.send_places(self.storage)
         while True:
             if self._commands != self._allowed:
                 return
@@ -317,10 +317,10 @@ class StewardLink:
             self._obey(raw, session)
 
     async def _notice_silence(self) -> str:
-        """Return what is to be said of a steward that was not heard of for too long, once that is so."""
+        """Return why a steward is replaced that was silent for too long, once it was."""
         is_late = False
         while True:
-            left_seconds = self._heard_seconds + self._silent_seconds - trio.current_time()
+            left_seconds = self._last_seconds + self._silent_seconds - trio.current_time()
             if left_seconds <= 0 and is_late:
                 return f"not heard of for {self._silent_seconds:g} s"
             # Where the guard itself was stopped for so long, what came meanwhile is read first.
@@ -354,7 +354,7 @@ class StewardLink:
         except FormError as error:
             self._refuse(error)
             return
-        self._heard_seconds = trio.current_time()
+        self._last_seconds = trio.current_time()
 
     def _do(self, request: Request, session: _Session) -> None:
         """Do what a request asks for. Raises FormError where that can't be."""
@@ -362,12 +362,12 @@ class StewardLink:
             session.asked(request)
         elif request.kind is RequestKind.TAKEN:
             self._records.taken(request.number, request.lost)
-        elif request.kind in {RequestKind.LOOKED, RequestKind.COUNTED}:
+        elif request.kind in {RequestKind.OBSERVED, RequestKind.COUNTED}:
             session.answered(request)
         elif request.kind is RequestKind.LAYOUT:
             self._take_layout(request)
-        elif request.kind is RequestKind.PODS_HEARD and self._pods is not None:
-            self._pods.heard(request)
+        elif request.kind is RequestKind.PODS_COMPLETE and self._pods is not None:
+            self._pods.confirm(request)
         elif request.kind is RequestKind.REPORTED and self._reports is not None:
             self._reports.reported(request.number)
         elif self._news is not None and request.kind is RequestKind.DISK_WAKE:
@@ -396,7 +396,7 @@ class StewardLink:
         if len(self._layouts_at) == _LAYOUTS_AT_ONCE and now - self._layouts_at[0] < _LAYOUTS_SECONDS:
             raise FormError(f"got a layout; accepted: {_LAYOUTS_AT_ONCE} in {_LAYOUTS_SECONDS:g} s")
         self._layouts_at.append(now)
-        self._news.lies_as(request.layout)
+        self._news.adopt_layout(request.layout)
 
     async def _answer_questions(self, session: _Session) -> None:
         async for request in session.questions:
@@ -433,7 +433,7 @@ class _Session:
         self._sending = trio.Lock()
         self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
         self._places: set[int] = set()
-        self._telling_places = trio.Lock()
+        self._sending_places = trio.Lock()
 
     async def send(self, message: Message) -> None:
         """Send a message; wait where the steward does not read. Raises OSError where it has ended."""
@@ -456,9 +456,9 @@ class _Session:
         finally:
             self._awaited.pop(message.number, None)
 
-    async def tell_places(self, storage: UsageFacts | None) -> None:
-        """Tell which places have come or gone since the last time. Raises OSError where it has ended."""
-        async with self._telling_places:
+    async def send_places(self, storage: UsageFacts | None) -> None:
+        """Send which places have come or gone since the last time. Raises OSError where it has ended."""
+        async with self._sending_places:
             for places in () if storage is None else storage.changes(self._places):
                 await self.send(Message(FrameKind.PLACES, 0, write_places(places)))
 
@@ -476,7 +476,7 @@ class _Session:
             raise FormError(f"got a question; accepted: {_MOST_QUESTIONS} at a time") from error
 
     def close(self) -> None:
-        """Tell those who wait for an answer that there will be none."""
+        """End the wait for each answer: there will be none."""
         for send in self._awaited.values():
             send.close()
 

@@ -48,9 +48,9 @@ class _Key:
 class _Place:
     """What is known of one place.
 
-    `number` is what the steward calls it (None: it is not told of it), `pod` the pod's name. `usage` is the
-    last whole count, confirmed at `counted_seconds`; `so_far` what the count under way has found, told at
-    `so_far_seconds` (None: none is).
+    `number` is what the steward calls it (None: it was not sent), `pod` the pod's name. `usage` is the
+    last whole count, confirmed at `counted_seconds`; `so_far` what the count under way has found, reported
+    at `so_far_seconds` (None: none is).
     """
 
     __slots__ = ("counted_seconds", "number", "pod", "so_far", "so_far_seconds", "usage")
@@ -80,8 +80,10 @@ class _Place:
 
     def fresh_until_seconds(self, now_seconds: float) -> float:
         """Return when what is known now changes by growing stale; infinity where nothing is known."""
-        told = (self.counted_seconds, self.so_far_seconds)
-        return min((at + FRESH_SECONDS for at in told if now_seconds - at < FRESH_SECONDS), default=math.inf)
+        reported = (self.counted_seconds, self.so_far_seconds)
+        return min(
+            (at + FRESH_SECONDS for at in reported if now_seconds - at < FRESH_SECONDS), default=math.inf
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +176,17 @@ class UsageFacts:
         """Return whether what is known of a pod stands as it is."""
         return uid in self._held
 
-    def changes(self, told: set[int]) -> Iterator[Places]:
-        """Yield what a steward is to be told that knows of these places, which are brought up to date."""
-        gone = sorted(told - self._by_number.keys())
-        new = sorted(self._by_number.keys() - told)
+    def changes(self, sent: set[int]) -> Iterator[Places]:
+        """Yield what a steward is to be sent that has these places, which are brought up to date."""
+        gone = sorted(sent - self._by_number.keys())
+        new = sorted(self._by_number.keys() - sent)
         for start in range(0, len(gone), MOST_PLACES):
-            told.difference_update(gone[start : start + MOST_PLACES])
+            sent.difference_update(gone[start : start + MOST_PLACES])
             yield Places(forget=tuple(gone[start : start + MOST_PLACES]))
         for start in range(0, len(new), MOST_PLACES):
-            # Others may have gone meanwhile: telling takes as long as the steward likes.
+            # Others may have gone meanwhile: sending takes as long as the steward likes.
             numbers = [number for number in new[start : start + MOST_PLACES] if number in self._by_number]
-            told.update(numbers)
+            sent.update(numbers)
             yield Places(count=tuple(map(self._counted_place, numbers)))
 
     def take(self, usages: Usages) -> None:
@@ -206,7 +208,7 @@ class UsageFacts:
                 self._made_up.pop(key.uid, None)
 
     def steward_ended(self) -> None:
-        """Take note that the counts under way have come to nothing."""
+        """Drop the counts under way."""
         for place in self._places.values():
             place.so_far = None
         self._made_up.clear()
@@ -224,7 +226,7 @@ class UsageFacts:
         self._made_up.pop(uid, None)
 
     def _withdraw(self, place: _Place) -> None:
-        """Have a place counted no longer; of what is told of it from now on nothing is taken."""
+        """Have a place counted no longer; what is reported of it from now on is dropped."""
         if place.number is not None:
             del self._by_number[place.number]
         place.number, place.so_far = None, None
@@ -253,24 +255,27 @@ class UsageFacts:
         return _MadeUp(pod.storage, pod.volumes, made_up, until_seconds)
 
 
-def _take(place: _Place, told: PlaceUsage, at_seconds: float) -> bool:
-    """Take over what is told of a place; return whether that changes what is known, but for its time."""
-    if told.kind is UsageKind.COUNTED:
-        is_as_it_was = place.so_far is None and place.is_whole(at_seconds) and _is(place.usage, told)
+def _take(place: _Place, reported: PlaceUsage, at_seconds: float) -> bool:
+    """Take over what is reported of a place; return whether that changes what is known, but for its time."""
+    if reported.kind is UsageKind.COUNTED:
+        is_as_it_was = place.so_far is None and place.is_whole(at_seconds) and _is(place.usage, reported)
         place.counted_seconds, place.so_far = at_seconds, None
         if not is_as_it_was:
-            place.usage = FilesystemUsage(used_bytes=told.used_bytes, inodes_used=told.inodes)
+            place.usage = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
         return not is_as_it_was
-    if told.kind is UsageKind.SO_FAR:
-        place.so_far = FilesystemUsage(used_bytes=told.used_bytes, inodes_used=told.inodes)
+    if reported.kind is UsageKind.SO_FAR:
+        place.so_far = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
         place.so_far_seconds = at_seconds
     else:
         place.so_far = None
     return True
 
 
-def _is(usage: FilesystemUsage | None, told: PlaceUsage) -> bool:
-    return usage is not None and (usage.used_bytes, usage.inodes_used) == (told.used_bytes, told.inodes)
+def _is(usage: FilesystemUsage | None, reported: PlaceUsage) -> bool:
+    return usage is not None and (usage.used_bytes, usage.inodes_used) == (
+        reported.used_bytes,
+        reported.inodes,
+    )
 
 
 class StorageCounts:
@@ -291,7 +296,7 @@ class StorageCounts:
         self._is_urgent |= urgent
         self._due.set()
 
-    async def look(self, most_seconds: float) -> None:
+    async def count_now(self, most_seconds: float) -> None:
         """Have everything counted now; return when that is done, or `most_seconds` are over."""
         if any(pod.storage for pod in self._pods()):
             with trio.move_on_after(most_seconds):

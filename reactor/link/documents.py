@@ -85,7 +85,7 @@ def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def what_was_done(decision: Mapping[str, Any]) -> str:
-    """Return what a decision, as `reactor status` is told of it, came to; `-` where that is nothing."""
+    """Return what a decision, as `reactor status` has it, came to; `-` where that is nothing."""
     woke_ns = decision["timing"]["woke_ns"]
     done = [
         f"{one['outcome']} {_of_whom(one)}{after(' killed', woke_ns, one['killed_ns'])}"

@@ -26,10 +26,10 @@ class FrameKind(IntEnum):
     """A decision as it stands while its line is not written yet."""
     ANSWER = 4
     """The answer to the request of this `number`."""
-    LOOK = 5
-    """All filesystems are to be observed now; answered by LOOKED with this `number`."""
+    OBSERVE = 5
+    """All filesystems are to be observed now; answered by OBSERVED with this `number`."""
     RECLAIM = 6
-    """`kind` is to be given back on `filesystems`; answered by a ReclaimOver with this `number`."""
+    """`kind` is to be reclaimed on `filesystems`; answered by a ReclaimOver with this `number`."""
     EMPTY = 7
     """The emptyDir at `path`, whose pod had `cgroup`, is to be emptied; answered as RECLAIM is."""
     PLACES = 8
@@ -39,7 +39,7 @@ class FrameKind(IntEnum):
     STOP = 10
     """The runtime is to stop the containers of the pod `uid`, `grace_seconds` at the most; so answered."""
     REPORT = 11
-    """What the API server is to hear (`reactor.guard.outbox`); answered by REPORTED, `number`."""
+    """What the API server is to receive (`reactor.guard.outbox`); answered by REPORTED, `number`."""
     LEAVE = 12
     """The guard is about to end: what was set on the node is to be removed unless there is a successor. One
     waits for the guard's end where `stands_by`. Answered as RECLAIM is."""

@@ -52,7 +52,7 @@ _Item = TypeVar("_Item")
 
 
 class FileNames(NamedTuple):
-    """What files tell of a uid: the name of its pod (None: nothing), and whether a manifest gives it."""
+    """What files say of a uid: the name of its pod (None: nothing), and whether a manifest gives it."""
 
     uid: str
     name: tuple[str, str] | None
@@ -164,11 +164,11 @@ def runtime_record(uid: str, pod: RuntimePod) -> bytes | None:
 
 
 def files_record(names: FileNames) -> bytes | None:
-    """Return the record of what files tell of a pod; None where no cgroup can be of its uid."""
+    """Return the record of what files say of a pod; None where no cgroup can be of its uid."""
     if not is_name(names.uid):
         return None
-    told = () if names.name is None else names.name
-    return b"".join((_BYTE.pack(names.is_static | bool(told) << 1), *map(_name, (names.uid, *told))))
+    name = () if names.name is None else names.name
+    return b"".join((_BYTE.pack(names.is_static | bool(name) << 1), *map(_name, (names.uid, *name))))
 
 
 def is_name(text: str) -> bool:
@@ -231,7 +231,7 @@ def read_runtime(record: bytes) -> tuple[str, RuntimePod]:
 
 
 def read_files(record: bytes) -> FileNames:
-    """Return what files tell of a pod, in a record. Raises FormError."""
+    """Return what files say of a pod, in a record. Raises FormError."""
     reader = _Reader(record)
     (flags,) = reader.take(_BYTE)
     if flags > 3:

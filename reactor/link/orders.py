@@ -1,6 +1,6 @@
 """What the steward works by: the configuration in force, and the directories that it counts for the guard.
 
-Orders are told at first, and whenever another configuration is in force; places piece by piece, as pods come
+Orders are sent at first, and whenever another configuration is in force; places piece by piece, as pods come
 and go. The steward trusts both.
 """
 

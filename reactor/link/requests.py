@@ -53,7 +53,7 @@ class RequestKind(IntEnum):
     """The status with the first `places` of the order of eviction."""
     SCRAPE = 6
     HEALTH = 7
-    LOOKED = 8
+    OBSERVED = 8
     """All filesystems have been observed, as the frame of this `number` asked for."""
     DISK_WAKE = 9
     """A filesystem's threshold has come to be met or ceased to be: the guard is to make a pass."""
@@ -65,8 +65,8 @@ class RequestKind(IntEnum):
     """All places have been counted, as the frame of this `number` asked for."""
     REPORTED = 16
     """The report of this `number` will reach the API server, though the steward ends."""
-    PODS_HEARD = 17
-    """Where `places` is 1: the listing of specs of this `number` has all pods, and changes are heard of."""
+    PODS_COMPLETE = 17
+    """Where `places` is 1: the listing of specs of this `number` has all pods, and changes arrive."""
 
 
 QUESTIONS: Final = frozenset(
@@ -75,7 +75,7 @@ QUESTIONS: Final = frozenset(
 _MOST_PLACES: Final = {
     RequestKind.TOP: MOST_PLACES,
     RequestKind.LAYOUT: len(_LAYOUTS),
-    RequestKind.PODS_HEARD: 1,
+    RequestKind.PODS_COMPLETE: 1,
 }
 _UNNUMBERED: Final = frozenset({RequestKind.ALIVE, RequestKind.DISK_WAKE, RequestKind.FILLING})
 

@@ -1,4 +1,4 @@
-"""What the guard and the process that watches logind tell each other: datagrams of one fixed form.
+"""What the guard and the process that watches logind send each other: datagrams of one fixed form.
 
     to the guard      inhibited, not inhibited, preparing, cancelled, a problem
     from the guard    go on: what was to be done before the shutdown is done

@@ -192,10 +192,10 @@ class Disks:
 
     async def do(self, message: Message) -> None:
         """Do what the guard asks for, and say when it is done."""
-        if message.kind is FrameKind.LOOK:
+        if message.kind is FrameKind.OBSERVE:
             await self._wait_placed()
             await self._watch.look()
-            await self._guard.say(Request(kind=RequestKind.LOOKED, number=message.number))
+            await self._guard.say(Request(kind=RequestKind.OBSERVED, number=message.number))
             return
         asked = json.loads(message.content)
         if message.kind is FrameKind.EMPTY:
@@ -317,7 +317,7 @@ class _Told:
         """Tell that a threshold is near."""
         self._guard.tell(Request(kind=RequestKind.FILLING))
 
-    def lies_as(self, layout: Layout) -> None:
+    def adopt_layout(self, layout: Layout) -> None:
         """Tell the layout that the devices show."""
         number = layout_number(layout)
         self._guard.tell(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))

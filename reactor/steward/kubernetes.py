@@ -95,7 +95,7 @@ class PodListings:
             number, _ = self._told.get(Section.SPECS, (0, ()))
             if number:
                 is_heard = self._specs.is_heard
-                await self._guard.say(Request(kind=RequestKind.PODS_HEARD, number=number, places=is_heard))
+                await self._guard.say(Request(kind=RequestKind.PODS_COMPLETE, number=number, places=is_heard))
             await trio.sleep(_BETWEEN_SECONDS)
             with trio.move_on_after(_HEARD_SECONDS):
                 await self._due.wait()

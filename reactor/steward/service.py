@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("reactor.steward")
 _ASKED: Final = frozenset(
     {
-        FrameKind.LOOK,
+        FrameKind.OBSERVE,
         FrameKind.RECLAIM,
         FrameKind.EMPTY,
         FrameKind.COUNT,

@@ -109,7 +109,7 @@ class World:
     def filling(self) -> None:
         self.near += 1
 
-    def lies_as(self, layout: Layout) -> None:
+    def adopt_layout(self, layout: Layout) -> None:
         self.layouts.append(layout)
 
     def seen(self) -> dict[str, float]:

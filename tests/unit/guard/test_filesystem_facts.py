@@ -87,7 +87,7 @@ async def test_wakes_without_end_are_a_few_passes_a_second_and_the_last_is_not_f
 async def test_without_an_answer_the_source_has_failed_and_says_so():
     told = Told()
     told.now_seconds += 31.0
-    await told.filesystems.look()
+    await told.filesystems.refresh()
 
     assert told.board.state("filesystems").health is SourceHealth.FAILED
     assert "does not answer" in told.filesystems.problems["filesystems"]
@@ -95,12 +95,12 @@ async def test_without_an_answer_the_source_has_failed_and_says_so():
 
 async def test_a_steward_that_starts_is_no_source_that_failed_until_it_should_have_started():
     told = Told()
-    await told.filesystems.look()
+    await told.filesystems.refresh()
     assert told.board.state("filesystems").health is SourceHealth.OFF
     assert "it starts" in told.filesystems.problems["filesystems"]
 
     told.now_seconds += 30.0
-    await told.filesystems.look()
+    await told.filesystems.refresh()
     assert told.board.state("filesystems").health is SourceHealth.FAILED
 
 
@@ -108,13 +108,13 @@ async def test_a_steward_that_has_answered_and_does_not_any_more_is_a_source_tha
     told = Told()
     answers = iter((True, False))
 
-    async def look(_timeout_seconds: float) -> bool:
+    async def observe(_timeout_seconds: float) -> bool:
         return next(answers)
 
-    monkeypatch.setattr(told.link, "look", look)
-    await told.filesystems.look()
+    monkeypatch.setattr(told.link, "observe", observe)
+    await told.filesystems.refresh()
     assert (told.board.state("filesystems").health, told.filesystems.problems) == (SourceHealth.ARMED, {})
-    await told.filesystems.look()
+    await told.filesystems.refresh()
     assert told.board.state("filesystems").health is SourceHealth.FAILED
 
 
@@ -123,6 +123,6 @@ async def test_a_steward_that_has_answered_and_does_not_any_more_is_a_source_tha
 )
 def test_layout_is_adopted_where_there_are_settings_for_it_and_it_is_another(layout, is_adopted):
     told = Told()
-    told.filesystems.lies_as(layout)
+    told.filesystems.adopt_layout(layout)
 
     assert told.layouts == ([layout] if is_adopted else [])

@@ -20,7 +20,7 @@ class FakeWatch:
         self.looks = 0
         self.problems = {"nodefs /": "read-only"}
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         self.looks += 1
 
 
@@ -142,8 +142,8 @@ async def test_turn_that_failed_is_due_again_when_housekeeping_is_restarted(
     nursery, make_loop, make_housekeeping
 ):
     class Failing(FakeWatch):
-        async def look(self) -> None:
-            await super().look()
+        async def refresh(self) -> None:
+            await super().refresh()
             if self.looks == 1:
                 raise ZeroDivisionError("a defect")
 

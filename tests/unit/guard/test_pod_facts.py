@@ -176,7 +176,7 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_
     told = told_pods(tmp_path, clock_seconds=trio.current_time)
 
     def heard(number: int, places: int = 1) -> None:
-        told.heard(Request(kind=RequestKind.PODS_HEARD, number=number, places=places))
+        told.confirm(Request(kind=RequestKind.PODS_COMPLETE, number=number, places=places))
 
     assert not told.is_complete()
     with pytest.raises(FormError, match="accepted"):
@@ -198,7 +198,7 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_
 
 async def test_a_worker_thread_that_lists_the_pods_may_ask_what_was_told(told):
     take(told, listing(pod("a")))
-    told.heard(Request(kind=RequestKind.PODS_HEARD, number=1, places=1))
+    told.confirm(Request(kind=RequestKind.PODS_COMPLETE, number=1, places=1))
     assert await trio.to_thread.run_sync(lambda: (told.is_complete(), *told.specs)) == (True, "a")
 
 

@@ -132,7 +132,7 @@ class News:
     def filling(self) -> None:
         self.heard.append("filling")
 
-    def lies_as(self, layout: Layout) -> None:
+    def adopt_layout(self, layout: Layout) -> None:
         self.heard.append(layout)
 
 
@@ -165,7 +165,7 @@ class Cgroups:
     def adopt(self, pid: int) -> None:
         self.asked.append(pid)
 
-    def heed(self) -> None:
+    def notify_if_moved(self) -> None:
         self.asked.append("heed")
 
     def document(self):
@@ -573,7 +573,7 @@ async def test_filesystems_are_observed_by_the_steward_and_what_it_gives_back_is
     guard.link.order(replace(guard.settings, reclaim=reclaim), news)
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
-        assert await guard.link.look(20)
+        assert await guard.link.observe(20)
         over = await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
         nothing = await guard.link.reclaim(Reclaim.IMAGES, [Filesystem.NODEFS])
 
@@ -642,10 +642,10 @@ async def test_ranking_waits_for_a_count_no_longer_than_it_may_and_not_at_all_fo
     known = Node(observed=Observed(stale_seconds=35.0))
     watch = StorageCounts(known, Guard(tmp_path).link)  # without a steward
     began = trio.current_time()
-    await watch.look(2.0)
+    await watch.count_now(2.0)
     assert trio.current_time() == began
     known.pods = (pod_with(tmp_path / "volume"),)
-    await watch.look(2.0)
+    await watch.count_now(2.0)
     assert trio.current_time() == began + 2.0
 
 
@@ -678,7 +678,7 @@ def _somewhere(number: int) -> StoragePlace:
 async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
     guard = Guard(tmp_path)
     with trio.fail_after(90):
-        assert not await guard.link.look(20)
+        assert not await guard.link.observe(20)
         with pytest.raises(StewardError, match="none at present"):
             await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
 

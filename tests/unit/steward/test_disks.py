@@ -67,12 +67,12 @@ async def test_filesystem_is_observed_only_when_the_runtime_was_asked_where_its_
     orders = Orders(start="now", number=1, settings=Settings())
     disks = Disks(cast(Guard, heard), Supervisor(), orders, cast(Kubernetes, runtime))
     nursery.start_soon(disks.run)
-    nursery.start_soon(disks.do, Message(FrameKind.LOOK, 1, b""))
+    nursery.start_soon(disks.do, Message(FrameKind.OBSERVE, 1, b""))
     await trio.testing.wait_all_tasks_blocked()
     runtime.path = str(tmp_path)
     disks.renew()
     runtime.was_asked.set()
-    looked = Request(kind=RequestKind.LOOKED, number=1)
+    looked = Request(kind=RequestKind.OBSERVED, number=1)
     await until(lambda: looked in heard.said)
     await until(lambda: any(isinstance(one, Space) for one in heard.said))
     capacities = {one.capacity_bytes for one in heard.said if isinstance(one, Space)}
@@ -96,14 +96,14 @@ async def test_where_the_runtime_is_down_from_the_start_its_filesystems_are_not_
         return {each for one in heard.said if isinstance(one, Space) for each in one.filesystems}
 
     for number in (1, 2, 3):
-        await disks.do(Message(FrameKind.LOOK, number, b""))
+        await disks.do(Message(FrameKind.OBSERVE, number, b""))
     assert {Filesystem.NODEFS} == spaces()
     assert "has not answered yet" in disks.problems["imagefs"]
     assert "containerfs" in disks.problems
 
     runtime.not_told = frozenset()
     disks.renew()
-    await disks.do(Message(FrameKind.LOOK, 4, b""))
+    await disks.do(Message(FrameKind.OBSERVE, 4, b""))
     assert set(Filesystem) == spaces()
     assert {"imagefs", "containerfs"}.isdisjoint(disks.problems)
     nursery.cancel_scope.cancel()

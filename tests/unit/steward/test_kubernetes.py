@@ -274,7 +274,7 @@ async def test_the_guard_is_told_of_the_pods_and_that_they_are_all(tmp_path: Pat
 
 
 def _is_heard(one: object) -> bool:
-    return isinstance(one, Request) and one.kind is RequestKind.PODS_HEARD and one.places == 1
+    return isinstance(one, Request) and one.kind is RequestKind.PODS_COMPLETE and one.places == 1
 
 
 async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:
