@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from reactor.model.pod_lists import Preference
 from reactor.oom_scores.policy import (
+    Processes,
     first_of,
     highest_score,
     overtakes_at_bytes,
     points_bytes,
     score_to_write,
+    scores_behind,
 )
 from tests.support.builders import make_pod
 
@@ -112,6 +114,24 @@ def test_no_score_is_raised_and_none_written_is_below_0(
     written = score_to_write(own, highest, limit, machine)
     assert written is None or written == own or (0 <= written <= own - 10 and written % 10 == 7)
     assert written is None or written == own or written >= highest
+
+
+def behind(*others: Processes, first: list[tuple[int, int]]) -> list[list[int]] | None:
+    of_first = Processes(make_pod("hog"), 60 * MIB, first)
+    return scores_behind(of_first, others, room_bytes=30 * MIB, limit_bytes=LIMIT, machine_bytes=LIMIT)
+
+
+def test_scores_are_of_each_pods_processes_and_its_largest_counts() -> None:
+    vital = Processes(make_pod("vital", priority=1), 200 * MIB, [(1000, 200 * MIB), (400, 0)])
+    small = Processes(make_pod("small"), 0, [(0, 5 * MIB)])
+    assert [[657, 400], [0]] == behind(vital, small, first=[(1000, 60 * MIB), (-1000, 300 * MIB)])
+
+
+def test_where_one_pod_can_not_be_behind_or_the_first_is_never_killed_there_are_no_scores() -> None:
+    vital = Processes(make_pod("vital", priority=1), 200 * MIB, [(500, 200 * MIB)])
+    assert behind(vital, first=[(-900, 60 * MIB)]) is None
+    assert behind(vital, first=[(-1000, 60 * MIB)]) is None
+    assert behind(vital, first=[]) is None
 
 
 mib = st.integers(0, 500)

@@ -17,7 +17,7 @@ from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import PodUsage
-from reactor.model.rules import Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import Acted, Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
 from reactor.reclaim.memory import PodReclaim
@@ -479,6 +479,28 @@ async def test_what_costs_more_is_observed_less_often_and_at_the_least_once_in_a
         await watched.ticks(watch, 121)
         assert every_seconds == watch.document()[0]["every_seconds"]
         assert abs(watched.reads.count("/node/hog") - 121 / every_seconds) <= 5
+
+
+async def test_a_cgroup_in_which_conditions_hold_is_observed_more_often_than_a_round_is_made(
+    watched: Watched,
+) -> None:
+    watched.cost_seconds = 0.01
+    watch = watched.watch(make_rule(USAGE, for_seconds=99.0))
+    watched.use("hog", 90)
+    await watched.ticks(watch, 31)
+    assert watch.document()[0]["every_seconds"] > 30.0
+    # Past the limit, the other metrics are read as well.
+    assert (2 * 31, 1) == (watched.reads.count("/node/hog"), watched.reads.count("/node/small"))
+    assert 30.0 == watch.document()[0]["holds"][0]["for_seconds"] - 1.0
+
+
+async def test_what_a_rule_did_is_kept_for_an_hour_after_it_is_gone(watched: Watched) -> None:
+    watch = watched.watch(make_rule(USAGE))
+    for name, ago_seconds in (("gone", 3599.0), ("long-gone", 3601.0)):
+        watched.acted[name] = {"/node/hog": Acted(watched.loop.now_seconds - ago_seconds)}
+    await watch.add(())
+    await watch.tick()
+    assert {"gone"} == watched.acted.keys()
 
 
 async def test_rules_of_users_have_all_others_observed_no_less_often_however_many_they_are(
