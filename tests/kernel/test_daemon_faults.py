@@ -245,7 +245,7 @@ def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon
     daemon.start()
 
     assert -signal.SIGKILL == process.wait(60)
-    assert "taken up again" in daemon.log()
+    assert "resuming eviction after restart" in daemon.log()
     eventually(lambda: _told_of_orders(daemon) == ["ordered", "resumed", "outcome"], "what became of it")
     outcome = daemon.lines()[-1]
     assert ("cgroup/stubborn", "killed") == (outcome["pod"], outcome["outcome"])
