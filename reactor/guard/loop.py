@@ -236,15 +236,14 @@ class Loop:
 
     def _run_pass(self, taken: Sequence[Wake], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
         record = self.passes.make(taken)
-        for followed in self.passes.take_followed():
-            self.on_pass(followed)
         if not record.attempts:
             self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
-        self.on_pass(record)
+        for one in (*self.passes.take_earlier(), record):
+            self.on_pass(one)
+            self._begin_reclaims(one)
         self._expect_processes(record)
-        self._begin_reclaims(record)
 
     def _begin_reclaims(self, record: PassRecord) -> None:
         """Start what the decision reclaims, each as a job; a pass follows it."""

@@ -145,7 +145,7 @@ class Passes:
         self.is_powerless = False
         self.is_unfinished = False
         self._rehearsed = _Rehearsed()
-        self._followed: list[PassRecord] = []
+        self._earlier: list[PassRecord] = []
         self.approach = Approach(
             known,
             (evictor, *ahead),
@@ -161,21 +161,26 @@ class Passes:
         self.approach.pods(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
-        """Make one pass for these wakes; a pod that had to die at once is dead on return."""
+        """Make one pass for these wakes; a pod that had to die at once is dead on return.
+
+        It is made twice if what it concludes has been observed once, or if it found no process in its pod.
+        """
         started_ns = time.monotonic_ns()
-        now_seconds = self._clock_seconds()
-        was_suspected = False
+        is_repeated = False
         while True:
             self._follow_kernel(wakes)
+            now_seconds = self._clock_seconds()
             seen = self._observe_all(wakes, now_seconds)
             state, decision = decide(self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds)
             if self._kernel.stand_down(self._settings, state, seen.pods, decision):
                 continue
-            if was_suspected or not decision.again:
-                break
-            was_suspected = True
-        self.known.decided(state)
-        record = self._carry_out(decision, seen, wakes, started_ns, arms=True)
+            if is_repeated or not decision.again:
+                self.known.decided(state)
+                record = self._carry_out(decision, seen, wakes, started_ns, arms=True)
+                if is_repeated or not self.is_unfinished:
+                    break
+                self._earlier.append(record)
+            is_repeated = True
         if not record.attempts:  # what is left to do of an attempt comes first
             self.approach.after(seen.memory, now_seconds)
         self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
@@ -200,12 +205,15 @@ class Passes:
             times = record.times
             times = dataclasses.replace(times, woke_ns=min(times.woke_ns, crossed_ns))
             record = dataclasses.replace(record, times=times)
-        self._followed.append(record)
+        self._earlier.append(record)
 
-    def take_followed(self) -> Sequence[PassRecord]:
-        """Return the records of what the kernel has killed since this was called last; they come first."""
-        followed, self._followed = self._followed, []
-        return followed
+    def take_earlier(self) -> Sequence[PassRecord]:
+        """Return the records that come before that of the last pass, each once.
+
+        They are of what the kernel has killed, and of a pass that was made once more.
+        """
+        earlier, self._earlier = self._earlier, []
+        return earlier
 
     def _observe_all(self, wakes: Sequence[Wake], now_seconds: float) -> _Seen:
         """Observe the node and its pods, and what victims are giving back."""

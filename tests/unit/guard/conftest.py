@@ -300,6 +300,10 @@ class FakeLoop:
             clock_seconds=lambda: self.now_seconds,
         )
 
+    def pass_time(self) -> None:
+        """Let a moment pass."""
+        self.now_seconds += 0.001
+
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""
         self.pods.present = pods

@@ -915,7 +915,7 @@ async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_lo
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
     ordinary = loop.passes.make([WAKE])
-    (record,) = loop.passes.take_followed()
+    (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
     assert loop.kills.killed == ["hog"]
     (attempt,) = record.attempts
@@ -941,7 +941,7 @@ async def test_signal_that_is_sent_after_the_guard_has_followed_is_in_the_record
     started.probe.found = replace(written, outcome=WarrantOutcome.OPEN, signalled_ns=None, pid=0, comm="")
     before_ns = time.monotonic_ns()
     ordinary = loop.passes.make([WAKE])
-    (record,) = loop.passes.take_followed()
+    (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
     (attempt,) = record.attempts
     assert attempt.killed_ns >= before_ns  # by the guard, which was the first then
@@ -966,7 +966,7 @@ async def test_crossing_counts_though_its_memory_is_back_when_the_pass_comes(
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
     ordinary = loop.passes.make([WAKE])
-    (record,) = loop.passes.take_followed()
+    (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
     assert record.decision.conditions == (NodeCondition.MEMORY_PRESSURE,)
     (kill,) = loop.known.state.hard_memory_kills
@@ -1109,7 +1109,7 @@ async def test_warrant_that_is_served_while_a_pass_observes_is_followed_by_that_
 
     loop.usages.meanwhile = die
     ordinary = loop.passes.make([WAKE])
-    (record,) = loop.passes.take_followed()
+    (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
     assert loop.kills.killed == ["hog"]
     (attempt,) = record.attempts
