@@ -80,7 +80,7 @@ def test_each_make_target_that_a_page_names_exists(page: Path) -> None:
 
 def test_the_way_from_a_wake_to_the_kill_is_drawn_as_it_is() -> None:
     """Each line names a file and, but for the first, a function of it or a method of a class of it."""
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/internals.md").read_text(encoding="utf-8")
     drawn = page.partition("## From a wake to the kill")[2].split("```")[1]
     steps = re.findall(r"^(reactor/\S+\.py) +(?:(\w+)\.)?(\w+)  ", drawn, re.MULTILINE)
 
