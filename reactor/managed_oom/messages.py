@@ -1,4 +1,4 @@
-"""What service managers say of their units, over Varlink: JSON objects, each followed by a NUL.
+"""What service managers report of their units, over Varlink: JSON objects, each followed by a NUL.
 
 There is a library for Varlink, without Trio, without a bound on size or time, and without a release for
 years. Source: varlink.org, "Method Call".
@@ -99,7 +99,7 @@ class Messages:
 
 
 class Changes(NamedTuple):
-    """What a message says: `units` by kind and cgroup, None of one that does not say `kill` any more.
+    """What a message reports: `units` by kind and cgroup, None of one that is not set to `kill` any more.
 
     `refused` counts what can't be; what is of another version of systemd, and known to be none of ours, is no
     part of it.
@@ -110,7 +110,7 @@ class Changes(NamedTuple):
 
 
 def changes_in(parameters: Any, uid: int | None) -> Changes:
-    """Return what the parameters of a message say. `uid` as in ManagedOomUnit. Raises VarlinkError."""
+    """Return what the parameters of a message report. `uid` as in ManagedOomUnit. Raises VarlinkError."""
     cgroups = parameters.get("cgroups") if isinstance(parameters, Mapping) else None
     if not isinstance(cgroups, Sequence) or isinstance(cgroups, str):
         raise VarlinkError(f"got {parameters!r:.80}; accepted: an object with a list of cgroups")

@@ -1,12 +1,12 @@
 """What is known of all units, kept in a file that the guard reads.
 
-PID 1 answers one unit alone, systemd-oomd.service, with all units that say `kill`, and then with each change.
-What it said last stays while it does not answer, at a `systemctl daemon-reexec` for example; then it says all
-of it again.
+PID 1 answers one unit alone, systemd-oomd.service, with all units that are set to `kill`, and then with each
+change. What it reported last stays while it does not answer, at a `systemctl daemon-reexec` for example; then
+it reports all of it again.
 
 Each user's service manager connects to the socket of systemd-oomd, and reports the user's own units. Any
 local user may connect: of each user few connections, small messages at a pace. A user without a slice is
-refused: by user namespaces one user can have 65,536 ids. What a user says counts for cgroups below that
+refused: by user namespaces one user can have 65,536 ids. What a user reports counts for cgroups below that
 user's slice alone, and as long as the connection lasts.
 """
 
@@ -177,7 +177,7 @@ class Relay:
 
 
 def _take(units: Units, changes: Changes, most: int) -> int:
-    """Change units as a message says; return how many were left out: refused, or more than so many."""
+    """Change units by a message; return how many were left out: refused, or more than so many."""
     left_out = changes.refused
     for key, unit in changes.units.items():
         if unit is None:
@@ -220,7 +220,7 @@ def _present(addresses: Sequence[str]) -> str:
 
 
 async def _next(messages: Messages, address: str) -> Changes:
-    """Return what the next message says. Raises VarlinkError."""
+    """Return the changes of the next message. Raises VarlinkError."""
     try:
         return _changes(await messages.receive())
     except VarlinkError as error:

@@ -92,7 +92,7 @@ class Restorer:
         await self._is_sent(NONE)
 
     async def end(self) -> None:
-        """End it. It restores what the file says then."""
+        """End it. It restores by the file then."""
         process, self._process, self.pid = self._process, None, None
         if process is not None:
             await process.end(_START_SECONDS)

@@ -1,7 +1,7 @@
 """The processes of a pod; and the scores of pods in manifests: by QoS class, as a kubelet sets them.
 
 On a plain node nothing else sets those. What a process starts inherits its score, so a pod is gone through
-when it is first seen, and once a minute. What was said of a process on purpose stays: a score below 0, which
+when it is first seen, and once a minute. What was set on purpose stays: a score below 0, which
 takes a privilege, and a higher one, by which a process offers itself. A process can't escape its score by a
 lower one of its own above 0.
 """

@@ -119,7 +119,7 @@ class Written(ScoreWriter):
         return {"version": _VERSION, "pods": pods}
 
     def load(self, path: str, boot_id: str) -> None:
-        """Take what the file says was written during this boot; nothing if there is no file.
+        """Take what was written during this boot by the file; nothing if there is no file.
 
         Raises OSError, and ValueError for a file of another kind.
         """
@@ -194,7 +194,7 @@ class Written(ScoreWriter):
         if of is None and held:
             cgroup = self._cgroup(pid)
             of = next((one for one in held if _is_in(cgroup, one.cgroup)), None)
-            # A pod beside it may have such a score from a kubelet. Elsewhere nobody writes any like it.
+            # A pod beside it may have such a score from a kubelet. Elsewhere no program writes one.
             beside = (one for one in held if not _is_in(cgroup, os.path.dirname(one.cgroup)))
             of = of or next(beside, None)
         return None if of is None else of.inherited(born, score)

@@ -242,7 +242,7 @@ class ManagedOomRules:
 
 
 def _read_oomd_conf(root: Path) -> tuple[OomdDefaults, dict[str, str]]:
-    """Return what oomd.conf says, and by file what of it does not count. Blocks while the disk hangs."""
+    """Return what oomd.conf sets, and by file what of it does not count. Blocks while the disk hangs."""
     problems: dict[str, str] = {}
     return oomd_defaults(problems, root=root), problems
 
@@ -259,7 +259,7 @@ def refused_because(unit: ManagedOomUnit, parents: Iterable[PodParent]) -> str |
 def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tuple[Rule, ...]:
     """Return the rules for these units: one for swap, and one for each limit and time of memory pressure.
 
-    Users' own units have rules of their own: the name of a rule says whether it is theirs.
+    Users' own units have rules of their own: the name of a rule shows whether it is theirs.
     """
     by_name: dict[str, tuple[float, float, bool, list[str]]] = {}
     of_swap: list[str] = []

@@ -17,7 +17,7 @@ from reactor.text import printable
 _SAMPLES_IN_A_WINDOW = 32
 # Of a window that is as long as the pause between two observations only one of them lies in it.
 _WINDOWS_KEPT = 2
-# Longer than this unobserved, of a daemon that was stopped say, a condition may have ceased in between.
+# If a cgroup is unobserved for longer, while a daemon is stopped for example, a condition may have ceased.
 LONGEST_GAP_SECONDS: Final = 15.0
 _MOST_DOUBLINGS = 6
 _COOLDOWNS_KEPT = 2 << _MOST_DOUBLINGS

@@ -1,6 +1,6 @@
 """The kernel's own triggers on the pressure that rules are for: a stall is known as it happens.
 
-A trigger says that tasks of one cgroup have stalled for so long within a window, once in a window at most.
+A trigger fires if tasks of one cgroup have stalled for so long within a window, once in a window at most.
 It is no more than a reason to observe that cgroup now: without triggers it is observed by the clock, as all
 the others are. Each holds two descriptors, and in the kernel a thread for the cgroup's resource, so there are
 MOST_TRIGGERS. Arming one may wait for the kernel, and is done in a thread; so is closing.

@@ -123,7 +123,7 @@ def _crossed(threshold: Threshold, ahead: Ahead, past_bytes: int) -> Observation
 def without_reclaim(settings: EvictionSettings) -> EvictionSettings:
     """Return the settings of a certain decision: memory that no pod holds is not reclaimed before it.
 
-    What lies outside the pods can't be told from pods at their least or most: it is bounded by itself.
+    What lies outside the pods does not follow from pods at their least or most: it is bounded by itself.
     """
     return replace(settings, reclaims_memory=False)
 
@@ -135,7 +135,7 @@ def _unsettled(
     ahead: Ahead,
     now_seconds: float,
 ) -> Iterator[str]:
-    """Yield what is under way that the decision of the crossing may have to wait for, or to heed."""
+    """Yield what is under way that the decision of the crossing may have to wait for, or to count."""
     seen = ahead.signals.get(threshold.signal)
     if not is_hard_memory(threshold) or seen is None or seen.absurdity is not None:
         yield f"{threshold} is no hard memory threshold that is observed"

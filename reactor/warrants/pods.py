@@ -47,7 +47,7 @@ class WarrantProbe(Probe[WarrantRecord], Protocol):
         """Return whether a warrant stands there that may be served."""
 
     def draft(self, generation: int, terms: Terms) -> bool:
-        """Write a warrant, whose bounds are heeded from then on."""
+        """Write a warrant, whose bounds are in force from then on."""
 
     def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
         """Have the draft served, while no more page cache than that is active."""

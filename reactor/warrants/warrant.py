@@ -40,7 +40,7 @@ class WarrantResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmedWarrant:
-    """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it.
+    """A warrant that was armed: for whom, and on what it was decided. `result` is its outcome.
 
     `level_bytes` is the working set at which the kernel sees the crossing.
     """

@@ -1,7 +1,7 @@
 """Warrants: near a hard memory threshold the kernel is given the decision, and kills at the crossing itself.
 
 The programs (bpf/warrant.bpf.c) decide nothing. A warrant is given only where it is certain which pod the
-crossing would evict (certainty.py), and it says for which crossing, within which bounds of every pod
+crossing would evict (certainty.py), and for which crossing it is, within which bounds of every pod
 and until when. What is outside of that voids it, in the kernel, at the charge that leads outside.
 
     early levels        ─► bounds of all other pods, as a draft ─► all read again ─► certain? ─► armed
@@ -12,7 +12,7 @@ At the farther early level all other pods may take what is left until the crossi
 ahead of them is certain; but an allocator at full speed leaves no time for a warrant at the nearer one. Hence
 one that stands is left standing by passes that do nothing and leave the state as it was decided on.
 
-The order matters. Bounds are heeded from the draft on, and usage is read after it: a pod that outgrows its
+The order matters. Bounds are in force from the draft on, and usage is read after it: a pod that outgrows its
 bound is seen by one of the two.
 """
 
@@ -250,16 +250,16 @@ class Warrants:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_placed, probe, armed)
                     nursery.start_soon(self._keep_pods_listed, probe)
-                    nursery.start_soon(take_records, probe, self._heed, lambda _: self._wake())
+                    nursery.start_soon(take_records, probe, self._on_records, lambda _: self._wake())
             finally:
                 self.disarm()
-                if self._result is not None:  # it may be told by the next generation
+                if self._result is not None:  # the next configuration may report it
                     self._result.keep()
                 self._probe = None
                 self._known.clear()
                 self._watched.clear()
 
-    def _heed(self, records: Sequence[WarrantRecord]) -> None:
+    def _on_records(self, records: Sequence[WarrantRecord]) -> None:
         """Wake the loop for a warrant that was served; of one that is void a pass would learn nothing."""
         if any(one.outcome in {WarrantOutcome.SERVED, WarrantOutcome.REFUSED} for one in records):
             self._wake()
@@ -548,7 +548,7 @@ class Warrants:
         if not probe.draft(self._generation, terms):
             raise NoWarrantError("another warrant stands there")
         self._result = WarrantResult(probe.result)
-        # From here on the kernel heeds the bounds: what is read now is within them, or is found out.
+        # From here on the bounds are in force: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
         all_pods = (*forecast.pods, *forecast.asleep)
         charged = usages.charged_bytes([pod.uid for pod in all_pods])
