@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from reactor.cluster.announce import Announcement
 from reactor.kube.pods import PENDING, KnownPod, PodStore
 from reactor.model.signals import NodeCondition
-from reactor.policy import admit
+from reactor.policy.admission import admit
 
 
 class AdmissionGuard:

@@ -22,8 +22,8 @@ from reactor.model.quantity import amount_text, duration_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy import absurd_thresholds
 from reactor.policy.lists import Named, entry_text, is_pattern_entry, matches_by_any_name
+from reactor.policy.thresholds import absurd_thresholds
 from reactor.terminal.tables import Screen, console, table
 
 _DEFAULT: Final = "default"

@@ -19,7 +19,6 @@ from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
 from reactor.observe.latest import Observed
-from reactor.policy import apply
 from reactor.policy.eligibility import eligible, lingering, with_lingering
 from reactor.policy.events import (
     Event,
@@ -29,6 +28,7 @@ from reactor.policy.events import (
     ProcessKilled,
     ReclaimEnded,
     Restarted,
+    apply,
 )
 from reactor.reclaim.runner import Reclaimed
 

@@ -39,9 +39,9 @@ from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
-from reactor.policy import absurd_thresholds, after_reclaim, decide, thresholds_met
 from reactor.policy.attention import has_grown
 from reactor.policy.claims import are_unknown, dying_bytes, struck_pods
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.eligibility import is_newly_empty
 from reactor.policy.events import (
     CrossingServed,
@@ -67,6 +67,7 @@ from reactor.policy.process_victims import (
 )
 from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import absurd_thresholds, thresholds_met
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import Reclaimed

@@ -13,10 +13,12 @@ from reactor.model.pods import Image, Pod
 from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
-from reactor.policy import admit, after_reclaim, decide, images_to_collect, memory_level, unused_images
-from reactor.policy.admission import REASON
+from reactor.policy.admission import REASON, admit
+from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
+from reactor.policy.thresholds import memory_level
 from reactor.rules.policy import RuleState, Sample, after_acting, due, observed, why_not
 from reactor.simulate.scenario import Scenario, Step
 from reactor.simulate.summary import Summary

@@ -14,8 +14,8 @@ from reactor.model.quantity import format_bytes
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import memory_level
 from reactor.policy.forecast import ahead_bytes
+from reactor.policy.thresholds import memory_level
 
 DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %

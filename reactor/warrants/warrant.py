@@ -12,7 +12,7 @@ from reactor.kernel.bpf.warrants import Result
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.policy import decide
+from reactor.policy.decide import decide
 from reactor.sources.ebpf_watch import PAGE_BYTES
 from reactor.warrants.certainty import CertainVictim, without_reclaim
 

@@ -44,11 +44,11 @@ from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.policy import memory_level
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.outside import memory_outside_pods
 from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import memory_level
 from reactor.sources.chain import keep_trying
 from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel

@@ -13,8 +13,8 @@ from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
-from reactor.policy import after_reclaim, apply, decide
 from reactor.policy.claims import are_unknown, is_dying, struck_pods
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import (
     Event,
     EvictionCalledOff,
@@ -31,6 +31,7 @@ from reactor.policy.events import (
     ReclaimEnded,
     RuleReclaimBegan,
     StruckPodsObserved,
+    apply,
 )
 from reactor.policy.rules import decide_firing
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from reactor.model.pods import Pod, QosClass, Toleration
 from reactor.model.signals import NodeCondition
-from reactor.policy import admit
+from reactor.policy.admission import admit
 
 MEMORY = (NodeCondition.MEMORY_PRESSURE,)
 KEY = "node.kubernetes.io/memory-pressure"

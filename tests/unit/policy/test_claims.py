@@ -15,7 +15,6 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import decide
 from reactor.policy.claims import (
     STILL_SECONDS,
     are_unknown,
@@ -25,6 +24,7 @@ from reactor.policy.claims import (
     still_claimed,
     with_held_by_pods,
 )
+from reactor.policy.decide import decide
 
 from . import strategies as draw
 

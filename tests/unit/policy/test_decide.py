@@ -13,9 +13,14 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy import after_reclaim, decide
 from reactor.policy.claims import record_eviction
-from reactor.policy.decide import conditions_last_observed, conditions_observed_since, conditions_since
+from reactor.policy.decide import (
+    after_reclaim,
+    conditions_last_observed,
+    conditions_observed_since,
+    conditions_since,
+    decide,
+)
 from reactor.policy.messages import eviction_message
 
 from . import strategies as draw

@@ -24,8 +24,8 @@ from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import after_reclaim, decide
 from reactor.policy.claims import record_eviction
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
 from reactor.policy.rules import waits_because
 from reactor.policy.storm import is_newly_slowed

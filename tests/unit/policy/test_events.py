@@ -22,7 +22,7 @@ from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
-from reactor.policy import after_reclaim, apply, decide
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.eligibility import eligible, is_newly_empty, lingering, with_lingering
 from reactor.policy.events import (
     Event,
@@ -46,6 +46,7 @@ from reactor.policy.events import (
     Restarted,
     RuleReclaimBegan,
     StruckPodsObserved,
+    apply,
     without_evictions,
 )
 from reactor.policy.holds import rule_hold, under_way

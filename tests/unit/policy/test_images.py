@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.thresholds import Observation
-from reactor.policy import images_to_collect, unused_images
+from reactor.policy.images import images_to_collect, unused_images
 
 GC = ImageGcSettings(high_threshold_percent=85, low_threshold_percent=80, minimum_age_seconds=120.0)
 IMAGES = st.lists(

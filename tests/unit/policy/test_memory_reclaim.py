@@ -11,7 +11,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import decide
+from reactor.policy.decide import decide
 from reactor.policy.holds import MOST_SECONDS, PAUSE_SECONDS, over, under_way
 
 from . import strategies as draw

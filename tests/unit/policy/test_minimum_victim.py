@@ -8,7 +8,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import decide
+from reactor.policy.decide import decide
 
 from . import strategies as draw
 

@@ -10,7 +10,7 @@ from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Slo
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
-from reactor.policy import decide
+from reactor.policy.decide import decide
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
 

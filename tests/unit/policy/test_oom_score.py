@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.pods import QosClass
-from reactor.policy import oom_score_adj
-from reactor.policy.oom_score import requested_bytes
+from reactor.policy.oom_score import oom_score_adj, requested_bytes
 
 GI = 1 << 30
 

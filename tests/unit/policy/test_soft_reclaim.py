@@ -10,7 +10,8 @@ from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy import decide, holds
+from reactor.policy import holds
+from reactor.policy.decide import decide
 from reactor.policy.holds import SOFT_PAUSE_SECONDS as PAUSE_SECONDS
 from reactor.policy.holds import under_way
 from tests.support.builders import make_pod, make_threshold

@@ -10,9 +10,10 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
-from reactor.policy import decide, rank
 from reactor.policy.claims import record_eviction
+from reactor.policy.decide import decide
 from reactor.policy.messages import eviction_message
+from reactor.policy.rank import rank
 from tests.support.builders import make_pod, make_threshold
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from reactor.policy import decide
+from reactor.policy.decide import decide
 from reactor.simulate import recording
 from reactor.simulate.plain_node import PlainNode, Worth, pod_document, summary_of
 from reactor.simulate.recording import RecordOptions, record

@@ -23,7 +23,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import decide
+from reactor.policy.decide import decide
 from reactor.policy.holds import LEAST_BYTES
 from reactor.warrants.certainty import (
     Ahead,
