@@ -98,38 +98,28 @@ class KernelKills(Ahead, Protocol):
 class NoKernelKills:
     """The kernel is given no decision."""
 
-    def near(self, _: Forecast) -> None:
-        """Prepare nothing."""
+    def near(self, _: Forecast) -> None: ...
 
-    def far(self) -> None:
-        """Undo nothing."""
+    def far(self) -> None: ...
 
-    def pods(self, _: Sequence[Pod]) -> None:
-        """Follow no pods."""
+    def pods(self, _: Sequence[Pod]) -> None: ...
 
     def retry_seconds(self) -> float:
-        """Return infinity."""
         return math.inf
 
     def served(self) -> Served | None:
-        """Return None."""
         return None
 
-    def begin(self) -> None:
-        """Record nothing."""
+    def begin(self) -> None: ...
 
-    def levels(self, _: Sequence[MemoryLevel]) -> None:
-        """Follow no crossings."""
+    def levels(self, _: Sequence[MemoryLevel]) -> None: ...
 
-    def disarm(self) -> None:
-        """Do nothing."""
+    def disarm(self) -> None: ...
 
     def stand_down(self, *_: object) -> bool:
-        """Return False."""
         return False
 
-    def annotate(self, _: Sequence[EvictionAttempt]) -> None:
-        """Record nothing."""
+    def annotate(self, _: Sequence[EvictionAttempt]) -> None: ...
 
 
 class Approach:

@@ -56,7 +56,7 @@ class StateFile(KeptFile[PolicyState]):
         super().__init__(path, self.document, failure, _LOG, on_failure=on_failure)
         self.path = path
         self._latest = PolicyState()
-        self._saved = _essence(self._latest)
+        self._saved = essence(self._latest)
         self._boot_id = boot_id
 
     def document(self, state: PolicyState) -> object:
@@ -91,7 +91,7 @@ class StateFile(KeptFile[PolicyState]):
     def show(self, state: PolicyState, *, in_any_case: bool = False) -> None:
         """Have the state saved soon if it matters; with `in_any_case` also where only instants moved on."""
         self._latest = state
-        if _essence(state) != self._saved or (in_any_case and state != PolicyState()):
+        if essence(state) != self._saved or (in_any_case and state != PolicyState()):
             super().show(state)
 
     def flush(self) -> None:
@@ -108,16 +108,11 @@ class StateFile(KeptFile[PolicyState]):
         """Save this state, here and now; return whether that went well. Blocks on the disk."""
         is_saved = super().save(state)
         if is_saved:
-            self._saved = _essence(state)
+            self._saved = essence(state)
         return is_saved
 
 
-def is_worth_saving(before: PolicyState, state: PolicyState) -> bool:
-    """Return whether something has changed that a restart must not lose."""
-    return _essence(before) != _essence(state)
-
-
-def _essence(state: PolicyState) -> tuple[object, ...]:
+def essence(state: PolicyState) -> tuple[object, ...]:
     """Return what a restart must not lose; what is observed again in each pass is not part of it."""
     return (
         state.conditions,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.guard.state import StateError, StateFile, is_worth_saving
+from reactor.guard.state import StateError, StateFile, essence
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import (
     Claim,
@@ -248,7 +248,7 @@ def test_what_begins_anew_is_not_saved(boot):
     ids=["a kill did not help", "no kill", "no slowdown", "no reclaim"],
 )
 def test_what_a_restart_must_not_lose_is_saved_where_it_changes(changed):
-    assert is_worth_saving(FULL, dataclasses.replace(FULL, **changed))
+    assert essence(FULL) != essence(dataclasses.replace(FULL, **changed))
 
 
 def test_what_each_pass_observes_again_is_not_saved_for_its_own_sake():
@@ -260,7 +260,7 @@ def test_what_each_pass_observes_again_is_not_saved_for_its_own_sake():
         hard_memory_kills=(dataclasses.replace(kill, left_bytes=7),),
         oom_struck_at_seconds=AT + 1,
     )
-    assert not is_worth_saving(FULL, again)
+    assert essence(FULL) == essence(again)
 
 
 def test_evictions_that_were_saved_before_there_were_claims_are_taken_up(boot):
