@@ -27,7 +27,7 @@ from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, Ste
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.loop import ARMING_SECONDS, Arming, Loop
 from reactor.guard.node import Node
-from reactor.guard.pass_ import Passes
+from reactor.guard.pass_ import RULES, Passes
 from reactor.guard.record import PassRecord
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
@@ -35,19 +35,21 @@ from reactor.guard.usage_facts import StorageCounts
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_high import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
+from reactor.model.decisions import Hold
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Layout, Reclaim, Signal
-from reactor.model.wakes import SourceHealth, SourceState
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.pods import ManifestScores
 from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
+from reactor.policy.holds import before_rules, rule_holds
 from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
@@ -280,26 +282,29 @@ class RuleFirings:
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
-        return self._loop().passes.why_waits(firing)
+        known = self._loop().passes.known
+        return next(rule_holds(known.settings, known.state, firing), None)
 
-    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> bool:
-        """Do it and record it; return whether the rule acted, and is not waiting for something."""
+    def fire(self, firing: Firing) -> bool:
+        """Make a pass for it; return whether the rule acted in it, and is not waiting for something."""
         loop = self._loop()
-        record = loop.passes.fire(firing, amounts)
-        if loop.passes.is_to_reclaim(record.decision):
-            loop.start(_RULE_RECLAIMS, self._reclaim_by_rule, record, firing)
-        else:
-            loop.on_pass(record)
-        return not record.decision.waits
+        wake = Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+        record = loop.run_pass((wake,), firing=firing)
+        hold = record.decision.rule_reclaim
+        if hold is not None:
+            loop.start(_RULE_RECLAIMS, self._reclaim_by_rule, hold, record, firing)
+        return record.decision.rule is not None and not record.decision.waits
 
-    async def _reclaim_by_rule(self, asked: PassRecord, firing: Firing) -> None:
+    async def _reclaim_by_rule(self, hold: Hold, asked: PassRecord, firing: Firing) -> None:
         loop = self._loop()
+        known = loop.passes.known
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
-            job = self._reclaim.by_rule(firing)
-            reclaimed = (await self._runner.run(job, loop.passes.may_reclaim),)
+            if not asked.dry_run:
+                job = self._reclaim.by_rule(firing)
+                reclaimed = (await self._runner.run(job, lambda: not any(before_rules(known.state))),)
         finally:  # where a reload ends it, too
-            loop.passes.known.reclaim_ended(Reclaim.RULE, *reclaimed)
+            known.reclaim_ended(Reclaim.RULE, *reclaimed, began_seconds=hold.began_seconds)
             loop.on_pass(replace(asked, reclaimed=reclaimed))
 
 

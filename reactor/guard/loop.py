@@ -28,6 +28,7 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
 from reactor.guard.usage_facts import StorageCounts
 from reactor.model.decisions import Hold
+from reactor.model.rules import Firing
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation
@@ -199,7 +200,7 @@ class Loop:
             taken = await self._next_wakes()
             if not taken:  # attended to at once: what is waited for may have changed
                 continue
-            self._run_pass(taken)
+            self.run_pass(taken)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
             if self._may_collect(taken):
@@ -224,26 +225,34 @@ class Loop:
         If it was an early wake, the crossing may follow at once, and is attended to here too.
         """
         try:
-            self._run_pass(taken, reclaimed)
+            self.run_pass(taken, reclaimed)
             if len(self.passes.known.pods) > _FEW_PODS:
                 return
             crossed = self._last_stretch.watch(self._arming.crossings)
             if crossed is not None:
                 wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
-                self._run_pass((wake,))
+                self.run_pass((wake,))
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop
             self._fail(error)
 
-    def _run_pass(self, taken: Sequence[Wake], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
-        record = self.passes.make(taken)
+    def run_pass(
+        self,
+        taken: Sequence[Wake],
+        reclaimed: tuple[Reclaimed, ...] = (),
+        firing: Firing | None = None,
+    ) -> PassRecord:
+        """Make a pass, record it, and begin what it reclaims; who has it made for a rule does so for that."""
+        record = self.passes.make(taken, firing)
         if not record.attempts:
             self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
         for one in (*self.passes.take_earlier(), record):
-            self.on_pass(one)
+            if one.decision.rule_reclaim is None:
+                self.on_pass(one)
             self._begin_reclaims(one)
         self._expect_processes(record)
+        return record
 
     def _begin_reclaims(self, record: PassRecord) -> None:
         """Start what the decision reclaims, each as a job; a pass follows it."""

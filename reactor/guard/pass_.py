@@ -20,7 +20,7 @@ from reactor.model.decisions import ClaimKind, Decision, Eviction, PolicyState, 
 from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
-from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
+from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
     MEMORY_SIGNALS,
@@ -56,7 +56,6 @@ from reactor.policy.events import (
     PodsStruck,
     ProcessesExited,
     ProcessEvictionOrdered,
-    RuleReclaimBegan,
     StruckPodsObserved,
 )
 from reactor.policy.no_victim import can_be_evicted
@@ -65,7 +64,6 @@ from reactor.policy.process_victims import (
     evicts_one_process,
     given_up_because,
 )
-from reactor.policy.rules import decide_firing, may_reclaim, waits_because
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import absurd_thresholds, thresholds_met
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
@@ -161,8 +159,8 @@ class Passes:
         usages.track(known.pods)
         self.approach.pods(known.pods)
 
-    def make(self, wakes: Sequence[Wake]) -> PassRecord:
-        """Make one pass for these wakes; a pod that had to die at once is dead on return.
+    def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
+        """Make one pass for these wakes, or for a rule; a pod that had to die at once is dead on return.
 
         It is made twice if what it concludes has been observed once, or if it found no process in its pod.
         """
@@ -171,8 +169,10 @@ class Passes:
         while True:
             self._follow_kernel(wakes)
             now_seconds = self._clock_seconds()
-            seen = self._observe_all(wakes, now_seconds)
-            state, decision = decide(self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds)
+            seen = self._observe_all(wakes, now_seconds, firing)
+            state, decision = decide(
+                self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds, firing
+            )
             if self._kernel.stand_down(self._settings, state, seen.pods, decision):
                 continue
             if is_repeated or not decision.again:
@@ -216,12 +216,12 @@ class Passes:
         earlier, self._earlier = self._earlier, []
         return earlier
 
-    def _observe_all(self, wakes: Sequence[Wake], now_seconds: float) -> _Seen:
+    def _observe_all(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> _Seen:
         """Observe the node and its pods, and what victims are giving back."""
         self._observe_left()
         memory, used = consistent(
             lambda: self._observe(wakes, now_seconds),
-            lambda: self._observe_pods(wakes, now_seconds),
+            lambda: self._observe_pods(wakes, now_seconds, firing),
             is_moving=self._is_moving,
             met=self._hard_met,
         )
@@ -242,43 +242,6 @@ class Passes:
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None where it is gone."""
         return self._usages.of([uid]).get(uid)
-
-    def why_waits(self, firing: Firing) -> str | None:
-        """Return why a rule that is due can't act yet, None where it can."""
-        return waits_because(self._settings, self.known.state, firing)
-
-    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> PassRecord:
-        """Do what a rule asks for; a pod that it evicts is dead on return. See policy.rules.
-
-        A reclaim is begun by who takes the record, and `rule_reclaim_over` to be called at its end.
-        """
-        started_ns = time.monotonic_ns()
-        now_seconds = self._clock_seconds()
-        used: Mapping[str, PodUsage] = {}
-        if firing.rule.action in EVICTING and self.why_waits(firing) is None:
-            self._kernel.disarm()
-            self.refresh_pods()
-            if firing.rule.by is RankedBy.SWAP:
-                self._usages.note_swap()  # no other pass reads it for a rule
-            used = self._usages.memory()
-        snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
-        pods = self._eligible_pods(now_seconds)
-        seen = _Seen(snapshot=snapshot, pods=pods, at_ns=time.monotonic_ns(), memory={})
-        decision = decide_firing(self._settings, self.known.state, firing, snapshot, seen.pods, amounts)
-        if self.is_to_reclaim(decision):
-            self.known.tell(RuleReclaimBegan(most_seconds=firing.rule.reclaim_seconds))
-        wakes = (Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=started_ns),)
-        return self._carry_out(decision, seen, wakes, started_ns)
-
-    def is_to_reclaim(self, decision: Decision) -> bool:
-        """Return whether a rule's decision is to reclaim memory now."""
-        rule = decision.rule
-        is_reclaim = rule is not None and rule.rule.action is RuleAction.RECLAIM
-        return is_reclaim and not decision.waits and not self._dry_run
-
-    def may_reclaim(self) -> bool:
-        """Return whether a reclaim by a rule may go on."""
-        return may_reclaim(self.known.state)
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
         return frozenset(
@@ -479,11 +442,15 @@ class Passes:
         if self._watches_swap:
             self.known.observed.take(SWAP_SIGNALS, self._observer.swap(), now_seconds)
 
-    def _observe_pods(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[str, PodUsage]:
-        """Return what pods use, only if one may have to be chosen by what was observed of the node."""
+    def _observe_pods(
+        self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
+    ) -> Mapping[str, PodUsage]:
+        """Return what pods use, only if one may have to be chosen: by what was observed, or for a rule."""
         wanting = resources_wanting(self._settings.thresholds, self.known.observed.at(now_seconds))
         usages: Mapping[str, PodUsage] = {}
-        if wanting:
+        if firing is not None and firing.rule.by is RankedBy.SWAP:
+            self._usages.note_swap()  # no other pass reads it for a rule
+        if wanting or (firing is not None and firing.rule.action in EVICTING):
             # A pod that came since the last housekeeping may be the very one.
             self.refresh_pods()
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.

@@ -298,13 +298,13 @@ class Decision:
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred` are thresholds that come before `acted_on` and wait for
-    something. `deferred_because` says why a threshold that is met evicts no pod
-    in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to be
-    started now, and so is `soft_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those
-    in force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that acts, None
-    where thresholds decide; with `waits` it is to be asked again, because it may act later. `no_victim` is
-    why the threshold acted on evicts no pod. With `again` it is of one observation only, to be made once more
-    before anything is done.
+    something. `deferred_because` says why a threshold that is met evicts no pod in this pass. `absurd` names
+    the observations that were set aside, and why. `memory_reclaim` is to be started now, and so are
+    `soft_reclaim` and `rule_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those in
+    force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that was asked, None
+    if a threshold or a limit evicts or reclaims first; with `waits` it is to be asked again, because it may
+    act later. `no_victim` is why the threshold acted on evicts no pod. With `again` it is of one observation
+    only, to be made once more before anything is done.
     """
 
     at_seconds: float
@@ -319,6 +319,7 @@ class Decision:
     absurd: Mapping[Signal, str] = field(default_factory=dict)
     memory_reclaim: Hold | None = None
     soft_reclaim: Hold | None = None
+    rule_reclaim: Hold | None = None
     slowdowns: tuple[Slowdown, ...] = ()
     unhelpful: tuple[HardMemoryKill | DiskEviction, ...] = ()
     rule: Firing | None = None

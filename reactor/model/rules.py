@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
@@ -179,7 +179,7 @@ class Firing:
     """A rule that acts, for a cgroup in which its conditions have held since `since_seconds`.
 
     `others` counts its further cgroups that it could act for, and `unhelpful` how often in a row what it did
-    for this one has not helped.
+    for this one has not helped. `amounts` is by uid what RankedBy.PGSCAN and GROWTH rank pods by.
     """
 
     rule: Rule
@@ -187,6 +187,7 @@ class Firing:
     since_seconds: float
     at_seconds: float
     inputs: tuple[RuleInput, ...]
+    amounts: Mapping[str, int] = field(default_factory=dict)
     others: int = 0
     unhelpful: int = 0
 

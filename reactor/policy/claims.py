@@ -32,7 +32,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Layout, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.disk_evictions import with_disk_eviction
-from reactor.policy.storm import with_kill, with_process_kill
+from reactor.policy.storm import hopeless, with_kill, with_process_kill
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
@@ -394,22 +394,24 @@ def awaited(
     state: PolicyState,
     threshold: Threshold,
     seen: Observation,
-    evicting: Mapping[str, tuple[Pod, PodUsage | None]],
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
     now_seconds: float,
-    given_up: Collection[str] = (),
 ) -> str | None:
-    """Return who gives back what a threshold is short of, in words; None where that is not enough.
+    """Return who gives back what a threshold is short of, in words; None if that is not enough.
 
-    `evicting` holds the pods in flight, by uid, with their present usage; those in `given_up` are waited for
-    no longer. If an unknown amount comes back, it is waited for.
+    `used` is the pods' present usage, by uid. If an unknown amount comes back, it is waited for. A hard
+    threshold waits for no grace period, and for no pod that is `hopeless`.
     """
     if not state.claims:
         return None
     resource = RESOURCE[threshold.signal]
+    given_up = hopeless(state, threshold, seen, pods, used, now_seconds)
     found = [
-        (claim, _left(claim, threshold, settings.layout, evicting))
+        (claim, _left(claim, threshold, settings.layout, pods, used))
         for claim in state.claims
-        if _is_on(claim, resource) and not (threshold.is_hard and claim.is_in_grace(now_seconds))
+        if _is_on(claim, resource)
+        if not (threshold.is_hard and claim.is_in_grace(now_seconds))
         if claim.uid not in given_up or claim.kind not in _PODS
     ]
     if not found:
@@ -421,12 +423,12 @@ def awaited(
         amount += in_files
     if not amount and resource in ON_DISK:
         # Files go some time after their pod, when they are removed: how much that frees is not known yet.
-        return f"in flight: how much the eviction of {_names(found, evicting)} frees is not known yet"
+        return f"in flight: how much the eviction of {_names(found, pods)} frees is not known yet"
     after = replace(seen, available=min(seen.available + amount, seen.capacity))
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, after, with_minimum_reclaim=True):
         return _swap_awaited(state, resource)
-    return f"in flight: {amount_text(amount, resource)} still to be freed by {_names(found, evicting)}"
+    return f"in flight: {amount_text(amount, resource)} still to be freed by {_names(found, pods)}"
 
 
 def credited(found: Iterable[tuple[Claim, int | None]]) -> tuple[int, int]:
@@ -450,15 +452,20 @@ def credited(found: Iterable[tuple[Claim, int | None]]) -> tuple[int, int]:
 
 
 def _left(
-    claim: Claim,
-    threshold: Threshold,
-    layout: Layout,
-    evicting: Mapping[str, tuple[Pod, PodUsage | None]],
+    claim: Claim, threshold: Threshold, layout: Layout, pods: Iterable[Pod], used: Mapping[str, PodUsage]
 ) -> int | None:
     """Return how much is left of a claim: of a pod what it is seen to hold, 0 if that could not be read."""
     if claim.kind is not ClaimKind.POD:
         return claim.left
-    return usage(*evicting[claim.uid or ""], threshold.signal, layout) or 0
+    pod = _pod_of(claim, pods)
+    return 0 if pod is None else usage(pod, used.get(pod.uid), threshold.signal, layout) or 0
+
+
+def _pod_of(claim: Claim, pods: Iterable[Pod]) -> Pod | None:
+    for pod in pods:  # a plain loop: a pass asks this for each pod that is being evicted
+        if pod.uid == claim.uid:
+            return pod
+    return claim.pod
 
 
 def _is_on(claim: Claim, resource: Resource) -> bool:
@@ -468,32 +475,31 @@ def _is_on(claim: Claim, resource: Resource) -> bool:
     return {claim.resource, resource} <= FREED_TOGETHER and claim.kind.is_eviction
 
 
-def _names(
-    found: Iterable[tuple[Claim, int | None]], evicting: Mapping[str, tuple[Pod, PodUsage | None]]
-) -> str:
+def _names(found: Iterable[tuple[Claim, int | None]], pods: Sequence[Pod]) -> str:
     """Return, in words, what gives back what is claimed: processes first."""
     claims = sorted([claim for claim, _ in found], key=lambda claim: claim.kind.is_eviction)
-    return ", ".join(
-        evicting[claim.uid or ""][0].key if claim.kind in _PODS else _name(claim) for claim in claims
-    )
+    return ", ".join(_name(claim, _pod_of(claim, pods)) for claim in claims)
 
 
 def _swap_awaited(state: PolicyState, resource: Resource) -> str | None:
     """Return whose swap is waited for: that of processes which were killed here alone of their pod."""
     if resource is not Resource.SWAP:
         return None
-    names = [_name(claim) for claim in state.claims if claim.kind is ClaimKind.PROCESS]
+    names = [_name(claim, claim.pod) for claim in state.claims if claim.kind is ClaimKind.PROCESS]
     return f"in flight: how much swap the end of {', '.join(names)} frees is not known yet" if names else None
 
 
-def _name(claim: Claim) -> str:
-    """Return, in words, which process was killed alone, or whose files are left."""
-    process = None if claim.pid is None else f"process {claim.pid}"
-    if claim.pod is not None:
-        return f"{process} of {claim.pod.key}"
-    if claim.kind is ClaimKind.FILES:
-        return f"{claim.uid} (its files in memory are not removed yet)"
-    return f"{process or f'pod {claim.uid}'} (killed by the kernel's OOM killer)"
+def _name(claim: Claim, pod: Pod | None) -> str:
+    key = claim.uid if pod is None else pod.key
+    match claim.kind:
+        case ClaimKind.POD | ClaimKind.ENDING_PROCESS:
+            return f"{key}"
+        case ClaimKind.FILES:
+            return f"{claim.uid} (its files in memory are not removed yet)"
+        case ClaimKind.PROCESS:
+            return f"process {claim.pid} of {key}"
+    whose = f"pod {claim.uid}" if claim.pid is None else f"process {claim.pid}"
+    return f"{whose} (killed by the kernel's OOM killer)"
 
 
 def _has_risen(state: PolicyState, now_seconds: float) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, Shortage, Snapshot
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, ON_DISK, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -27,7 +28,8 @@ from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.no_victim import no_victim
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
-from reactor.policy.storm import hopeless, is_hard_memory, is_newly_slowed, with_slowdowns
+from reactor.policy.rules import decide_firing
+from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -43,8 +45,12 @@ def decide(
     snapshot: Snapshot | None,
     pods: Sequence[Pod],
     now_seconds: float,
+    firing: Firing | None = None,
 ) -> tuple[PolicyState, Decision]:
     """Return the state after this pass and what the pass decided.
+
+    What is due is asked in this order: pods' own storage limits, thresholds, and a rule (`firing`). The first
+    for which nothing is awaited and that nothing holds is acted on, and no other.
 
     `snapshot` None means that the statistics could not be read: nothing changes. A signal that the caller
     did not observe in this pass belongs into the snapshot with its last observation and the time of that: it
@@ -75,7 +81,11 @@ def decide(
         evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)
         if evictions:
             return state, replace(decision, evictions=evictions)
-    return _act(settings, state, decision, fresh, sound, pods)
+    state, decision = _act(settings, state, decision, fresh, sound, pods)
+    if firing is None or decision.evictions or decision.reclaim:
+        return state, decision
+    decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
+    return decide_firing(settings, state, decision, firing, sound, pods)
 
 
 def after_reclaim(
@@ -104,9 +114,7 @@ def after_reclaim(
     decision = replace(decision, at_seconds=now_seconds)
     now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
     seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    evicting = _evicting(state, pods, before)
-    reason = awaited(settings, state, threshold, seen, evicting, now_seconds)
-    reason = reason or next(holds(settings, state, threshold, seen, pods, now_seconds), None)
+    reason = _kept(settings, state, threshold, seen, pods, before.pods, now_seconds)
     if reason is not None:
         return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
     known = state
@@ -194,7 +202,6 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
-    evicting = _evicting(state, pods, snapshot)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -203,10 +210,7 @@ def _act(
         hold = memory_hold(settings, state, threshold, snapshot, pods, now_seconds)
         if hold is not None:
             state, decision = with_hold(state, hold), replace(decision, memory_reclaim=hold)
-        given_up = hopeless(state, threshold, seen, pods, snapshot.pods, now_seconds) if evicting else ()
-        reason = awaited(settings, state, threshold, seen, evicting, now_seconds, given_up) or next(
-            holds(settings, state, threshold, seen, pods, now_seconds), None
-        )
+        reason = _kept(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
         if reason is None:
             hold = pod_memory_hold(settings, state, threshold, seen, now_seconds)
             if hold is not None:
@@ -223,14 +227,18 @@ def _act(
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
-def _evicting(
-    state: PolicyState, pods: Sequence[Pod], snapshot: Snapshot
-) -> dict[str, tuple[Pod, PodUsage | None]]:
-    """Return the pods in flight, by uid, with their usage."""
-    if not state.claims:
-        return {}
-    in_flight = {claim.uid for claim in state.in_flight}
-    return {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in pods if pod.uid in in_flight}
+def _kept(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> str | None:
+    """Return why no pod is evicted for a threshold now: what is awaited is enough, or something holds it."""
+    reason = awaited(settings, state, threshold, seen, pods, used, now_seconds)
+    return reason or next(holds(settings, state, threshold, seen, pods, now_seconds), None)
 
 
 def _evict(

@@ -29,7 +29,7 @@ from reactor.policy.claims import (
     with_held_by_pods,
 )
 from reactor.policy.decide import decide
-from reactor.policy.holds import over, rule_hold, with_hold
+from reactor.policy.holds import over
 from reactor.policy.storm import with_left
 
 FAILED_SECONDS: Final = 30.0
@@ -320,17 +320,6 @@ class ObservationsUsed:
 
 
 # Reclaims of memory.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleReclaimBegan:
-    """A rule reclaims memory, for so long at the most."""
-
-    most_seconds: float
-
-    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state in which no other rule reclaims."""
-        return with_hold(state, rule_hold(now_seconds, now_seconds + self.most_seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

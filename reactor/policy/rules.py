@@ -6,57 +6,50 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.rules import EVICTING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
-from reactor.policy.claims import candidates, is_memory_awaited
-from reactor.policy.holds import rated, under_way
+from reactor.model.signals import Resource, RuleSignal, Signal
+from reactor.policy.claims import candidates
+from reactor.policy.holds import rule_hold, rule_holds, with_hold
 from reactor.policy.rank import rank, rank_by_amount
-from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.text import printable
 
 
 def decide_firing(
     settings: EvictionSettings,
     state: PolicyState,
+    decision: Decision,
     firing: Firing,
     snapshot: Snapshot,
     pods: Sequence[Pod],
-    amounts: Mapping[str, int],
-) -> Decision:
-    """Return what a rule that is due does: the ranking of whom it may hit, and the first of them.
+) -> tuple[PolicyState, Decision]:
+    """Return what a rule that is due does: evict the first in the ranking of whom it may hit, or reclaim.
 
-    `amounts` are by uid what RankedBy.PGSCAN and GROWTH rank by. An eviction waits while thresholds evict,
+    `decision` is that of the thresholds, which have done nothing. An eviction waits while thresholds evict,
     while another one is under way, while evictions are slowed down, and for the rate that is configured. A
-    reclaim waits for the first two, and for one that is under way; the caller begins it.
+    reclaim waits for the first two, and for one that is under way.
     """
-    decision = Decision(
-        at_seconds=firing.at_seconds,
-        conditions=state.conditions,
-        thresholds_met=state.thresholds_met,
-        slowdowns=state.slowdowns,
-        rule=firing,
-    )
     rule = firing.rule
-    if rule.action is RuleAction.REPORT:
-        return decision
-    reason = waits_because(settings, state, firing)
+    decision = replace(decision, rule=firing)
+    reason = next(rule_holds(settings, state, firing), None)
     if reason is not None:
-        return replace(decision, deferred_because=reason, waits=True)
+        return state, replace(_deferred(decision, reason), waits=True)
     if rule.action is RuleAction.RECLAIM:
-        return decision
-    eligible = candidates(pods, state, None, firing.at_seconds)
-    ranking = _ranking(settings, firing, snapshot, eligible, amounts)
+        hold = rule_hold(rule, firing.at_seconds)
+        return with_hold(state, hold), replace(decision, rule_reclaim=hold)
+    if rule.action not in EVICTING:
+        return state, decision
+    ranking = _ranking(settings, firing, snapshot, candidates(pods, state, None, firing.at_seconds))
     decision = replace(decision, ranking=ranking)
     is_for_the_worst = rule.action is RuleAction.EVICT_WORST
     first = next((one for one in ranking if one.evictable and (one.usage or not is_for_the_worst)), None)
     if first is None:
-        return replace(decision, deferred_because=_nobody_because(firing, ranking))
+        return state, _deferred(decision, _nobody_because(firing, ranking))
     eviction = Eviction(
         pod=first.pod,
         signal=RuleSignal.RULE,
@@ -65,40 +58,12 @@ def decide_firing(
         message=_message(firing),
         annotations={"starved_resource": Resource.MEMORY},
     )
-    return replace(decision, evictions=(eviction,))
+    return state, replace(decision, evictions=(eviction,), deferred_because=None)
 
 
-def waits_because(settings: EvictionSettings, state: PolicyState, firing: Firing) -> str | None:
-    """Return why a rule waits, None where it does not."""
-    if firing.rule.action is RuleAction.REPORT:
-        return None
-    reason = _waits_for_memory(state)
-    if reason is not None:
-        return reason
-    if firing.rule.action not in EVICTING:
-        return _waits_for_a_reclaim(state, firing)
-    slowdowns = memory_slowdowns(state)
-    if slowdowns:
-        return f"evictions are slowed down: {slowdowns[0].message}"
-    return next(rated(settings, state, firing.at_seconds), None)
-
-
-def _waits_for_memory(state: PolicyState) -> str | None:
-    if any(is_hard_memory(threshold) for threshold in state.thresholds_met):
-        return "a hard memory threshold is met: thresholds evict first"
-    if is_memory_awaited(state):
-        return "in flight: the memory of an earlier victim is still being freed"
-    return None
-
-
-def _waits_for_a_reclaim(state: PolicyState, firing: Firing) -> str | None:
-    hold = under_way(state, Reclaim.RULE, firing.at_seconds)
-    return None if hold is None else hold.reason
-
-
-def may_reclaim(state: PolicyState) -> bool:
-    """Return whether a reclaim by a rule may go on: no hard memory threshold is met, and no victim dies."""
-    return _waits_for_memory(state) is None
+def _deferred(decision: Decision, reason: str) -> Decision:
+    before = decision.deferred_because
+    return replace(decision, deferred_because=reason if before is None else f"{before}; {reason}")
 
 
 def is_at_or_below(cgroup: str | None, above: str) -> bool:
@@ -124,12 +89,11 @@ def _ranking(
     firing: Firing,
     snapshot: Snapshot,
     eligible: Sequence[Pod],
-    amounts: Mapping[str, int],
 ) -> tuple[RankedPod, ...]:
     rule = firing.rule
     pods = hit_by(rule, firing.cgroup, eligible)
     if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
-        return rank_by_amount(pods, amounts)
+        return rank_by_amount(pods, firing.amounts)
     signal = Signal.SWAP_AVAILABLE if rule.by is RankedBy.SWAP else Signal.MEMORY_AVAILABLE
     return rank(pods, snapshot.pods, signal, settings.layout, with_swap=settings.ranks_swap)
 

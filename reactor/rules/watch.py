@@ -147,8 +147,8 @@ class Acting(Protocol):
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
 
-    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> bool:
-        """Do it and record it; return whether the rule acted, and is not waiting for something."""
+    def fire(self, firing: Firing) -> bool:
+        """Make a pass for it; return whether the rule acted in it, and is not waiting for something."""
 
 
 class RuleWatch:
@@ -515,7 +515,7 @@ class RuleWatch:
         firing = self._due(rule, states)
         if firing is None or firing.cgroup != selected.cgroup:
             return
-        if self._guard.fire(firing, amounts):
+        if self._guard.fire(replace(firing, amounts=amounts)):
             self._acted[rule.name] = after_acting(firing, self._acts(rule))
             states.pop(firing.cgroup, None)
             self._waiting.pop(rule.name, None)

@@ -67,7 +67,14 @@ class RuleReplay:
             before = self._amounts_before.get((rule.name, firing.cgroup), {})
             now = _amounts(rule, firing.cgroup, snapshot, pods, numbers)
             amounts_since = {uid: int(amount - before.get(uid, 0.0)) for uid, amount in now.items()}
-            decision = decide_firing(settings, state, firing, snapshot, pods, amounts_since)
+            firing = replace(firing, amounts=amounts_since)
+            made = Decision(
+                at_seconds=at_seconds,
+                conditions=state.conditions,
+                thresholds_met=state.thresholds_met,
+                slowdowns=state.slowdowns,
+            )
+            decision = decide_firing(settings, state, made, firing, snapshot, pods)[1]
             if not decision.waits:
                 self._acted[rule.name] = after_acting(firing, self._acted.get(rule.name, {}))
                 states.pop(firing.cgroup)

@@ -6,6 +6,7 @@ What an event does to the state is the policy's (reactor/policy/events.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.kills import OomKill, ProcessMemory
@@ -29,7 +30,6 @@ from reactor.policy.events import (
     ProcessKilled,
     ProcessOver,
     ReclaimEnded,
-    RuleReclaimBegan,
     StruckPodsObserved,
     apply,
 )
@@ -72,7 +72,15 @@ class Core:
         self, firing: Firing, snapshot: Snapshot, pods: Sequence[Pod], amounts: Mapping[str, int]
     ) -> Decision:
         """Return what a rule that is due does."""
-        return decide_firing(self.settings, self._state, firing, snapshot, pods, amounts)
+        decision = Decision(
+            at_seconds=firing.at_seconds,
+            conditions=self._state.conditions,
+            thresholds_met=self._state.thresholds_met,
+            slowdowns=self._state.slowdowns,
+        )
+        firing = replace(firing, amounts=amounts)
+        self._state, decision = decide_firing(self.settings, self._state, decision, firing, snapshot, pods)
+        return decision
 
     # Events.
 
@@ -149,10 +157,6 @@ class Core:
         """Record that a reclaim before a soft eviction is over."""
         for hold in self._state.holds:
             self._apply(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=hold.began_seconds), 0.0)
-
-    def rule_reclaim_began(self, until_seconds: float) -> None:
-        """Record that a rule reclaims memory, until then at the most."""
-        self._apply(RuleReclaimBegan(most_seconds=until_seconds), 0.0)
 
     def rule_reclaim_over(self) -> None:
         """Record that the reclaim by a rule is over."""

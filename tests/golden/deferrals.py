@@ -594,7 +594,7 @@ def _rule_waits_for_the_rate() -> Decision:
 @_case
 def _rule_waits_for_another_rules_reclaim() -> Decision:
     scene = _short(available_mib=150)
-    scene.core.rule_reclaim_began(scene.now_seconds + 5)
+    assert scene.fire(_rule(RuleAction.RECLAIM)).rule_reclaim
     return scene.fire(_rule(RuleAction.RECLAIM))
 
 

@@ -593,7 +593,6 @@ class _Node:
         amounts: Mapping[str, int] = {pod.uid: draw.randrange(1000) for pod in pods if draw.random() < 0.8}
         decision = self.core.fire(firing, snapshot, pods, amounts)
         if action is RuleAction.RECLAIM and not decision.waits:
-            self.core.rule_reclaim_began(self.now_seconds + rule.reclaim_seconds)
             self.reclaims.rule_until = self.now_seconds + rule.reclaim_seconds
         for eviction in decision.evictions:
             self._order(eviction, snapshot, pods)

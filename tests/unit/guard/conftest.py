@@ -20,6 +20,7 @@ from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.model.decisions import Eviction
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings, KernelKill, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -303,6 +304,13 @@ class FakeLoop:
     def pass_time(self) -> None:
         """Let a moment pass."""
         self.now_seconds += 0.001
+
+    def run_pass(self, wakes: Sequence[Wake], *, firing: Firing) -> PassRecord:
+        """Make a pass for a rule, and record it."""
+        record = self.passes.make(wakes, firing)
+        for one in (*self.passes.take_earlier(), record):
+            self.on_pass(one)
+        return record
 
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""

@@ -27,7 +27,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import record_eviction
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
-from reactor.policy.rules import waits_because
+from reactor.policy.holds import rule_holds
 from reactor.policy.storm import is_newly_slowed
 from reactor.policy.usage import freed, may_free
 
@@ -516,7 +516,7 @@ def test_a_slowdown_for_a_disk_keeps_no_pod_from_dying_for_memory_and_no_rule_fr
     node.now = 11.0
     assert SlowReason.UNHELPFUL in {one.reason for one in node.act(_seen(nodefs=50, memory=500)).slowdowns}
     firing = Firing(rule=make_rule(), cgroup="/apps/a", since_seconds=0.0, at_seconds=12.0, inputs=())
-    assert waits_because(node.settings, node.state, firing) is None
+    assert [] == list(rule_holds(node.settings, node.state, firing))
     assert ["small"] == node.goes(_seen(nodefs=50, memory=50))
 
 

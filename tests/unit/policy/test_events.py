@@ -44,12 +44,10 @@ from reactor.policy.events import (
     ProcessOver,
     ReclaimEnded,
     Restarted,
-    RuleReclaimBegan,
     StruckPodsObserved,
     apply,
     without_evictions,
 )
-from reactor.policy.holds import rule_hold, under_way
 from tests.support.builders import make_claim, make_pod, make_threshold
 from tests.unit.policy import strategies as drawn
 
@@ -138,14 +136,6 @@ def test_a_reclaim_is_over_once_it_is_said_to_be_and_not_by_the_end_of_an_earlie
     assert PolicyState() == after(ReclaimEnded(kind=Reclaim.POD_MEMORY, began_seconds=1.0), PolicyState())
 
 
-def test_a_rule_reclaims_until_it_ends():
-    state = after(RuleReclaimBegan(most_seconds=5.0), PolicyState(), 10.0)
-
-    assert 15.0 == under_way(state, Reclaim.RULE, 14.9).until_seconds
-    assert None is under_way(state, Reclaim.RULE, 15.0)
-    assert None is under_way(after(ReclaimEnded(kind=Reclaim.RULE), state), Reclaim.RULE, 14.9)
-
-
 def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
     state = PolicyState(observed_at={Signal.NODEFS_AVAILABLE: 1.0, Signal.MEMORY_AVAILABLE: 2.0})
 
@@ -163,7 +153,7 @@ def test_a_restart_awaits_no_process_and_takes_up_whole_pods():
     kill = make_claim(kind=ClaimKind.KERNEL_KILL, pid=7, amount=1)
     state = PolicyState(
         claims=(whole, process, ended, kill),
-        holds=(rule_hold(1.0, 9.0),),
+        holds=(Hold(kind=Reclaim.RULE, reason="", began_seconds=1.0, until_seconds=9.0),),
         ineligible=Ineligible(failed={"uid-a": (9.0, "why")}),
         evicted_at=(1.0,),
     )
@@ -268,7 +258,6 @@ events = st.one_of(
     st.builds(ObservationsUsed, taken_at_seconds=st.just({Signal.NODEFS_AVAILABLE: 1.0})),
     st.builds(ReclaimEnded, kind=st.just(Reclaim.MEMORY)),
     st.builds(ReclaimEnded, kind=st.just(Reclaim.POD_MEMORY), began_seconds=st.just(1.0)),
-    st.builds(RuleReclaimBegan, most_seconds=st.just(5.0)),
     st.builds(ReclaimEnded, kind=st.just(Reclaim.RULE)),
     st.builds(Restarted),
 )

@@ -81,7 +81,7 @@ def test_of_each_kind_the_last_one_holds_until_it_is_over(state: PolicyState, ho
 
     assert [hold] == [one for one in begun.holds if one.kind is hold.kind]
     assert (hold if is_on(hold, now) else None) == under_way(begun, hold.kind, now)
-    assert None is under_way(over(begun, hold.kind), hold.kind, now)
+    assert None is under_way(over(begun, hold.kind, hold.began_seconds), hold.kind, now)
     assert begun == over(begun, hold.kind, hold.began_seconds + 1)
 
 

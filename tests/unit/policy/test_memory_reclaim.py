@@ -100,7 +100,7 @@ def test_an_eviction_waits_for_a_reclaim_that_is_under_way_and_not_longer() -> N
 def test_an_eviction_waits_no_longer_where_the_reclaim_is_over() -> None:
     state, _ = passed()
     assert 0 == len(passed(state, 100.1)[1].evictions)
-    assert 1 == len(passed(over(state, Reclaim.MEMORY), 100.1)[1].evictions)
+    assert 1 == len(passed(over(state, Reclaim.MEMORY, state.holds[0].began_seconds), 100.1)[1].evictions)
 
 
 @pytest.mark.parametrize(("available_mib", "evicted"), [(60, 0), (59, 0), (58, 1)])

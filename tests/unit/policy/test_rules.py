@@ -31,9 +31,11 @@ from reactor.model.rules import (
 )
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
-from reactor.policy.holds import rule_hold
-from reactor.policy.rules import decide_firing, hit_by, may_reclaim, waits_because
-from tests.support.builders import make_pod, make_threshold
+from reactor.model.thresholds import Threshold
+from reactor.policy.decide import decide
+from reactor.policy.holds import before_rules, rule_hold, rule_holds
+from reactor.policy.rules import decide_firing, hit_by
+from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
 
 FULL = Metric(Measure.PRESSURE, "memory full avg10")
@@ -74,7 +76,19 @@ def decided(
     state: PolicyState | None = None,
     amounts: Mapping[str, int] | None = None,
 ) -> Decision:
-    return decide_firing(SETTINGS, state or PolicyState(), firing, Snapshot(pods=USED), pods, amounts or {})
+    firing = replace(firing, amounts=amounts or {})
+    return fired(firing, state or PolicyState(), Snapshot(pods=USED), pods)[1]
+
+
+def fired(
+    firing: Firing,
+    state: PolicyState,
+    snapshot: Snapshot,
+    pods: tuple[Pod, ...],
+    settings: EvictionSettings = SETTINGS,
+) -> tuple[PolicyState, Decision]:
+    made = Decision(at_seconds=12.0, thresholds_met=state.thresholds_met)
+    return decide_firing(settings, state, made, firing, snapshot, pods)
 
 
 def victims(decision: Decision) -> list[str]:
@@ -159,9 +173,8 @@ def test_no_critical_pod_and_none_beside_the_cgroup_is_ever_evicted(
         for number, (where, is_critical) in enumerate(placed)
     )
     used = {pod.uid: PodUsage(memory_working_set_bytes=MIB, swap_bytes=MIB) for pod in pods}
-    amounts = {pod.uid: 7 for pod in pods}
-    firing = firing_of(cgroup, action=action, by=by)
-    decision = decide_firing(SETTINGS, PolicyState(), firing, Snapshot(pods=used), pods, amounts)
+    firing = replace(firing_of(cgroup, action=action, by=by), amounts={pod.uid: 7 for pod in pods})
+    _, decision = fired(firing, PolicyState(), Snapshot(pods=used), pods)
     for eviction in decision.evictions:
         where = str(eviction.pod.cgroup)
         assert eviction.pod.critical_because is None
@@ -196,9 +209,9 @@ def test_where_all_are_critical_the_reason_says_so_and_the_avoided_go_last() -> 
     ],
 )
 def test_a_rule_waits_where_thresholds_evict_or_evictions_are_braked(state: PolicyState, reason: str) -> None:
-    assert waits_because(SETTINGS, state, firing_of(action=RuleAction.REPORT)) is None
+    assert [] == list(rule_holds(SETTINGS, state, firing_of(action=RuleAction.REPORT)))
     reclaim_waits = decided(firing_of(action=RuleAction.RECLAIM), state=state).waits
-    assert ("rate" not in reason and "slowed" not in reason) == reclaim_waits == (not may_reclaim(state))
+    assert ("rate" not in reason and "slowed" not in reason) == reclaim_waits == any(before_rules(state))
     decision = decided(firing_of(), state=state)
     assert () == decision.evictions
     assert decision.waits
@@ -209,7 +222,8 @@ def test_a_reclaim_ends_no_pod_and_waits_for_no_rate_of_evictions() -> None:
     reclaim = firing_of(action=RuleAction.RECLAIM)
     settings = replace(SETTINGS, evictions_per_minute=1)
     state = PolicyState(evicted_at=(11.0,), slowdowns=(SLOWED,))
-    decision = decide_firing(settings, state, reclaim, Snapshot(pods=USED), PODS, {})
+    after, decision = fired(reclaim, state, Snapshot(pods=USED), PODS, settings)
+    assert (decision.rule_reclaim,) == after.holds
     assert ((), (), False, None) == (
         decision.evictions,
         decision.ranking,
@@ -222,7 +236,11 @@ def test_a_reclaim_ends_no_pod_and_waits_for_no_rate_of_evictions() -> None:
     ("until_seconds", "waiting"), [(None, []), (12.0, []), (12.1, [True])], ids=["none", "over", "runs"]
 )
 def test_a_reclaim_waits_for_one_that_is_under_way(until_seconds: float | None, waiting: list[bool]) -> None:
-    state = PolicyState(holds=() if until_seconds is None else (rule_hold(0.0, until_seconds),))
+    state = PolicyState(
+        holds=()
+        if until_seconds is None
+        else (replace(rule_hold(make_rule(), 0.0), until_seconds=until_seconds),)
+    )
     assert bool(waiting) is decided(firing_of(action=RuleAction.RECLAIM), state=state).waits
     assert not decided(firing_of(), state=state).waits
 
@@ -230,3 +248,40 @@ def test_a_reclaim_waits_for_one_that_is_under_way(until_seconds: float | None, 
 def test_a_soft_threshold_that_is_met_stops_no_rule() -> None:
     soft = make_threshold(100 * MIB, grace_period_seconds=60)
     assert ["hog"] == victims(decided(firing_of(), state=PolicyState(thresholds_met=(soft,))))
+
+
+# A rule in the pass of everything else
+
+
+def passed(
+    firing: Firing, available_mib: int, *thresholds: Threshold, state: PolicyState | None = None
+) -> Decision:
+    """Make a pass for a rule over a node that has so much available."""
+    settings = replace(SETTINGS, thresholds=thresholds)
+    seen = {Signal.MEMORY_AVAILABLE: make_observation(available_mib * MIB)}
+    return decide(settings, state or PolicyState(), Snapshot(signals=seen, pods=USED), PODS, 12.0, firing)[1]
+
+
+def test_in_a_pass_a_rule_comes_after_the_thresholds_and_not_with_them() -> None:
+    hard, soft = make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=60)
+    evicting = passed(firing_of(), 50, hard, soft)
+    assert (["hog"], None, hard) == (victims(evicting), evicting.rule, evicting.acted_on)
+    in_grace = passed(firing_of(), 150, hard, soft)
+    assert (["hog"], firing_of(), None) == (victims(in_grace), in_grace.rule, in_grace.acted_on)
+
+
+def test_a_rule_acts_in_a_pass_in_which_a_threshold_waits_or_finds_no_victim() -> None:
+    soft = make_threshold(200 * MIB, grace_period_seconds=10)
+    due = PolicyState(first_observed={soft: 0.0})
+    waiting = replace(due, evicted_at=(11.0, 11.5))
+    report = firing_of(action=RuleAction.REPORT)
+    rate = f"{soft}: rate: 2 evictions in the last minute, as many as are allowed"
+    assert rate == passed(report, 150, soft, state=waiting).deferred_because
+    assert f"{rate}; {rate.removeprefix(f'{soft}: ')}" == (
+        passed(firing_of(), 150, soft, state=waiting).deferred_because
+    )
+    settings = replace(SETTINGS, thresholds=(soft,))
+    kept = replace(PODS[0], critical_because="static pod")
+    seen = {Signal.MEMORY_AVAILABLE: make_observation(150 * MIB)}
+    _, decision = decide(settings, due, Snapshot(signals=seen, pods=USED), (kept,), 12.0, report)
+    assert (report, None, None) == (decision.rule, decision.acted_on, decision.no_victim)

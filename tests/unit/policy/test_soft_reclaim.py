@@ -41,8 +41,8 @@ def passed(
 
 
 def over(state: PolicyState) -> PolicyState:
-    assert state.holds
-    return holds.over(state, Reclaim.POD_MEMORY)
+    (hold,) = state.holds
+    return holds.over(state, Reclaim.POD_MEMORY, hold.began_seconds)
 
 
 def test_reclaim_comes_after_the_grace_period_and_before_the_first_soft_eviction() -> None:

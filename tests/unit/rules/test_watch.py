@@ -16,6 +16,7 @@ from reactor.guard.build import RuleFirings
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.decisions import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Acted, Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
@@ -26,7 +27,7 @@ from reactor.rules.pressure import Fired, RulePressure
 from reactor.rules.watch import RuleWatch
 from reactor.sources.catalogue import RULE_PRESSURE
 from reactor.sources.wakes import SourceBoard
-from tests.support.builders import make_observation, make_pod, make_threshold
+from tests.support.builders import make_observation, make_pod
 from tests.support.pressure_triggers import Kernel
 
 if TYPE_CHECKING:
@@ -69,6 +70,26 @@ class Watched:
         """Have tasks of the machine have stalled for so long."""
         (self.machine / "memory").write_text(pressure(0.0, total_seconds))
 
+    def fall_short(self) -> None:
+        """Have the node short of memory, for which no pod is evicted: what the pods hold is not known."""
+        self.loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(50 * MIB)}
+        self.seen, self.loop.usages.seen = self.loop.usages.seen, {}
+        slowdown = Slowdown(
+            signal=Signal.MEMORY_AVAILABLE,
+            reason=SlowReason.OUTSIDE_PODS,
+            since_seconds=0.0,
+            until_seconds=1e9,
+            message="it does not help",
+        )
+        self.loop.known.state = replace(self.loop.known.state, slowdowns=(slowdown,))
+
+    def recover(self) -> None:
+        """Have memory again, and no slowdown; the next pass shows it."""
+        self.loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
+        self.loop.usages.seen = self.seen
+        self.loop.known.state = replace(self.loop.known.state, slowdowns=())
+        self.loop.passes.make(())
+
     def use(self, name: str, mib: int) -> None:
         self.fake.counters(f"/node/{name}", usage_bytes=mib * MIB, inactive_file_bytes=0)
 
@@ -109,14 +130,14 @@ class Watched:
 def watched(fake: FakeTree, make_loop: Callable[..., FakeLoop], tmp_path: Path) -> Watched:
     machine = tmp_path / "pressure"
     machine.mkdir()
-    return Watched(fake, make_loop(), machine)
+    return Watched(fake, make_loop(unhelpful_eviction_pause_seconds=10.0), machine)
 
 
 @pytest.fixture
 def on_v2(make_tree: FakeTreeMaker, make_loop: Callable[..., FakeLoop], tmp_path: Path) -> Watched:
     machine = tmp_path / "pressure"
     machine.mkdir()
-    return Watched(make_tree(CgroupVersion.V2), make_loop(), machine)
+    return Watched(make_tree(CgroupVersion.V2), make_loop(unhelpful_eviction_pause_seconds=10.0), machine)
 
 
 async def test_a_rule_that_has_held_evicts_its_pod_once_and_rests(watched: Watched) -> None:
@@ -161,16 +182,15 @@ async def test_a_cool_down_outlives_a_reload(watched: Watched) -> None:
 
 async def test_what_waits_is_told_once_and_done_when_it_may(watched: Watched) -> None:
     watch = watched.watch(make_rule(USAGE))
-    state = watched.loop.known.state
     watched.use("hog", 90)
-    watched.loop.known.state = replace(state, thresholds_met=(make_threshold(MIB),))
+    watched.fall_short()
 
     await watched.ticks(watch, 10)
     assert [] == watched.loop.kills.killed
     assert 1 == len(watched.records)
     assert "thresholds evict first" in str(watched.records[0].decision.deferred_because)
 
-    watched.loop.known.state = state
+    watched.recover()
     await watched.ticks(watch, 1)
     assert ["hog"] == watched.loop.kills.killed
 
@@ -334,12 +354,11 @@ async def test_a_rule_says_why_it_does_not_act(on_v2: Watched) -> None:
     await on_v2.ticks(watch, 2)
     assert "it has held in /node/hog for 2 of 3 s" == why()["usage"]
 
-    state = on_v2.loop.known.state
-    on_v2.loop.known.state = replace(state, thresholds_met=(make_threshold(MIB),))
+    on_v2.fall_short()
     await on_v2.ticks(watch, 4)
     assert "a hard memory threshold is met: thresholds evict first" == why()["usage"]
 
-    on_v2.loop.known.state = state
+    on_v2.recover()
     await on_v2.ticks(watch, 5)
     assert ["hog"] == on_v2.loop.kills.killed
     assert "it acted 5 s ago, and rests for 55 s more" == why()["usage"]
