@@ -165,9 +165,16 @@ _EXPLAINED: Final = frozenset({"rules"})
 
 
 def _warrants(core: Core) -> Joined:
-    """Have the kernel kill at crossings. Also where it may not: one that was served may be left."""
+    """Have the kernel kill at crossings. Where it may no longer, a warrant that was served may be left."""
     warrants, settings = core.kept.warrants, core.settings
     warrants.loader = settings.sources.ebpf_loader
+    is_given = (
+        settings.kernel_kill is KernelKill.HARD
+        and settings.memory_available is MemoryAvailable.WORKING_SET
+        and not settings.dry_run
+    )
+    if not is_given and warrants.is_unused:
+        return Joined()
     reads = Reads(
         usages=core.usages,
         holds=core.evictor.holds,
@@ -175,11 +182,6 @@ def _warrants(core: Core) -> Joined:
         refresh_pods=lambda: core.loop().passes.refresh_pods(),  # noqa: PLW0108 - the loop that is there then
     )
     warrants.connect(core.wakes.notify, settings.measured_parents, reads, leave=core.wakes.leave)
-    is_given = (
-        settings.kernel_kill is KernelKill.HARD
-        and settings.memory_available is MemoryAvailable.WORKING_SET
-        and not settings.dry_run
-    )
     return Joined(kernel=warrants, parts={"warrants": warrants.run} if is_given else {})
 
 
@@ -411,7 +413,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         reclaims=Reclaims(reclaims),
         populated=partial(is_seen_populated, tree),
         arm_memory=arming.arm,
-        take_oom_kills=oom.take_now,
+        oom_source=oom,
         oom_kills=PodOomKills(tree),
         check_disk=disk_check.observe,
         ahead=[one.ahead for one in joined if one.ahead is not None],

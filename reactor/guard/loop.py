@@ -166,7 +166,7 @@ class Loop:
                 on_pass(self.passes.make(()))
                 await nursery.start(self._memory.run)
                 await nursery.start(self._processes.run)
-                self.wakes.attend_at_once(self._on_memory_wake)
+                self.wakes.run_memory_pass_inline(self._on_memory_wake)
                 nursery.start_soon(self._loop)
                 # No crossing waits for the parts: the kernel may take seconds to check one's programs.
                 async with trio.open_nursery() as starting:

@@ -69,6 +69,7 @@ from reactor.policy.thresholds import absurd_thresholds, thresholds_met
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import Reclaimed
+from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 
 RULES: Final = "rules"
@@ -97,9 +98,8 @@ class Passes:
     another is to be chosen now, or it evicted for pods' own storage limits although memory is short.
 
     `populated` returns whether a pod's cgroup has processes. `arm_memory` arms the memory thresholds again by
-    the memory signals as just observed. `take_oom_kills` returns the kernel's own kills that were not
-    reported yet, without waiting. `check_disk` observes the filesystem of a threshold, of which so much was
-    reported, before a pod is evicted for it; None: what was reported is enough.
+    the memory signals as just observed. `check_disk` observes the filesystem of a threshold, of which so much
+    was reported, before a pod is evicted for it; None: what was reported is enough.
     """
 
     def __init__(  # noqa: PLR0913 - what a pass goes through
@@ -114,7 +114,7 @@ class Passes:
         reclaims: Reclaims,
         populated: Callable[[Pod], bool],
         arm_memory: Callable[[Mapping[Signal, Observation]], None],
-        take_oom_kills: Callable[[], Sequence[OomKill]],
+        oom_source: OomSource,
         oom_kills: PodOomKills,
         check_disk: CheckDisk | None = None,
         ahead: Sequence[Ahead] = (),
@@ -129,7 +129,7 @@ class Passes:
         self._pod_list = pods
         self._populated = populated
         self._arm_memory = arm_memory
-        self._take_oom_kills = take_oom_kills
+        self._oom_source = oom_source
         self._oom_kills = oom_kills
         self._observe_disk = check_disk
         self._evictor = evictor
@@ -223,7 +223,7 @@ class Passes:
             lambda: self._observe(wakes, now_seconds),
             lambda: self._observe_pods(wakes, now_seconds, firing),
             is_moving=self._is_moving,
-            met=self._hard_met,
+            hard_met=self._hard_met,
         )
         return _Seen(
             snapshot=Snapshot(signals=self.known.observed.at(now_seconds), pods=used),
@@ -470,7 +470,7 @@ class Passes:
         seen before may be of a kill that was not known yet, or from before a victim's exit.
         """
         is_nameless = False
-        for kill in self._take_oom_kills():
+        for kill in self._oom_source.take_now():
             self.oom_killed(kill)
             is_nameless |= kill.pid is None
         if not self.known.state.killed_alone and not is_nameless:

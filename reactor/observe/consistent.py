@@ -23,11 +23,11 @@ def consistent(
     read_node: Callable[[], _Node],
     read_pods: Callable[[], Mapping[str, PodUsage]],
     is_moving: Callable[[], bool],
-    met: Callable[[_Node], Collection[object]],
+    hard_met: Callable[[_Node], Collection[object]],
 ) -> tuple[_Node, Mapping[str, PodUsage]]:
     """Return the node and what its pods use.
 
-    `is_moving` returns whether something is being given back, and is asked after both were read. `met`
+    `is_moving` returns whether something is being given back, and is asked after both were read. `hard_met`
     returns the crossings that a node shows: whom to evict is chosen by what pods hold at the crossing.
     """
     began_ns = time.monotonic_ns()
@@ -35,7 +35,7 @@ def consistent(
     is_late = time.monotonic_ns() - began_ns > _LATE_NS
     if (is_moving() or is_late) and pods:
         before, node = node, read_node()
-        if not set(met(node)) <= set(met(before)):
+        if not set(hard_met(node)) <= set(hard_met(before)):
             pods = read_pods()
             node = read_node()
     return node, pods

@@ -1,4 +1,4 @@
-"""Where the sources leave word for the loop, and how each of them stands."""
+"""Where the sources leave wakes for the loop, and how each of them stands."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Wakes:
     def __init__(self) -> None:
         self._pending: dict[tuple[str, WakeKind], Wake] = {}
         self._arrived = trio.Event()
-        self._attend: Callable[[tuple[Wake, ...]], None] | None = None
+        self._on_memory_wake: Callable[[tuple[Wake, ...]], None] | None = None
 
-    def attend_at_once(self, attend: Callable[[tuple[Wake, ...]], None]) -> None:
-        """Have memory wakes attended to inside `notify`, before any other task runs.
+    def run_memory_pass_inline(self, on_memory_wake: Callable[[tuple[Wake, ...]], None]) -> None:
+        """Have the pass of a memory wake made inside `notify`, before any other task runs.
 
-        Through the waiting task they come 0.12 ms later: it has to be scheduled first. `attend` gets all
-        pending wakes; it must not raise. `wait` then returns, empty, so that its caller can observe what has
-        changed.
+        Through the waiting task it comes 0.12 ms later: that has to be scheduled first. `on_memory_wake`
+        takes all pending wakes; it must not raise. `wait` then returns, empty, so that its caller can observe
+        what has changed.
         """
-        self._attend = attend
+        self._on_memory_wake = on_memory_wake
 
     def notify(self, *wakes: Wake) -> None:
-        """Wake the loop. A memory wake is attended to here, by a pass, if none is being attended to."""
+        """Wake the loop. The pass of a memory wake is made here, in the caller's task, but not inside one."""
         for wake in wakes:
             self._pending.setdefault((wake.source, wake.kind), wake)
-        attend = self._attend
-        if attend is not None and any(wake.kind is WakeKind.MEMORY for wake in wakes):
-            self._attend = None  # what comes of it waits for the loop
+        on_memory_wake = self._on_memory_wake
+        if on_memory_wake is not None and any(wake.kind is WakeKind.MEMORY for wake in wakes):
+            self._on_memory_wake = None  # what comes of it waits for the loop
             try:
-                attend(self._take())
+                on_memory_wake(self._take())
             finally:
-                self._attend = attend
+                self._on_memory_wake = on_memory_wake
         self._arrived.set()
 
     def leave(self, *wakes: Wake) -> None:
@@ -54,7 +54,7 @@ class Wakes:
     async def wait(self) -> tuple[Wake, ...]:
         """Return all the wakes that are pending, in the order of arrival; wait for the first.
 
-        None are where all were attended to at once.
+        None, if the passes of all were made inside `notify`.
         """
         await self._arrived.wait()
         self._arrived = trio.Event()

@@ -222,6 +222,11 @@ class Warrants:
         state = self._board.state(NAME)
         return state.detail if state.health is SourceHealth.FAILED else None
 
+    @property
+    def is_unused(self) -> bool:
+        """Return whether the kernel has never been given one."""
+        return self._generation == 0 and self._probe is None
+
     def document(self) -> dict[str, Any]:
         """Return how they stand as plain JSON values."""
         state = self._board.state(NAME)

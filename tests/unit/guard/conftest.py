@@ -202,6 +202,16 @@ class RecordedOrder(OomOrder):
         self._ordered.append(None if first is None else first.name)
 
 
+class FakeOomSource:
+    """Reports the kills in `oom_kills`."""
+
+    def __init__(self, loop: FakeLoop) -> None:
+        self._loop = loop
+
+    def take_now(self) -> Sequence[OomKill]:
+        return self._loop.oom_kills()
+
+
 class FakeOomKills:
     """Shows in which pods the kernel has killed, and counts how often it was to count afresh."""
 
@@ -293,7 +303,7 @@ class FakeLoop:
             reclaims=Reclaims(self.reclaims),
             populated=lambda pod: pod.uid in self.populated,
             arm_memory=self.armed.append,
-            take_oom_kills=self._take_oom_kills,
+            oom_source=FakeOomSource(self),
             oom_kills=FakeOomKills(self),
             ahead=(RecordedOrder(self.ordered),),
             kernel=kernel,
@@ -319,9 +329,6 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
-
-    def _take_oom_kills(self) -> Sequence[OomKill]:
-        return self.oom_kills()
 
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)

@@ -221,7 +221,7 @@ async def test_kill_is_known_to_the_passes_before_the_loop_is_woken_by_it(node: 
         steps=(),
         expect=lambda _: happened.append("expected"),
     )
-    node.wakes.attend_at_once(lambda _: happened.append("woken"))
+    node.wakes.run_memory_pass_inline(lambda _: happened.append("woken"))
     kill = OomKill(source=EBPF_OOM, scope=OomScope.NODE, at_ns=5, pid=42, victim_bytes=1)
     source.heed(kill)
     assert happened == ["expected", "woken", "told"]

@@ -48,7 +48,7 @@ async def test_a_cancelled_wait_loses_no_wake() -> None:
 async def test_memory_wakes_are_attended_to_at_once_with_all_that_is_pending() -> None:
     wakes, attended = Wakes(), []
     wakes.notify(wake("ticker", WakeKind.HOUSEKEEPING))
-    wakes.attend_at_once(attended.append)
+    wakes.run_memory_pass_inline(attended.append)
     wakes.notify(wake("processes", WakeKind.PROCESSES))
     assert [] == attended
     wakes.notify(wake("psi"), wake("ebpf"))
@@ -69,7 +69,7 @@ async def test_a_wake_that_comes_of_attending_to_another_waits_for_the_loop() ->
         attended.append(taken)
         wakes.notify(wake("memory-high"))
 
-    wakes.attend_at_once(attend)
+    wakes.run_memory_pass_inline(attend)
     wakes.notify(wake("psi"))
     assert [(wake("psi"),)] == attended
     assert (wake("memory-high"),) == await wakes.wait()
@@ -79,7 +79,7 @@ async def test_a_wake_that_comes_of_attending_to_another_waits_for_the_loop() ->
 
 async def test_a_memory_wake_that_is_left_waits_for_the_loop() -> None:
     wakes, attended = Wakes(), []
-    wakes.attend_at_once(attended.append)
+    wakes.run_memory_pass_inline(attended.append)
     wakes.leave(wake("warrant"))
     assert [] == attended
     assert (wake("warrant"),) == await wakes.wait()
@@ -87,7 +87,7 @@ async def test_a_memory_wake_that_is_left_waits_for_the_loop() -> None:
 
 async def test_other_wakes_are_left_for_the_loop() -> None:
     wakes, attended = Wakes(), []
-    wakes.attend_at_once(attended.append)
+    wakes.run_memory_pass_inline(attended.append)
     wakes.notify(wake("ticker", WakeKind.HOUSEKEEPING))
     assert (wake("ticker", WakeKind.HOUSEKEEPING),) == await wakes.wait()
     assert [] == attended

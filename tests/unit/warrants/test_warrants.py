@@ -644,7 +644,7 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
     started: Setting, in_what: str
 ) -> None:
     wakes, attended = Wakes(), []
-    wakes.attend_at_once(attended.append)
+    wakes.run_memory_pass_inline(attended.append)
     started.warrants.connect(wakes.notify, ["/node"], Reads(), leave=wakes.leave)
     started.give()
     started.probe.serve()
