@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.figures import collected
-from reactor.disks.places import Pace, Places
 from reactor.disks.usage import DiskUsage
 from reactor.disks.walk_messages import Add, Drop
+from reactor.disks.walker import Pace, Places
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.orders import CountedPlace

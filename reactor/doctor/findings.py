@@ -38,8 +38,7 @@ from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.lists import Named, entry_text, matches_by_any_name
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
-from reactor.tell.channels import WALL
-from reactor.tell.webhook import read_secret
+from reactor.tell.channels import WALL, read_secret
 from reactor.text import nearest_name
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods

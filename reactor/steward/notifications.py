@@ -25,9 +25,9 @@ from reactor.tell.channels import (
     NotSentError,
     Outbox,
     WallNotice,
+    Webhook,
 )
 from reactor.tell.events import Events
-from reactor.tell.webhook import Webhook
 from reactor.text import printable
 
 Document = Mapping[str, Any]

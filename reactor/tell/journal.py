@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.model.settings import JournalSettings
-from reactor.tell.writer import LineWriter
+from reactor.tell.log import LineWriter
 
 _LOG: Final = logging.getLogger("reactor.journal")
 _CLOSE_SECONDS: Final = 2.0

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from bench.disk import LooksHere
-from reactor.disks.places import Pace
 from reactor.disks.usage import DiskUsage
+from reactor.disks.walker import Pace
 from reactor.guard.usage_facts import UsageFacts
 from reactor.link.orders import read_places, write_places
 from reactor.link.requests import Usages, read_request, write_request

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.disks.places import GivenUpError, Pace
 from reactor.disks.walk_messages import Drop, Kind, Report
+from reactor.disks.walker import GivenUpError, Pace
 from reactor.guard.usage_facts import UsageFacts
 from reactor.model.pods import (
     FilesystemUsage,
@@ -122,7 +122,7 @@ def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
     full_pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, shown = [1000.0], [(1, 2, 3)]
-    monkeypatch.setattr("reactor.disks.places._shown", lambda _: shown[0])
+    monkeypatch.setattr("reactor.disks.walker._shown", lambda _: shown[0])
     disk = counted(clock_seconds=lambda: now[0])
     look(disk, full_pod)
     Path(full_pod.storage[2].path, "more").write_bytes(b"x" * (5 << 20))

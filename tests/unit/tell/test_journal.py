@@ -12,7 +12,7 @@ import pytest
 from reactor.guard.outbox import encode
 from reactor.model.settings import JournalSettings
 from reactor.tell.journal import Journal, read_tail
-from reactor.tell.writer import LineWriter
+from reactor.tell.log import LineWriter
 
 
 def settings(tmp_path, max_bytes=1 << 20, files=2):

@@ -18,9 +18,8 @@ import trio
 import trio.testing
 
 from reactor.model.settings import NotificationSettings, WebhookSettings
-from reactor.tell.channels import NotSentError, Outbox
+from reactor.tell.channels import NotSentError, Outbox, Webhook
 from reactor.tell.events import Event, Events
-from reactor.tell.webhook import Webhook
 from tests.support.waiting import until
 
 Treat = Callable[[trio.abc.Stream], Awaitable[None]]

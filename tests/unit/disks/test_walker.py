@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reactor.disks.places import Places
 from reactor.disks.walk_messages import Kind, Report
+from reactor.disks.walker import Places
 from tests.support.this_machine import open_descriptors
 from tests.support.trees import make_deep, make_wide
 
@@ -139,7 +139,7 @@ def test_tree_of_two_thousand_levels_takes_no_more_steps_and_descriptors_than_it
 def test_one_pod_can_not_take_all_the_room_to_remember_directories(
     looks: Looks, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("reactor.disks.places._DIRECTORIES_OF_A_POD", 10)
+    monkeypatch.setattr("reactor.disks.walker._DIRECTORIES_OF_A_POD", 10)
     looks.places.add(1, 1, str(make_wide(tmp_path / "wide", 100)))
     looks.places.add(2, 1, str(make_wide(tmp_path / "also", 100)))
     looks.due()
