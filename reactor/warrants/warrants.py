@@ -23,7 +23,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,11 +39,12 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, PolicyState
 from reactor.model.kills import WarrantEnd
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.observe.pods import PodObserver
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.outside import memory_outside_pods
@@ -124,19 +125,6 @@ class _Outside(NamedTuple):
     signal: Signal
 
 
-class PodUsages(Protocol):
-    """Reads what pods use."""
-
-    def of(self, uids: Iterable[str]) -> Mapping[str, PodUsage]:
-        """Read what these pods use of memory."""
-
-    def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
-        """Read what is charged to these pods, page cache included; what can't be read is absent."""
-
-    def active_file_bytes(self, uid: str) -> int | None:
-        """Read how much of a pod's working set is page cache; None if that can't be had."""
-
-
 class Attempt(Protocol):
     """An eviction that a pass has begun."""
 
@@ -147,22 +135,6 @@ class Attempt(Protocol):
         """What was decided."""
 
 
-class NoUsages:
-    """No pod is observed yet."""
-
-    def of(self, _: Iterable[str]) -> Mapping[str, PodUsage]:
-        """Return nothing."""
-        return {}
-
-    def charged_bytes(self, _: Iterable[str]) -> Mapping[str, int]:
-        """Return nothing."""
-        return {}
-
-    def active_file_bytes(self, _: str) -> int | None:
-        """Return None."""
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
     """What a warrant is decided on is read by these, of the configuration that is served.
@@ -171,10 +143,10 @@ class Reads:
     observes the node, and `refresh_pods` lists the pods.
     """
 
-    usages: PodUsages = field(default_factory=NoUsages)
-    holds: Callable[[Pod], bool] = lambda _: False
-    memory: Callable[[], Mapping[Signal, Observation]] = dict
-    refresh_pods: Callable[[], None] = lambda: None
+    usages: PodObserver
+    holds: Callable[[Pod], bool]
+    memory: Callable[[], Mapping[Signal, Observation]]
+    refresh_pods: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -190,7 +162,7 @@ class Warrants:
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None
     leave: Callable[..., None] | None = None
-    reads: Reads = field(default_factory=Reads)
+    reads: Reads = field(init=False)  # by `connect`
     newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
     clock_ns: Callable[[], int] = time.monotonic_ns
@@ -511,7 +483,7 @@ class Warrants:
         probe: WarrantProbe,
         mark: _Mark,
         forecast: Forecast,
-        usages: PodUsages,
+        usages: PodObserver,
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
@@ -714,7 +686,7 @@ class Warrants:
     def _bound(
         self,
         probe: WarrantProbe,
-        usages: PodUsages,
+        usages: PodObserver,
         victim: PlacedPod,
         margin_bytes: int,
         asleep: Collection[str],
@@ -733,7 +705,7 @@ class Warrants:
         return bounds
 
 
-def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:
+def _least_bytes(usages: PodObserver, uid: str, margin_bytes: int) -> int:
     """Return what a pod's working set is at least for as long as its usage holds: page cache may grow old."""
     used = usages.of([uid]).get(uid)
     cached_bytes = usages.active_file_bytes(uid)
@@ -745,7 +717,7 @@ def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:
 def _outside_bytes(
     outside: _Outside,
     pods: Sequence[Pod],
-    usages: PodUsages,
+    usages: PodObserver,
     memory: Callable[[], Mapping[Signal, Observation]],
 ) -> int | None:
     """Return the working set that no pod holds, as the policy will see it; None where it is not known.

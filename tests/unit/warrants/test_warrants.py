@@ -183,6 +183,7 @@ class Setting:
         for name, held in (("other", 100), ("hog", 600)):
             self.add(name, held)
         self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
+        self.warrants.reads = self.reads()
         self.holds = lambda _: True
         self.capacity = CAPACITY
         self.available = 102 * MIB
@@ -239,13 +240,17 @@ class Setting:
             now_seconds=self.now_seconds,
         )
 
+    def reads(self, **given: object) -> Reads:
+        none = {"holds": lambda _: False, "memory": dict, "refresh_pods": lambda: None}
+        return Reads(**{"usages": FakeUsages(), **none, **given})  # type: ignore[arg-type]
+
     def give(self) -> None:
         self.warrants.begin()
         self.give_by(self.forecast(), lambda: {Signal.MEMORY_AVAILABLE: self.seen_again})
 
     def give_by(self, forecast: Forecast, memory: Callable[[], Mapping[Signal, Observation]] = dict) -> None:
         """Give a warrant by this forecast; `memory` is observed after the draft."""
-        self.warrants.reads = Reads(usages=self.usages, holds=self.holds, memory=memory)
+        self.warrants.reads = self.reads(usages=self.usages, holds=self.holds, memory=memory)
         self.warrants.give(forecast)
 
     def knows_the_node(self) -> bool:
@@ -593,7 +598,7 @@ async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_to
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.warrants.levels([started.level(cgroup=crossing)])
-    started.warrants.connect(started.woken.append, ["/node"], Reads())
+    started.warrants.connect(started.woken.append, ["/node"], started.reads())
     await started.until(started.knows_the_node)
     signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
     forecast = replace(started.forecast(), memory=signals)
@@ -629,7 +634,7 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     elif what == "can't be read":
         memory = {}
     else:
-        started.warrants.connect(started.woken.append, parents[what], Reads())
+        started.warrants.connect(started.woken.append, parents[what], started.reads())
         signals = {**forecast.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
         forecast = replace(forecast, memory=signals)
         memory = signals
@@ -645,7 +650,7 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
 ) -> None:
     wakes, attended = Wakes(), []
     wakes.run_memory_pass_inline(attended.append)
-    started.warrants.connect(wakes.notify, ["/node"], Reads(), leave=wakes.leave)
+    started.warrants.connect(wakes.notify, ["/node"], started.reads(), leave=wakes.leave)
     started.give()
     started.probe.serve()
 
@@ -720,7 +725,7 @@ async def test_loop_is_woken_where_a_warrant_waited_for_a_pod_to_be_known(starte
 async def test_pods_are_listed_soon_after_cgroups_have_come(setting: Setting, nursery: trio.Nursery) -> None:
     """Far from a crossing passes are rare, and a pod may take all memory within seconds of its start."""
     glances = []
-    setting.warrants.reads = Reads(refresh_pods=lambda: glances.append(setting.probe.come))
+    setting.warrants.reads = setting.reads(refresh_pods=lambda: glances.append(setting.probe.come))
     setting.warrants.newcomer_seconds = 0.01
     setting.probe.come = 3
     await setting.start(nursery)
