@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
@@ -178,7 +178,7 @@ class NodeReport:
     def signals(self, fresh: Mapping[Signal, Observation]) -> list[dict[str, Any]]:
         """Return the signals as observed last, but for those that are read afresh."""
         now_seconds = self.clock_seconds()
-        read = {signal: replace(seen, taken_at_seconds=now_seconds) for signal, seen in fresh.items()}
+        read = {signal: seen._replace(taken_at_seconds=now_seconds) for signal, seen in fresh.items()}
         seen = {**self.known.observed.at(now_seconds), **read}
         return [
             self._signal(signal, seen.get(signal), now_seconds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from reactor.model.pod_lists import Preference, ProcessVictim
 from reactor.model.quantity import Quantity
@@ -162,9 +164,10 @@ class ContainerUsage:
     logs: FilesystemUsage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodUsage:
+class PodUsage(NamedTuple):
     """What one pod uses (None: not observed, which counts as none used). `volumes` is by volume name.
+
+    A tuple, since one is made of each pod on the way to a kill.
 
     `swap_bytes` is what of its memory is in swap, and no part of the working set.
 
@@ -176,7 +179,7 @@ class PodUsage:
     ephemeral_storage_bytes: int | None = None
     swap_bytes: int | None = None
     containers: tuple[ContainerUsage, ...] = ()
-    volumes: Mapping[str, FilesystemUsage] = field(default_factory=dict)
+    volumes: Mapping[str, FilesystemUsage] = MappingProxyType({})
     unreadable: frozenset[Resource] = frozenset()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from reactor.model.signals import Signal
 
@@ -87,9 +87,8 @@ class Threshold:
         return f"{self.signal}<{self.value.text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What one signal showed: bytes, inodes or processes.
+class Observation(NamedTuple):
+    """What one signal showed: bytes, inodes or processes. A tuple, as `model.pods.PodUsage` is.
 
     `taken_at_seconds` orders observations of one signal (None: as fresh as the pass itself).
     `inactive_file_bytes` is how much of the usage counts as available (memory signals only; None: not
@@ -105,13 +104,13 @@ class Observation:
     is_mem_available: bool = False
 
     def at(self, taken_at_seconds: float) -> Observation:
-        """Return the same as seen at that time; `dataclasses.replace` takes five times as long."""
+        """Return the same as seen at that time; `_replace` takes three times as long."""
         return Observation(
-            available=self.available,
-            capacity=self.capacity,
-            taken_at_seconds=taken_at_seconds,
-            inactive_file_bytes=self.inactive_file_bytes,
-            is_mem_available=self.is_mem_available,
+            self.available,
+            self.capacity,
+            taken_at_seconds,
+            self.inactive_file_bytes,
+            self.is_mem_available,
         )
 
     @property

@@ -26,8 +26,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
 from reactor.kernel.cgroup_files import parse_limit
@@ -38,8 +38,7 @@ from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.thresholds import Observation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReading:
+class MemoryReading(NamedTuple):
     """What a cgroup uses and may use, in bytes; None without a limit.
 
     `inactive_file_bytes` is how much of the usage counts as available.
@@ -133,8 +132,7 @@ class CgroupMemory:
             cgroup = os.path.dirname(cgroup)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """What is used of a capacity, in bytes; `machine_bytes` is the most that anything can use.
 
     `inactive_file_bytes` is how much of the usage counts as available, where `is_mem_available` as

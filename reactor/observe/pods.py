@@ -14,7 +14,6 @@ import resource as limits
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -240,7 +239,7 @@ class PodObserver:
         known = self._last[Resource.MEMORY].get(uid)
         if known is None or not self._is_fresh(uid, Resource.MEMORY):
             return PodUsage(unreadable=_COUNTED)
-        return replace(known, containers=())
+        return known._replace(containers=())
 
     def _is_fresh(self, uid: str, resource: Resource) -> bool:
         """Return whether a number that can't be read now was read a short time ago."""
@@ -267,7 +266,7 @@ class PodObserver:
             return excess > 0, -pod.priority, excess
 
         for uid in heapq.nlargest(_DETAILED_PODS, usages.keys() & self._with_containers.keys(), key=place):
-            usages[uid] = replace(usages[uid], containers=self._containers(self._with_containers[uid]))
+            usages[uid] = usages[uid]._replace(containers=self._containers(self._with_containers[uid]))
         return usages
 
     def _containers(self, pod: Pod) -> tuple[ContainerUsage, ...]:

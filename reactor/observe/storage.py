@@ -47,10 +47,9 @@ def with_storage(
     for pod in pods:
         known, taken = usages.get(pod.uid, _NEITHER_MEMORY_NOR_PROCESSES), storage.get(pod.uid)
         if taken is None:
-            joined[pod.uid] = replace(known, unreadable=known.unreadable | ON_DISK)
+            joined[pod.uid] = known._replace(unreadable=known.unreadable | ON_DISK)
         else:
-            joined[pod.uid] = replace(
-                known,
+            joined[pod.uid] = known._replace(
                 ephemeral_storage_bytes=taken.ephemeral_storage_bytes,
                 containers=_joined(known.containers, taken.containers),
                 volumes=taken.volumes,

@@ -424,7 +424,7 @@ def awaited(
     if not amount and resource in ON_DISK:
         # Files go some time after their pod, when they are removed: how much that frees is not known yet.
         return f"in flight: how much the eviction of {_names(found, pods)} frees is not known yet"
-    after = replace(seen, available=min(seen.available + amount, seen.capacity))
+    after = seen._replace(available=min(seen.available + amount, seen.capacity))
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, after, with_minimum_reclaim=True):
         return _swap_awaited(state, resource)

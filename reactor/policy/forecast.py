@@ -89,7 +89,7 @@ def foreseen(
     were outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
     help, nor that there is something to be reclaimed first.
     """
-    signals = {signal: replace(seen, available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
+    signals = {signal: seen._replace(available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
     return _first_at(settings, state, signals, pods, used, now_seconds)
 
 
@@ -114,7 +114,7 @@ def at_crossing(
             if one.signal is signal and one.is_hard and not one.is_absurd_at(seen.capacity)
         ]
         if values:
-            signals[signal] = replace(seen, available=max(0, min(values) - 1), taken_at_seconds=None)
+            signals[signal] = seen._replace(available=max(0, min(values) - 1), taken_at_seconds=None)
     return _first_at(settings, state, signals, pods, used, now_seconds)
 
 

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from reactor.model.decisions import (
     Eviction,
@@ -56,8 +57,7 @@ _NEED_SHARE = 2  # of the threshold
 _STUCK_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
+class _Node(NamedTuple):
     """What a signal showed at a threshold, and the pods; `dying` are the uids of those killed already."""
 
     threshold: Threshold
@@ -154,23 +154,34 @@ def with_slowdowns(
     `state` is as observed in this pass. A slowdown stays until its end where its threshold is not met for
     the moment, or where the memory of a pod is unobserved. Those for filesystems stay as they are.
     """
-    met = [threshold for threshold in state.thresholds_met if is_hard_memory(threshold)]
-    if not met and not state.slowdowns:
+    dying = _dying(state, now_seconds)
+    nodes = [
+        _Node(
+            threshold=threshold,
+            seen=snapshot.signals[threshold.signal],
+            pods=pods,
+            used=snapshot.pods,
+            dying=dying,
+        )
+        for threshold in state.thresholds_met
+        if is_hard_memory(threshold)
+    ]
+    # The first kill of a calm node comes soonest: nothing but who holds its memory can slow that down.
+    is_calm = not state.slowdowns and not (nodes and state.hard_memory_kills)
+    if is_calm and not any(_is_explained(node) is False for node in nodes):
         return state, ()
     before = {_kind(one): one for one in memory_slowdowns(state)}
     found: dict[tuple[Signal, bool], Slowdown | None] = {
         kind: one for kind, one in before.items() if now_seconds < one.until_seconds
     }
     kills = state.hard_memory_kills
-    if met and kills and (snapshot.pods or not pods):
+    if nodes and kills and (snapshot.pods or not pods):
         kills = _with_what_is_left(kills, snapshot.pods, pods)
-    dying = _dying(state, now_seconds)
-    for threshold in met:
-        seen = snapshot.signals[threshold.signal]
-        node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
-        in_vain = (threshold.signal, False)
+    for node in nodes:
+        signal = node.threshold.signal
+        in_vain = (signal, False)
         found[in_vain], kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
-        found[threshold.signal, True] = _rate(settings, kills, node, now_seconds)
+        found[signal, True] = _rate(settings, kills, node, now_seconds)
     slowdowns = {kind: one for kind, one in found.items() if one is not None}
     if kills is state.hard_memory_kills and slowdowns == before:
         return state, ()
@@ -241,7 +252,7 @@ def with_kill(
     )
     node = _node_at(state, threshold, snapshot, pods, now_seconds)
     if node is not None:
-        others = replace(node, dying=node.dying | {eviction.pod.uid})
+        others = node._replace(dying=node.dying | {eviction.pod.uid})
         kill = replace(
             kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes(), kept=node.kept()
         )

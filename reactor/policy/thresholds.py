@@ -21,8 +21,7 @@ _OF_WHAT: Final = {
 
 def absurdities(observations: Mapping[Signal, Observation]) -> dict[Signal, str]:
     """Return the signals whose numbers can't be true, each with the reason. They count as unobserved."""
-    found = {signal: observation.absurdity for signal, observation in observations.items()}
-    return {signal: reason for signal, reason in found.items() if reason is not None}
+    return {signal: reason for signal, seen in observations.items() if (reason := seen.absurdity) is not None}
 
 
 def is_met(threshold: Threshold, observation: Observation, *, with_minimum_reclaim: bool = False) -> bool:

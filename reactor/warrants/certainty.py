@@ -117,7 +117,7 @@ def settled_until_seconds(state: PolicyState) -> float:
 def _crossed(threshold: Threshold, ahead: Ahead, past_bytes: int) -> Observation:
     seen = ahead.signals[threshold.signal]
     value = int(threshold.value.of(seen.capacity))
-    return replace(seen, available=value - past_bytes, taken_at_seconds=None)
+    return seen._replace(available=value - past_bytes, taken_at_seconds=None)
 
 
 def without_reclaim(settings: EvictionSettings) -> EvictionSettings:

@@ -68,7 +68,7 @@ class Scene:
 
     def show(self, signal: Signal, available: int, capacity: int = _CAPACITY) -> None:
         """Have a signal show so much."""
-        self.signals[signal] = replace(make_observation(available, capacity), taken_at_seconds=None)
+        self.signals[signal] = make_observation(available, capacity)._replace(taken_at_seconds=None)
 
     def memory(self, available_mib: int) -> None:
         """Have so much memory available."""

@@ -270,5 +270,5 @@ async def test_only_pods_that_may_be_evicted_are_asked_those_that_use_most_first
     nowhere = replace(make_pod("nowhere"), cgroup=None)
     loop.have(make_pod("small"), make_pod("large"), critical, nowhere)
     seen = dict(loop.usages.seen)
-    seen["uid-large"] = replace(seen["uid-large"], memory_working_set_bytes=90 * MIB)
+    seen["uid-large"] = seen["uid-large"]._replace(memory_working_set_bytes=90 * MIB)
     assert loop.passes.evictable_cgroups(seen) == ("/node/large", "/node/small")

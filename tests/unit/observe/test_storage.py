@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
 from reactor.model.signals import Resource
 from reactor.observe.storage import with_storage
@@ -15,9 +13,9 @@ def test_storage_joins_memory_and_processes() -> None:
     pods = [Pod(name=name, namespace="n", uid=name) for name in "abc"]
     both = with_storage({"a": used, "c": used, "d": used}, {"a": taken, "b": taken}, pods)
     assert {
-        "a": dataclasses.replace(used, ephemeral_storage_bytes=5),
-        "b": dataclasses.replace(taken, unreadable=frozenset({Resource.MEMORY, Resource.PIDS})),
-        "c": dataclasses.replace(used, unreadable=frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})),
+        "a": used._replace(ephemeral_storage_bytes=5),
+        "b": taken._replace(unreadable=frozenset({Resource.MEMORY, Resource.PIDS})),
+        "c": used._replace(unreadable=frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})),
         "d": used,
     } == both
 

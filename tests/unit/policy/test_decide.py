@@ -212,7 +212,7 @@ def test_a_node_without_pods_evicts_no_pod() -> None:
 
 def test_where_a_storage_limit_acts_thresholds_get_no_action() -> None:
     pods = [replace(pod, volumes=(Volume(name="v", size_limit=parse_quantity("1")),)) for pod in PODS]
-    used = {"small": replace(USED["small"], ephemeral_storage_bytes=5), "tiny": USED["tiny"]}
+    used = {"small": USED["small"]._replace(ephemeral_storage_bytes=5), "tiny": USED["tiny"]}
     limited = [replace(pods[1], ephemeral_storage_limit=parse_quantity("4")), *pods]
     _, decision = decide(_settings(HARD), START, _memory(1, used), limited[:1], 0.0)
     assert [LimitSignal.POD] == [eviction.signal for eviction in decision.evictions]

@@ -339,7 +339,7 @@ def test_on_a_plain_node_the_pods_that_hold_something_go_by_the_ranking_and_the_
     used = {
         **USED,
         "empty": _used(4096, inodes=1),
-        "unread": replace(_used(900), unreadable=frozenset({Resource.EPHEMERAL_STORAGE})),
+        "unread": _used(900)._replace(unreadable=frozenset({Resource.EPHEMERAL_STORAGE})),
         "critical": _used(999),
     }
     node = _Node(_settings(DISK, evicts_holders_only=True), pods)

@@ -82,7 +82,7 @@ def test_a_limit_is_found_wherever_it_stands_and_without_one_no_pod_is_evicted()
 
     assert [LimitSignal.CONTAINER] == _signals(last_container, _container(11, 0))
     assert [LimitSignal.EMPTY_DIR] == _signals(last_volume, _volume(11))
-    assert [] == _signals(unlimited, replace(_container(11, 0), volumes=_volume(11).volumes))
+    assert [] == _signals(unlimited, _container(11, 0)._replace(volumes=_volume(11).volumes))
 
 
 def test_containers_without_a_limit_or_unknown_ones_evict_no_pod() -> None:
@@ -94,7 +94,7 @@ def test_containers_without_a_limit_or_unknown_ones_evict_no_pod() -> None:
 
 def test_a_pod_is_evicted_once_for_the_first_limit_it_breaks() -> None:
     pod = replace(LIMITED, volumes=EMPTY_DIR.volumes)
-    used = replace(_container(99, 99), ephemeral_storage_bytes=999, volumes=_volume(99).volumes)
+    used = _container(99, 99)._replace(ephemeral_storage_bytes=999, volumes=_volume(99).volumes)
     (eviction,) = storage_limit_evictions([pod], {"u": used}, Layout.SINGLE)
     assert LimitSignal.EMPTY_DIR == eviction.signal
     assert 0 == eviction.grace_period_seconds

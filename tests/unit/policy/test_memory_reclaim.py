@@ -86,7 +86,7 @@ def test_on_a_machine_what_counts_lies_in_the_pods_parents() -> None:
     parents = Observation(available=350 * MIB, capacity=460 * MIB, taken_at_seconds=100.0)
     name = Signal.ALLOCATABLE_MEMORY_AVAILABLE
     assert 1 == len(passed(**{name: parents})[1].evictions)
-    assert passed(**{name: replace(parents, available=300 * MIB)})[1].memory_reclaim is not None
+    assert passed(**{name: parents._replace(available=300 * MIB)})[1].memory_reclaim is not None
 
 
 def test_an_eviction_waits_for_a_reclaim_that_is_under_way_and_not_longer() -> None:

@@ -78,7 +78,7 @@ def test_a_number_that_cannot_be_read_never_makes_its_pod_an_earlier_victim(
 ) -> None:
     before = [place.pod.uid for place in rank(pods, used, signal, layout)]
     for uid, known in used.items():
-        blind = {**used, uid: replace(known, unreadable=frozenset(Resource))}
+        blind = {**used, uid: known._replace(unreadable=frozenset(Resource))}
         after = [place.pod.uid for place in rank(pods, blind, signal, layout)]
         assert [one for one in after if one != uid] == [one for one in before if one != uid]
         if uid in before:

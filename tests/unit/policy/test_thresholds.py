@@ -37,7 +37,7 @@ def test_a_threshold_at_or_above_the_capacity_is_never_met(value: ThresholdValue
     seen = {Signal.MEMORY_AVAILABLE: _seen(available)}
     assert () == thresholds_met([absurd], seen)
     assert () == thresholds_met([absurd], seen, with_minimum_reclaim=True)
-    assert memory_level(absurd, replace(_seen(available), inactive_file_bytes=50)) is None
+    assert memory_level(absurd, _seen(available)._replace(inactive_file_bytes=50)) is None
 
 
 def test_a_threshold_just_below_the_capacity_is_met() -> None:
@@ -122,7 +122,7 @@ def test_plausible_numbers_are_not_absurd(observation: Observation) -> None:
 
 
 def test_memory_level_is_capacity_less_threshold_plus_inactive_file() -> None:
-    assert 950 == memory_level(MEMORY, replace(_seen(500), inactive_file_bytes=50))
+    assert 950 == memory_level(MEMORY, _seen(500)._replace(inactive_file_bytes=50))
     assert memory_level(MEMORY, _seen(500)) is None
 
 

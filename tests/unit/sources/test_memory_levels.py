@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -192,7 +191,7 @@ def test_a_small_node_is_warned_in_proportion(tree, make_threshold, observation)
 def test_level_lies_where_usage_can_reach_it_and_is_observed_again_below(
     tree, make_threshold, observation, inactive_mib, crossing_mib, rungs_mib
 ):
-    seen = replace(observation(400 * MIB), inactive_file_bytes=inactive_mib * MIB)
+    seen = observation(400 * MIB)._replace(inactive_file_bytes=inactive_mib * MIB)
     found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: seen})
 
     assert [level.level_bytes for level in crossings(found)] == [crossing_mib * MIB]
@@ -204,7 +203,7 @@ def test_level_lies_where_usage_can_reach_it_and_is_observed_again_below(
 
 
 def test_soft_threshold_lies_within_reach_and_is_not_observed_again(tree, make_threshold, observation):
-    seen = replace(observation(400 * MIB), inactive_file_bytes=360 * MIB)
+    seen = observation(400 * MIB)._replace(inactive_file_bytes=360 * MIB)
     (level,) = levels(tree, make_threshold(20 * MIB, grace_period_seconds=9)).of(
         {Signal.MEMORY_AVAILABLE: seen}
     )
@@ -215,7 +214,7 @@ def test_machine_on_v2_is_watched_by_its_working_set_which_no_cache_lifts(
     make_tree, make_threshold, observation
 ):
     settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)), pod_parents=())
-    seen = {Signal.MEMORY_AVAILABLE: replace(observation(400 * MIB), inactive_file_bytes=90 * MIB)}
+    seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)._replace(inactive_file_bytes=90 * MIB)}
     places = {
         version: {level.place_ahead for level in MemoryLevels(make_tree(version).tree, settings).of(seen)}
         for version in CgroupVersion

@@ -209,7 +209,7 @@ class Setting:
     def seen_again(self) -> Observation:
         """Return what is observed after the draft: what is in the pods is used, and `outside_bytes`."""
         held = sum(one.memory_working_set_bytes or 0 for one in self.usages.seen.values())
-        return replace(self.seen, available=self.capacity - held - self.outside_bytes)
+        return self.seen._replace(available=self.capacity - held - self.outside_bytes)
 
     @property
     def seen(self) -> Observation:
@@ -918,7 +918,7 @@ async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_lo
     started.probe.serve()
     loop.kills.empty = {"hog"}  # the only process has exited by now
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=700 * MIB)}
     ordinary = loop.passes.make([WAKE])
     (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
@@ -969,7 +969,7 @@ async def test_crossing_counts_though_its_memory_is_back_when_the_pass_comes(
     started.give()
     started.probe.serve()
     loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=700 * MIB)}
     ordinary = loop.passes.make([WAKE])
     (record,) = loop.passes.take_earlier()
     assert ordinary.attempts == ()
@@ -990,7 +990,7 @@ async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, m
     loop.have(*started.pods)
     loop.usages.seen = dict(started.usages.seen)
     started.give()
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=90 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=90 * MIB)}
     record = loop.passes.make([WAKE])
     assert started.probe.claim is None
     assert loop.kills.killed == ["hog"]
@@ -1007,7 +1007,7 @@ async def test_eviction_without_a_warrant_has_the_reason(started: Setting, make_
         for pod, held_mib in zip(started.pods, (595, 600), strict=True)
     }
     for available_mib in (102, 90):
-        seen = replace(started.seen, available=available_mib * MIB)
+        seen = started.seen._replace(available=available_mib * MIB)
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen}
         loop.now_seconds += 1.0
         record = loop.passes.make([WAKE])
@@ -1060,7 +1060,7 @@ async def test_near_pass_gives_a_warrant_and_a_far_one_takes_it_back(started: Se
     loop.passes.make([WAKE])
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert loop.kills.killed == []
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=500 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=500 * MIB)}
     loop.passes.make([WAKE])
     assert started.probe.claim is None
 
@@ -1071,7 +1071,7 @@ def at_work(started: Setting, make_loop):
     loop.have(*started.pods)
     loop.usages.seen = dict(started.usages.seen)
     loop.usages.cached = dict(started.usages.cached)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=125 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=125 * MIB)}
     loop.passes.make([WAKE])
     assert started.probe.armed_for == started.hog.cgroup_inode
     return loop
@@ -1102,14 +1102,14 @@ async def test_warrant_that_is_served_while_a_pass_observes_is_followed_by_that_
 ) -> None:
     """The victim's memory is gone when the pods are read, and another would be chosen for the crossing."""
     loop = at_work(started, make_loop)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=90 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen._replace(available=90 * MIB)}
 
     def die() -> None:
         loop.usages.meanwhile = lambda: None
         started.probe.serve()
         dead = {started.hog.uid: PodUsage(memory_working_set_bytes=0)}
         loop.usages.seen = {**loop.usages.seen, **dead}
-        back = replace(started.seen, available=690 * MIB)
+        back = started.seen._replace(available=690 * MIB)
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: back}
 
     loop.usages.meanwhile = die
