@@ -20,6 +20,7 @@ import reactor
 from reactor.backoff import Backoff
 from reactor.errors import ReactorError, first_failure
 from reactor.http_client import Answer, HttpClient, HttpError, Origin
+from reactor.link.documents import Outcome
 from reactor.model.kills import OomScope
 from reactor.model.settings import EventKind, NotificationSettings, WebhookSettings
 from reactor.programs import RunProgram, run_to_problem
@@ -318,7 +319,7 @@ def _fields(event: Event) -> Iterator[tuple[str, str]]:
 
 def _is_grave(document: Mapping[str, Any]) -> bool:
     is_unserved = document.get("event") == EventKind.NO_VICTIM
-    return is_unserved or document.get("outcome") == "failed" or document.get("scope") == OomScope.NODE
+    return is_unserved or document.get("outcome") == Outcome.FAILED or document.get("scope") == OomScope.NODE
 
 
 def _encoded(name: str, value: str) -> bytes:

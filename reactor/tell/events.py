@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reactor.link.documents import NO_VICTIM, OOM_KILL, ORDERED, RESUMED, SOURCE_LOST, process_text
+from reactor.link.documents import NO_VICTIM, OOM_KILL, ORDERED, RESUMED, SOURCE_LOST, Outcome, process_text
 from reactor.model.kills import OomScope
 from reactor.model.quantity import amount_text, bytes_text
 from reactor.model.settings import EventKind
@@ -24,9 +24,10 @@ _MOST_ITEMS: Final = 64
 _DEEPEST: Final = 8
 _MOST_AWAITED: Final = 256
 _RANKING: Final = 10
-_OF_PROCESSES: Final = frozenset({"process-killed", "process-terminated"})
-_DRY_RUN: Final = "dry-run"
-_REPORTED: Final = frozenset({"killed", "terminated", "failed", _DRY_RUN, *_OF_PROCESSES})
+_OF_PROCESSES: Final = frozenset({Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED})
+_REPORTED: Final = frozenset(
+    {Outcome.KILLED, Outcome.TERMINATED, Outcome.FAILED, Outcome.DRY_RUN, *_OF_PROCESSES}
+)
 _CONTEXT: Final = ("threshold", "rule", "thresholds_met", "conditions", "wakes", "timing", "dry_run")
 
 _IN_WORDS: Final = {
@@ -98,7 +99,7 @@ class Events:
         number = document.get("id")
         for eviction in document["evictions"]:
             self._awaited.pop(_key(document, number, eviction.get("uid")), None)
-            if eviction.get("outcome") == "ordered":
+            if eviction.get("outcome") == Outcome.ORDERED:
                 self._await(document, [eviction], number)
             else:
                 found += self._of_eviction(eviction, document, number)
@@ -108,7 +109,7 @@ class Events:
         self, eviction: Document, context: Document, number: object
     ) -> list[tuple[EventKind, str, Document]]:
         is_dry = bool(context.get("dry_run"))
-        if eviction.get("outcome") not in _REPORTED or is_dry != (eviction["outcome"] == _DRY_RUN):
+        if eviction.get("outcome") not in _REPORTED or is_dry != (eviction["outcome"] == Outcome.DRY_RUN):
             return []
         told = {key: value for key, value in eviction.items() if key not in {"kind", "start", "seq"}}
         document = {
@@ -154,12 +155,12 @@ def _key(document: Document, number: object, uid: object) -> tuple[object, objec
 
 def _eviction_text(eviction: Document, context: Document) -> str:
     pod, signal = eviction.get("pod"), eviction.get("signal")
-    if eviction.get("outcome") == "failed":
+    if eviction.get("outcome") == Outcome.FAILED:
         problems = "; ".join(map(str, eviction.get("problems") or ())) or "see the log"
         return f"the eviction of {pod} for {signal} failed: {problems}"
     if eviction.get("outcome") in _OF_PROCESSES or eviction.get("pod_lives"):
         pod = f"one process of {pod}: {process_text(eviction.get('process'))}"
-    if eviction.get("outcome") == _DRY_RUN:
+    if eviction.get("outcome") == Outcome.DRY_RUN:
         return f"dry run: would have evicted {pod} for {_because(signal, context)}"
     return f"evicted {pod} ({eviction.get('outcome')}) for {_because(signal, context)}{_freed(eviction)}"
 

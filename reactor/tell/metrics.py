@@ -20,7 +20,7 @@ from itertools import accumulate, product
 from typing import Any, Final
 
 from reactor.kernel.swap import SwapTraffic
-from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations
+from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations, Outcome
 from reactor.model.decisions import SlowReason
 from reactor.model.kills import WarrantEnd
 from reactor.model.signals import (
@@ -253,10 +253,12 @@ _ROWS: Final = tuple(_Row.parse(*line.split(": ", 1)) for line in re.sub(r"\n +"
 
 
 # Outcomes of evictions that an alert may wait for; the others are there once they have happened.
-_OUTCOMES: Final = ("killed", "terminated", "failed")
-_PROCESS_OUTCOMES: Final = ("process-killed", "process-terminated", "failed")
+_OUTCOMES: Final = (Outcome.KILLED, Outcome.TERMINATED, Outcome.FAILED)
+_PROCESS_OUTCOMES: Final = (Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED, Outcome.FAILED)
 _OF_PROCESSES: Final = tuple(signal for signal in Signal if RESOURCE[signal] in FREED_TOGETHER)
-_NOT_EVICTED: Final = frozenset({"failed", "gone", "dry-run", "called off", "pre-empted"})
+_NOT_EVICTED: Final = frozenset(
+    {Outcome.FAILED, Outcome.GONE, Outcome.DRY_RUN, Outcome.CALLED_OFF, Outcome.PRE_EMPTED}
+)
 _EVICTED_FOR: Final = (*Signal, *LimitSignal, *RuleSignal)
 
 

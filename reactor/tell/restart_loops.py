@@ -14,13 +14,16 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from reactor.link.documents import Outcome
 from reactor.model.settings import RestartLoopSettings
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _NAMES_REMEMBERED: Final = 1000
 _TIMES_REMEMBERED: Final = 1000  # of one name
 # That of one process leaves its pod as it is.
-_NO_EVICTION: Final = frozenset({"dry-run", "failed", "process-killed", "process-terminated"})
+_NO_EVICTION: Final = frozenset(
+    {Outcome.DRY_RUN, Outcome.FAILED, Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED}
+)
 
 
 class RestartLoops:

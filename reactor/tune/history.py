@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
@@ -230,9 +231,11 @@ class _Reading:
         if not eviction["grace_period_seconds"]:
             return
         decided_seconds = self._decided_at.get((decision, eviction["uid"]))
-        if eviction["outcome"] == "killed":
+        if eviction["outcome"] == Outcome.KILLED:
             self._killed_after_grace += 1
-        elif eviction["outcome"] == "terminated" and eviction["freed_ns"] and decided_seconds is not None:
+        elif (
+            eviction["outcome"] == Outcome.TERMINATED and eviction["freed_ns"] and decided_seconds is not None
+        ):
             self._terminated.append(max(0.0, eviction["freed_ns"] / 1e9 - decided_seconds))
 
 
