@@ -19,7 +19,7 @@ from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
 from reactor.observe.latest import Observed
-from reactor.policy.eligibility import eligible, lingering, with_lingering
+from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
     Event,
     EvictionCalledOff,

@@ -33,16 +33,14 @@ from reactor.model.signals import (
 )
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.consistent import consistent
 from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
-from reactor.observe.node import NodeObserver
+from reactor.observe.node import NodeObserver, consistent
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.attention import has_grown
-from reactor.policy.claims import are_unknown, dying_bytes, struck_pods
+from reactor.policy.claims import are_unknown, dying_bytes, is_newly_empty, struck_pods
 from reactor.policy.decide import after_reclaim, decide
-from reactor.policy.eligibility import is_newly_empty
 from reactor.policy.events import (
     CrossingServed,
     EvictionFailed,

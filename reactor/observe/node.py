@@ -5,23 +5,26 @@ The node is the machine or, where settings name one, a cgroup whose limits are t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.mem_available import Watermarks
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
+from reactor.model.pods import PodUsage
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.memory import NodeMemory
 
 _Observations = dict[Signal, Observation]
 _Found = TypeVar("_Found")
+_LATE_NS: Final = 2_000_000
 
 
 class NodeObserver:
@@ -127,3 +130,34 @@ def _tried(problems: dict[str, str], what: str, read: Callable[[], _Found]) -> _
     except (OSError, ReactorError) as error:
         problems[what] = str(error)
         return None
+
+
+# --- the node and its pods ---
+#
+# The kernel shows them at no one instant. The node is read first, then its pods. What a dying pod gave back
+# while it was read would count neither as available nor as its own, and another would be chosen for it. So if
+# something is being given back the node is read again: then it counts as both, until the next pass. The same
+# holds if the reader was held up between the two: what pods have grown by since would be missing from the
+# node, and the next pass would see it outside the pods, like a kill that did not help.
+
+
+def consistent(
+    read_node: Callable[[], Mapping[Signal, Observation]],
+    read_pods: Callable[[], Mapping[str, PodUsage]],
+    is_moving: Callable[[], bool],
+    hard_met: Callable[[Mapping[Signal, Observation]], frozenset[Threshold]],
+) -> tuple[Mapping[Signal, Observation], Mapping[str, PodUsage]]:
+    """Return the node and what its pods use, as if both were read at one instant.
+
+    `is_moving` returns whether something is being given back, and is asked after both were read. `hard_met`
+    returns which thresholds a node has crossed: whom to evict is chosen by what pods hold at the crossing.
+    """
+    began_ns = time.monotonic_ns()
+    node, pods = read_node(), read_pods()
+    is_late = time.monotonic_ns() - began_ns > _LATE_NS
+    if (is_moving() or is_late) and pods:
+        before, node = node, read_node()
+        if hard_met(node) - hard_met(before):
+            pods = read_pods()
+            node = read_node()
+    return node, pods

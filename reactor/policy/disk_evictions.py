@@ -31,8 +31,8 @@ from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold
+from reactor.policy.rank import freed, usage
 from reactor.policy.reclaim import filesystems_of
-from reactor.policy.usage import freed, usage
 
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine

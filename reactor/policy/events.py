@@ -65,7 +65,6 @@ class EvictionOrdered:
     held_bytes: int | None = None
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with the eviction in flight, counted against the rates, and to be judged."""
         return record_eviction(
             settings,
             state,
@@ -87,7 +86,6 @@ class ProcessEvictionOrdered:
     pods: Sequence[Pod]
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with what the process holds awaited."""
         return record_process_eviction(
             settings, state, self.eviction, self.process, now_seconds, snapshot=self.snapshot, pods=self.pods
         )
@@ -101,7 +99,6 @@ class ProcessKilled:
     process: ProcessMemory
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with what the process held awaited."""
         return killed_process(settings, state, self.pod, self.process, now_seconds)
 
 
@@ -112,7 +109,6 @@ class ProcessOver:
     uid: str
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state with no process of the pod in its grace period."""
         return landed_process(state, self.uid)
 
 
@@ -136,7 +132,6 @@ class EvictionCalledOff:
     uid: str
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state with nothing expected of the pod."""
         return called_off(state, self.uid)
 
 
@@ -220,7 +215,6 @@ class KernelKilled:
     uid: str | None
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with the victim's memory awaited."""
         return record_oom_kill(settings, state, self.kill, self.uid, now_seconds)
 
 
@@ -235,7 +229,6 @@ class PodsStruck:
     largest_bytes: Mapping[str, int]
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with these pods' memory awaited in place of the unknown victims'."""
         return found_in_pods(settings, state, self.held_bytes, now_seconds, self.largest_bytes)
 
 
@@ -246,7 +239,6 @@ class StruckPodsObserved:
     held_bytes: Mapping[str, int | None]
 
     def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state with what they have given back."""
         return with_held_by_pods(state, self.held_bytes, now_seconds)
 
 
@@ -257,7 +249,6 @@ class ProcessesExited:
     pids: frozenset[int]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state with nothing expected of them."""
         return exited(state, self.pids)
 
 
@@ -315,7 +306,6 @@ class ObservationsUsed:
     taken_at_seconds: Mapping[Signal, float | None]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which they are not fresh."""
         return replace(state, observed_at={**state.observed_at, **self.taken_at_seconds})
 
 
@@ -330,7 +320,6 @@ class ReclaimEnded:
     began_seconds: float | None = None
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which no eviction and no other reclaim waits for it."""
         return over(state, self.kind, self.began_seconds)
 
 

@@ -16,7 +16,7 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe import consistent
+from reactor.observe import node
 
 MIB = 1 << 20
 
@@ -144,7 +144,7 @@ async def test_emptied_pod_is_chosen_again_when_a_process_lives_in_it_again(make
 async def test_pods_that_were_read_before_the_crossing_are_read_again_where_it_came_while_they_were(
     make_loop, make_pod, observation, monkeypatch
 ):
-    monkeypatch.setattr(consistent, "_LATE_NS", -1)  # the loop was held up
+    monkeypatch.setattr(node, "_LATE_NS", -1)  # the loop was held up
     loop = make_loop()
     loop.have(make_pod("calm", 5 * MIB), make_pod("hog", 24 * MIB, priority=1000))
     loop.usages.seen = {

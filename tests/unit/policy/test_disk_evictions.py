@@ -28,8 +28,8 @@ from reactor.policy.claims import record_eviction
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
 from reactor.policy.holds import rule_holds
+from reactor.policy.rank import freed, may_free
 from reactor.policy.storm import is_newly_slowed
-from reactor.policy.usage import freed, may_free
 
 from . import strategies as draw
 from .test_rules import make_rule

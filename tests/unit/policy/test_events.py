@@ -22,8 +22,8 @@ from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
+from reactor.policy.claims import eligible, is_newly_empty, lingering, with_lingering
 from reactor.policy.decide import after_reclaim, decide
-from reactor.policy.eligibility import eligible, is_newly_empty, lingering, with_lingering
 from reactor.policy.events import (
     Event,
     EvictionCalledOff,

@@ -8,8 +8,7 @@ from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, Volume
 from reactor.model.signals import Layout, Resource, Signal
-from reactor.policy.rank import rank
-from reactor.policy.usage import usage
+from reactor.policy.rank import rank, usage
 
 from . import strategies as draw
 

@@ -74,11 +74,11 @@ MUTANTS: Final = (
     ),
     Mutant("policy/local_storage.py", "(container.logs,)\n", "(container.logs, container.rootfs)\n"),
     Mutant(
-        "policy/usage.py",
+        "policy/rank.py",
         "return (False, True) if signal in _NODEFS else (True, False)",
         "return (True, True)",
     ),
-    Mutant("policy/usage.py", "if volume.is_local and volume", "if volume"),
+    Mutant("policy/rank.py", "if volume.is_local and volume", "if volume"),
     Mutant("policy/reclaim.py", "(Reclaim.CONTAINERS,) if signal in _NODEFS else _EVERYTHING", "_EVERYTHING"),
     Mutant(
         "policy/admission.py",
