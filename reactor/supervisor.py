@@ -295,14 +295,20 @@ async def report(problems: Callable[[], Mapping[str, str]]) -> None:
     """Log what has become wrong or right, each thing once, until cancelled."""
     reported: Mapping[str, str] = {}
     while True:
-        present = problems()
-        for what, why in present.items():
-            if what not in reported:
-                _LOG.warning("%s: %s", what, why)
-        for what in reported.keys() - present.keys():
-            _LOG.info("%s: recovered", what)
-        reported = present
+        reported = report_changes(_LOG, reported, problems())
         await trio.sleep(_REPORT_SECONDS)
+
+
+def report_changes(
+    log: logging.Logger, reported: Mapping[str, str], present: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Log which problems are new and which are over; return those that are reported by now."""
+    for what, why in present.items():
+        if what not in reported:
+            log.warning("%s: %s", what, why)
+    for what in reported.keys() - present.keys():
+        log.info("%s: recovered", what)
+    return present
 
 
 async def _with_faults(name: str, run: Callable[[], Awaitable[Any]], faults: Faults | None) -> None:

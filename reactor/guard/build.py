@@ -3,7 +3,7 @@
 Nothing else in the guard names a feature. A feature is a room beside it (reactor/warrants, oom_scores,
 rules). It has one entry in `FEATURES`, joins each configuration that wants it, and keeps in `Features` what
 outlives a configuration. It prepares for crossings (`ahead`, guard/ahead.py), has the kernel kill
-(`kernel`), or runs beside the loop (`parts`); what it has to say is one of the `reports`.
+(`kernel`), or runs beside the loop (`parts`); what it reports is one of the `reports`.
 """
 
 from __future__ import annotations

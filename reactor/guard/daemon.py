@@ -6,7 +6,7 @@ under one supervisor, which restarts what fails.
 run
   signals            SIGHUP reloads, SIGTERM and SIGINT end
   steward            the process that reports (journal, status, metrics), restarted where it ends
-  state, watchdog    keep the state file true; tell the service manager
+  state, watchdog    keep the state file true; report to the service manager
   node shutdown      ends the pods in their order while logind waits
   a loop             one for each configuration (reload.py): sources, housekeeping, passes
 evictions under way and journal lines that wait for them outlive a loop, and so does what is known
@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -64,9 +64,6 @@ from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.text import printable
 from reactor.threads import NameLookups, in_thread
-
-if TYPE_CHECKING:
-    pass
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _SILENCE_SECONDS: Final = 5.0
@@ -138,8 +135,8 @@ class Daemon:
         self._order = EvictionOrder()
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
-        self._conditions_told: tuple[NodeCondition, ...] = ()
-        self._unobserved_told: str | None = None
+        self._conditions_reported: tuple[NodeCondition, ...] = ()
+        self._unobserved_reported: str | None = None
         self._is_started = False
         self.not_ready_because: str | None = None
         self._records = self.supervisor.hook("records")
@@ -283,11 +280,11 @@ class Daemon:
         self._reloads.begin(dataclasses.replace(settings, **kept))
 
     def stand_by(self) -> None:
-        """Tell the service manager that another daemon guards the node, and this one waits for its end."""
+        """Report to the service manager that this daemon waits for the end of another."""
         self._notice.status("standing by: another daemon guards this node")
 
     def refuse_reload(self, error: Exception) -> None:
-        """Keep the present configuration, and say so."""
+        """Keep the present configuration, and report that."""
         self._tally.count_reload(taken=False)
         if isinstance(error, ConfigError):
             for refused in error.problems:
@@ -314,7 +311,7 @@ class Daemon:
         more = f" (and {len(others)} more)" if others else ""
         self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
         if self._is_started:
-            self._say_ready()
+            self._report_ready()
 
     async def leave(self) -> None:
         """Have the journal written, and removed what is set on the cluster's node unless a successor comes.
@@ -428,7 +425,7 @@ class Daemon:
 
     @asynccontextmanager
     async def _steward_beside(self) -> AsyncIterator[None]:
-        """Keep a steward inside the block, and after it until that has taken what was said last."""
+        """Keep a steward inside the block, and after it until that has taken the last lines."""
         self._steward.listener = self._listener
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_steward)
@@ -452,7 +449,7 @@ class Daemon:
             self._is_started = True
             task_status.started(self)
         self._shutdown.order(self._settings)
-        self._say_ready()
+        self._report_ready()
 
     def _present_pods(self) -> Sequence[Pod]:
         """Return the pods that exist now."""
@@ -460,7 +457,7 @@ class Daemon:
         return self._known.pods
 
     def _oom_killed(self, kill: OomKill) -> None:
-        """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
+        """Record a kill by the kernel. Nothing here fails the source that reports it."""
         with self._oom_record.guard():
             self._oom.record(kill)
         if self._cluster is not None:
@@ -513,7 +510,7 @@ class Daemon:
             self._recorder.resume(record, nursery)
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
-        """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
+        """Record a pass. Nothing here fails the pass, or keeps the others from their records."""
         self._liveness.passed(record)
         if self._cluster is not None:
             with self._cluster_notes.guard():
@@ -531,18 +528,19 @@ class Daemon:
             state = without_evictions(state)
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
-        if record.decision.conditions != self._conditions_told or (
-            ticked and self._unobserved() != self._unobserved_told
+        if record.decision.conditions != self._conditions_reported or (
+            ticked and self._unobserved() != self._unobserved_reported
         ):
-            self._say_ready()
+            self._report_ready()
 
-    def _say_ready(self) -> None:
-        self._conditions_told, self._unobserved_told = self._known.state.conditions, self._unobserved()
-        standing = ", ".join(self._conditions_told) or "no pressure"
-        if self._unobserved_told is not None:
-            standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
+    def _report_ready(self) -> None:
+        self._conditions_reported = self._known.state.conditions
+        self._unobserved_reported = self._unobserved()
+        pressure = ", ".join(self._conditions_reported) or "no pressure"
+        if self._unobserved_reported is not None:
+            pressure = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_reported}"
         refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
-        text = f"{len(self._known.pods)} pods, {standing}{refused}"
+        text = f"{len(self._known.pods)} pods, {pressure}{refused}"
         if self._settings.dry_run:
             text = f"dry run: {text}; {in_dry_run(self._settings, self._end_of_dry_run)}"
         self._notice.ready(text)

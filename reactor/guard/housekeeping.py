@@ -1,4 +1,4 @@
-"""What takes long, or may hang for good, is had looked at beside the loop: pods, filesystems."""
+"""Slow observations, which may hang: the list of pods and the filesystems, refreshed beside the loop."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from reactor.guard.usage_facts import StorageCounts
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.sources.wakes import Wakes
+from reactor.supervisor import report_changes
 from reactor.workloads.pods import PodList
 
 _LOG: Final = logging.getLogger("reactor.housekeeping")
@@ -23,7 +24,7 @@ HOUSEKEEPING: Final = "housekeeping"
 
 
 class Housekeeping:
-    """Looks when it is `due`, tells the passes what it found, and wakes the loop to decide over it."""
+    """Refreshes both when they are `due`, and wakes the loop for a pass."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class Housekeeping:
         return found
 
     def due(self) -> None:
-        """Have everything looked at soon."""
+        """Have both refreshed soon."""
         self._due.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look whenever it is due, until cancelled; a turn that failed is due again."""
+        """Refresh whenever it is due, until cancelled; a turn that failed is due again."""
         task_status.started()
         if self._is_unfinished:
             self.due()
@@ -72,17 +73,17 @@ class Housekeeping:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
                 nursery.start_soon(self._filesystems.refresh)
-            self._report_problems()
+            self._reported = report_changes(_LOG, self._reported, self.problems)
             self._is_unfinished = False
             self._wakes.notify(
                 Wake(source=HOUSEKEEPING, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
             )
 
     async def list_pods(self) -> None:
-        """List the pods again; those known stay where the list can't be had."""
+        """List the pods again; those known stay if that fails."""
         try:
             pods = await self._pods.listed()
-        except Exception as error:  # noqa: BLE001 - what else is looked at goes on
+        except Exception as error:  # noqa: BLE001 - the filesystems are refreshed all the same
             if self._pods_problem != failure_text(error):
                 _LOG.exception("the pods could not be listed")
             self._pods_problem = failure_text(error)
@@ -90,13 +91,3 @@ class Housekeeping:
         self._pods_problem = None
         if pods is not None:
             self._passes.set_pods(pods)
-
-    def _report_problems(self) -> None:
-        """Log what has become wrong or right since the last time, each thing once."""
-        problems = self.problems
-        for what, why in problems.items():
-            if what not in self._reported:
-                _LOG.warning("%s: %s", what, why)
-        for what in self._reported.keys() - problems.keys():
-            _LOG.info("%s: recovered", what)
-        self._reported = problems

@@ -167,9 +167,8 @@ class OomKills:
     """The kernel's own OOM kills: a journal line, a log line, a count.
 
     A kill at a limit that reactor guards means that the kernel was faster. One at a pod's own limit is the
-    kernel doing what that limit asks for. `count` may not block.
-    `glance` brings the known pods up to date: a pod that meets its limit at its start is younger than the
-    last housekeeping.
+    kernel doing what that limit asks for. `count` may not block. `refresh_pods` brings the known pods up to
+    date: a pod that meets its limit at its start is younger than the last housekeeping.
     """
 
     def __init__(
@@ -177,12 +176,12 @@ class OomKills:
         known: Node,
         write: Write,
         count: Callable[[OomKill], None],
-        glance: Callable[[], None],
+        refresh_pods: Callable[[], None],
     ) -> None:
         self._known = known
         self._write = write
         self._count = count
-        self._glance = glance
+        self._refresh_pods = refresh_pods
         self.counted = dict.fromkeys(OomScope, 0)
 
     def record(self, kill: OomKill) -> None:
@@ -224,7 +223,7 @@ class OomKills:
             return None
         pod = self._known.pod_in(cgroup)
         if pod is None:
-            self._glance()
+            self._refresh_pods()
             pod = self._known.pod_in(cgroup)
         return pod
 

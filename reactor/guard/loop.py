@@ -53,12 +53,12 @@ _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then wha
 ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _OBSERVE_SECONDS: Final = 0.005  # at most, while evictions are slowed down; while no source is armed yet
 # Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
-# level that stays crossed tells nothing of a pod that comes and grows then.
+# level that stays crossed reports no pod that comes and grows then.
 _NEAR_SECONDS: Final = 0.01
 _MOST_UNCOLLECTED: Final = 30  # housekeeping passes
 _FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
 _EVICTION: Final = "eviction"
-_GLANCE: Final = "glance"
+_UNASKED: Final = "glance"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 _ARMING: Final = "arming"
@@ -161,7 +161,7 @@ class Loop:
             with self._supervisor.hook("first list of pods").guard():
                 await self.housekeeping.list_pods()
             async with trio.open_nursery() as nursery:
-                # The first pass tells the sources which levels to arm.
+                # The first pass arms the levels of the sources.
                 self.nursery, self.on_pass = nursery, on_pass
                 on_pass(self.passes.make(()))
                 await nursery.start(self._memory.run)
@@ -338,13 +338,13 @@ class Loop:
             is_worth_a_pass = self.passes.is_worth_a_pass()
             self._pace.looked((time.monotonic_ns() - began_ns) / 1e9)
             if is_worth_a_pass:
-                source = _GLANCE
+                source = _UNASKED
                 break
             if self.passes.approach.is_due(self._clock_seconds()):
                 self.passes.approach.prepare()
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
-            self.housekeeping.due()  # they are acted on only when they have been looked at again
+            self.housekeeping.due()  # they are acted on only when they have been observed again
         source = _GRACE_PERIOD if ended else source
         return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 

@@ -304,11 +304,11 @@ def ranked_document(
         "exceeds_request": place.exceeds_request,
         "critical_because": place.pod.critical_because,
         "preference": place.pod.preference.name.lower(),
-        "because": standing(place, resource, by),
+        "because": why_ranked(place, resource, by),
     }
 
 
-def standing(place: RankedPod, resource: Resource | None, by: RankedBy = RankedBy.MEMORY) -> str:
+def why_ranked(place: RankedPod, resource: Resource | None, by: RankedBy = RankedBy.MEMORY) -> str:
     """Return why a pod stands where it does in the ranking, as one clause; `by` is what a rule ranks by."""
     if place.pod.critical_because is not None:
         return f"never evicted: {printable(place.pod.critical_because)}"

@@ -1,4 +1,4 @@
-"""What is said of the passes: lines for the journal, notes meanwhile, the log, the counts."""
+"""What is recorded of passes: lines of the journal, the log, the counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reactor.guard.record import (
     ordered_document,
     outcome_document,
     process_document,
-    standing,
+    why_ranked,
 )
 from reactor.link.documents import RESUMED, Durations, Outcome, process_text
 from reactor.model.decisions import Decision
@@ -71,7 +71,7 @@ class Recorder:
         self._meter = meter
         self._patience_seconds = patience_seconds
         self._hooks = hooks
-        self._standing, self._choice = _essence(Decision(at_seconds=0.0))
+        self._last_state, self._last_choice = _essence(Decision(at_seconds=0.0))
 
     def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
@@ -102,10 +102,10 @@ class Recorder:
 
         A pass that has nothing fresh to act on, between two that have, takes back nothing of theirs.
         """
-        standing_now, choice = _essence(decision)
-        if standing_now == self._standing and choice in {self._choice, _NOTHING_CHOSEN}:
+        state, choice = _essence(decision)
+        if state == self._last_state and choice in {self._last_choice, _NOTHING_CHOSEN}:
             return False
-        self._standing, self._choice = standing_now, choice
+        self._last_state, self._last_choice = state, choice
         return True
 
     async def _complete(self, record: PassRecord) -> None:
@@ -297,7 +297,7 @@ def _log(record: PassRecord) -> None:
             amount_text(None if seen is None else seen.available, unit),
             amount_text(None if seen is None else seen.capacity, unit),
             attempt.eviction.grace_period_seconds,
-            "" if place is None else f"({standing(place, record.resource, record.ranked_by)})",
+            "" if place is None else f"({why_ranked(place, record.resource, record.ranked_by)})",
             attempt.outcome,
             _of_what(attempt),
             _milliseconds(record.times.woke_ns, attempt.killed_ns),

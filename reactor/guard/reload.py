@@ -141,8 +141,8 @@ class Reloads:
             finally:
                 loop.close()
         except BaseException as raised:
-            failure, rest = split_failure(raised)
-            if begun or rest is not None:
+            failure, others = split_failure(raised)
+            if begun or others is not None:
                 raise
             return failure
         return None

@@ -1,6 +1,6 @@
 """What the guard reports: `status`, `top`, `explain`, what is scraped, and what is wrong.
 
-Each thing that has something to say makes a `Report` of it; `status`, a scrape and the problems are three
+Each thing that has something to report makes a `Report` of it; `status`, a scrape and the problems are three
 merges over one list (`Reports`). The steward adds what it knows itself (reactor/steward/answers.py).
 
 `top` and `explain` read pods on behalf of people. A thousand pods read at once would keep the loop from a
@@ -20,7 +20,13 @@ import trio
 
 import reactor
 from reactor.guard.node import Node
-from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document, standing
+from reactor.guard.record import (
+    counted_as,
+    ranked_document,
+    reclaimed_document,
+    slowdown_document,
+    why_ranked,
+)
 from reactor.link.documents import REMOVED_FROM_STATUS, instant
 from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
@@ -40,7 +46,7 @@ _LARGEST_HOLDERS: Final = 3
 # 0.25 ms on cgroup v1, 0.6 ms at the most of 640 times.
 PODS_AT_ONCE: Final = 32
 _MOST_PLACES: Final = 200
-# Of the time, for looking at pods on behalf of people: a look of 20 ms is good for 4 s.
+# Of the time, for reading pods on behalf of people: a reading of 20 ms is good for 4 s.
 _SHARE: Final = 0.005
 
 
@@ -50,7 +56,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one thing has to say; each is called at any moment, and neither waits nor raises.
+    """What one thing reports; each is called at any moment, and neither waits nor raises.
 
     `problems` is what is not as it should be, and why. `document` are its keys of `status`, `explanation`
     those of them that `explain` has too, `gauges` its part of what is scraped (reactor/tell/metrics.py).
@@ -104,7 +110,7 @@ class Reports:
     ) -> dict[str, Any]:
         """Return how the node stands this moment, and the head of the present order of eviction.
 
-        `memory` is read afresh, without any pass: at rest the last one may have been ten seconds ago.
+        `memory` is read afresh, without any pass: the last one may have been ten seconds ago.
         """
         return {
             **self.status(),
@@ -115,7 +121,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What there is to say of the node and of what the loop knows."""
+    """What there is to report of the node and of what the loop knows."""
 
     settings: Settings
     known: Node
@@ -293,7 +299,7 @@ async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
                 "request": place.request,
                 "swap_bytes": place.swap_bytes,
                 "victim": "process" if takes_one_process(place.pod, resource) else "pod",
-                "because": standing(place, resource),
+                "because": why_ranked(place, resource),
             }
         )
     return {
@@ -311,7 +317,7 @@ def _ranked_signal(state: PolicyState) -> Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Order:
     signal: Signal
     places: tuple[RankedPod, ...]
     pods: int
@@ -329,21 +335,21 @@ class _Look:
 
 
 class EvictionOrder:
-    """The head of the ranking. All who ask share one look; nothing of it takes part in a pass."""
+    """The head of the ranking. All who ask share one reading; nothing of it takes part in a pass."""
 
     def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
         self._clock_seconds = clock_seconds
-        self._looking = trio.Lock()
-        self._last: _Look | None = None
+        self._reading = trio.Lock()
+        self._last: _Order | None = None
 
     async def first(self, node: NodeReport, usages: PodObserver, places: int) -> dict[str, Any]:
         """Return up to `places` (200 at the most) of the ranking as plain JSON values, and how old it is."""
         places = max(0, min(places, _MOST_PLACES))
         signal = _ranked_signal(node.known.state)
-        async with self._looking:
+        async with self._reading:
             last = self._last
             if last is None or not last.is_good(signal, places, self._clock_seconds()):
-                last = self._last = await self._look(node, usages, signal, places)
+                last = self._last = await self._read(node, usages, signal, places)
         resource = RESOURCE[signal]
         ending = {claim.uid for claim in node.known.state.in_flight}
         return {
@@ -361,7 +367,7 @@ class EvictionOrder:
             ],
         }
 
-    async def _look(self, node: NodeReport, usages: PodObserver, signal: Signal, places: int) -> _Look:
+    async def _read(self, node: NodeReport, usages: PodObserver, signal: Signal, places: int) -> _Order:
         pods = node.known.pods
         took_seconds = 0.0
         best: tuple[RankedPod, ...] = ()
@@ -377,7 +383,7 @@ class EvictionOrder:
             used = {place.pod.uid: used[place.pod.uid] for place in best if place.pod.uid in used}
             took_seconds += self._clock_seconds() - began
             await trio.lowlevel.checkpoint()
-        return _Look(
+        return _Order(
             signal=signal,
             places=best,
             pods=len(pods),

@@ -124,7 +124,7 @@ class BorrowedHigh:
 
 @contextmanager
 def _gone_ignored() -> Iterator[None]:
-    """Ignore an OSError that says that the cgroup is gone."""
+    """Ignore an OSError for a cgroup that is gone."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ import trio.testing
 
 from reactor.act.one_process import Chosen, NoProcessError
 from reactor.act.reap import KillReport, ReapReport
-from reactor.guard.record import PassRecord, attempt_document, standing
+from reactor.guard.record import PassRecord, attempt_document, why_ranked
 from reactor.guard.recorder import Tally
 from reactor.guard.state import StateFile, restore
 from reactor.link.documents import what_was_done
@@ -321,8 +321,8 @@ async def test_ranking_and_status_say_that_it_is_one_process(make):
     loop = make()
     record = loop.passes.make([wake()])
     place = record.decision.ranking[0]
-    assert "one process of it is killed, not the pod" in standing(place, Resource.MEMORY)
-    assert "one process" not in standing(place, Resource.PIDS)
+    assert "one process of it is killed, not the pod" in why_ranked(place, Resource.MEMORY)
+    assert "one process" not in why_ranked(place, Resource.PIDS)
     done = what_was_done(record.document())
     assert done.startswith(f"process-killed tab\\x1b[2J (process {TAB.pid}, 40Mi) of cgroup/session killed")
 

@@ -360,7 +360,7 @@ async def test_failure_in_a_pass_ends_the_daemon(node: NodeInFiles, guard, mock_
     guarded = guard(guarding(below(100)))
     with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
         async with guarded.running():
-            guarded.supervisor.present.passes.make = lambda _: 1 // 0
+            guarded.supervisor.present.passes.make = lambda *_: 1 // 0
             await trio.sleep_forever()
 
 

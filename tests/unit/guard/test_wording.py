@@ -6,7 +6,7 @@ import pytest
 
 from reactor.config.settings import settings_from_text
 from reactor.guard.daemon import in_dry_run
-from reactor.guard.record import standing
+from reactor.guard.record import why_ranked
 from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod
@@ -36,7 +36,7 @@ def test_dry_run_without_parents_says_that_no_pod_could_be_evicted() -> None:
 def test_ranking_says_who_is_preferred_and_who_avoided() -> None:
     def said(preference: Preference) -> str:
         pod = Pod(name="a", namespace="cgroup", uid="a", preference=preference)
-        return standing(RankedPod(pod=pod, usage=5, request=0, exceeds_request=True), Resource.MEMORY)
+        return why_ranked(RankedPod(pod=pod, usage=5, request=0, exceeds_request=True), Resource.MEMORY)
 
     assert "avoided, so after the others; priority 0" in said(Preference.AVOID)
     assert "preferred as a victim; priority 0" in said(Preference.PREFER)
@@ -55,4 +55,4 @@ def test_ranking_says_who_is_preferred_and_who_avoided() -> None:
 def test_a_place_in_the_ranking_of_a_rule_says_what_the_rule_ranks_by(by: RankedBy, said: str) -> None:
     pod = Pod(name="web", namespace="cgroup", uid="u")
     place = RankedPod(pod=pod, usage=3072, request=0, exceeds_request=True, swap_bytes=2048)
-    assert said == standing(place, Resource.MEMORY, by)
+    assert said == why_ranked(place, Resource.MEMORY, by)
