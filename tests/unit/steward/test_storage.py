@@ -110,10 +110,9 @@ async def test_node_without_any_storage_is_looked_at_not_at_all(watched):
 # The walker itself, with directories that hang as long as they are named so, or at which it dies.
 TROUBLED = """
 import os, sys, time
-from reactor.disks import places
 from reactor.disks import walker
 
-shown = places._shown
+shown = walker._shown
 
 def troubled(path):
     while os.path.exists(path + "/hangs"):
@@ -122,7 +121,7 @@ def troubled(path):
         os._exit(3)
     return shown(path)
 
-places._shown = troubled
+walker._shown = troubled
 walker.main(sys.argv[1:])
 """
 # Whatever it is asked it answers with what comes on its command line, and waits.
