@@ -14,12 +14,11 @@ from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.kernel.swap import machine_swap
 from reactor.model.quantity import amount_text
 from reactor.model.settings import MemoryAvailable, Settings
-from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
 from reactor.policy.rank import may_free
-from reactor.policy.reclaim import filesystems_of
 from reactor.policy.thresholds import absurd_thresholds
 from reactor.workloads.manifests import ManifestDirectory
 

@@ -16,10 +16,9 @@ from reactor.bounded import Bounded
 from reactor.kernel.filesystem import FilesystemSpace, read_mounts, read_space
 from reactor.model.quantity import amount_text
 from reactor.model.settings import Settings
-from reactor.model.signals import RESOURCE, Filesystem, Signal
+from reactor.model.signals import RESOURCE, Filesystem, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.filesystems import filesystem_paths, observations
-from reactor.policy.reclaim import filesystems_of
 
 _TIMEOUT_SECONDS: Final = 5.0
 _LATELY_SECONDS: Final = 60.0

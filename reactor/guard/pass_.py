@@ -56,12 +56,12 @@ from reactor.policy.events import (
     ProcessEvictionOrdered,
     StruckPodsObserved,
 )
-from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.process_victims import (
     counts_shared_memory,
     evicts_one_process,
     given_up_because,
 )
+from reactor.policy.rank import can_be_evicted
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import absurd_thresholds, thresholds_met
 from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe

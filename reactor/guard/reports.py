@@ -36,9 +36,8 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
-from reactor.policy.outside import memory_outside_pods
 from reactor.policy.process_victims import takes_one_process
-from reactor.policy.rank import rank
+from reactor.policy.rank import memory_outside_pods, rank
 from reactor.sources.catalogue import chain_of
 from reactor.text import printable
 

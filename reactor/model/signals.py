@@ -134,3 +134,14 @@ CONDITION: Final[dict[Signal, NodeCondition]] = {
     }.get(resource, NodeCondition.DISK_PRESSURE)
     for signal, resource in RESOURCE.items()
 }
+
+
+def filesystems_of(signal: Signal, layout: Layout) -> tuple[Filesystem, ...]:
+    """Return the names under which the filesystem that a signal is about is known in this layout."""
+    names = {
+        Layout.SINGLE: (tuple(Filesystem),),
+        Layout.DEDICATED: ((Filesystem.NODEFS,), (Filesystem.IMAGEFS, Filesystem.CONTAINERFS)),
+        Layout.SPLIT: ((Filesystem.NODEFS, Filesystem.CONTAINERFS), (Filesystem.IMAGEFS,)),
+    }
+    own = next((one for one in Filesystem if signal.startswith(f"{one}.")), None)
+    return next((together for together in names[layout] if own in together), ())

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: which pods they may help with, and whether the last one has helped.
+"""Evictions for a full filesystem: what the node gives back first, which pods help, and whether the last did.
 
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
@@ -13,7 +13,7 @@ a full filesystem ends no process, but each eviction in vain ends a pod.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,13 +29,44 @@ from reactor.model.decisions import (
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
+from reactor.model.signals import (
+    ON_DISK,
+    RESOURCE,
+    Filesystem,
+    Layout,
+    Reclaim,
+    Resource,
+    Signal,
+    filesystems_of,
+)
 from reactor.model.thresholds import Threshold
-from reactor.policy.rank import freed, usage
-from reactor.policy.reclaim import filesystems_of
+from reactor.policy.rank import IMAGEFS, NODEFS, freed, usage
 
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
+
+
+def node_reclaim(
+    signal: Signal, layout: Layout, commands_for: Collection[Filesystem] = ()
+) -> tuple[Reclaim, ...]:
+    """Return the node-level reclaims for a signal, in their order.
+
+    `commands_for` are the filesystems for which commands are configured: they come first, since an image
+    that is removed has to be fetched again. For the rest see upstream's buildSignalToNodeReclaimFuncs.
+    """
+    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
+        return ()
+    has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
+    return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))
+
+
+def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
+    if layout is Layout.SINGLE:
+        return (Reclaim.CONTAINERS, Reclaim.IMAGES)
+    if layout is Layout.SPLIT:
+        return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
+    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
+    return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
 
 
 def holders_first(

@@ -30,8 +30,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import RATE_WINDOW_SECONDS, is_dying, is_memory_awaited
-from reactor.policy.no_victim import can_be_evicted
-from reactor.policy.outside import memory_outside_pods
+from reactor.policy.rank import can_be_evicted, memory_outside_pods
 from reactor.policy.storm import is_hard_memory, memory_slowdowns, slowed
 
 MOST_SECONDS: Final = 0.5

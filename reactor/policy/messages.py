@@ -1,15 +1,19 @@
-"""What is written into an evicted pod's status and event, in upstream's words."""
+"""What is written into an evicted pod's status and event, in upstream's words; what is, if none can be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from reactor.model.decisions import Eviction, RankedPod
+from reactor.model.decisions import Eviction, NoVictim, RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
-from reactor.model.quantity import Quantity, format_bytes, format_count
-from reactor.model.signals import IN_BYTES, RESOURCE, Resource
+from reactor.model.quantity import Quantity, amount_text, format_bytes, format_count
+from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.policy.rank import memory_outside_pods
 from reactor.text import printable
+
+_NAMED: Final = 3
 
 
 def format_amount(amount: int, resource: Resource) -> str:
@@ -124,3 +128,37 @@ def _container_usage(container: ContainerUsage, resource: Resource) -> int | Non
     if container.rootfs.used_bytes is None or container.logs.used_bytes is None:
         return None
     return container.rootfs.used_bytes + container.logs.used_bytes
+
+
+def no_victim(
+    threshold: Threshold,
+    seen: Observation,
+    ranking: Sequence[RankedPod],
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+) -> NoVictim:
+    """Return that a threshold is met and evicts no pod of the ranking, with the pods that hold most."""
+    resource = RESOURCE[threshold.signal]
+    available, capacity = amount_text(seen.available, resource), amount_text(seen.capacity, resource)
+    parts = [f"{threshold} is met ({available} of {capacity} available), and no pod can be evicted"]
+    if not ranking:
+        parts.append("there is no pod")
+    held = sorted((place for place in ranking if place.usage), key=lambda place: -(place.usage or 0))
+    if held:
+        named = [
+            f"{amount_text(place.usage, resource)} by {place.pod.key} ({_because(place.pod)})"
+            for place in held[:_NAMED]
+        ]
+        more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+        parts.append(f"held: {', '.join(named)}{more}")
+    elif ranking:
+        parts.append(f"{ranking[0].pod.key}: {_because(ranking[0].pod)}")
+    if threshold.signal in MEMORY_SIGNALS:
+        outside_bytes = memory_outside_pods(seen, pods, used)
+        if outside_bytes:
+            parts.append(f"{amount_text(outside_bytes, Resource.MEMORY)} are used outside the pods")
+    return NoVictim(threshold=threshold, message="; ".join(parts))
+
+
+def _because(pod: Pod) -> str:
+    return printable(pod.critical_because or "holds nothing that an eviction frees")

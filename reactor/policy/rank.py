@@ -1,4 +1,4 @@
-"""The order in which pods are evicted for a signal, and what they use of it."""
+"""The order in which pods are evicted for a signal, what they use of it, and what no pod uses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, Volu
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 
-_NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
-_IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
+NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
+IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
 
 
 def rank(
@@ -220,5 +220,35 @@ def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
     if layout is Layout.SINGLE:
         return True, True
     if layout is Layout.SPLIT:
-        return (False, False) if signal in _IMAGEFS else (True, True)
-    return (False, True) if signal in _NODEFS else (True, False)
+        return (False, False) if signal in IMAGEFS else (True, True)
+    return (False, True) if signal in NODEFS else (True, False)
+
+
+def can_be_evicted(pods: Iterable[Pod]) -> bool:
+    """Return whether one of these pods at least may be evicted."""
+    return any(pod.critical_because is None for pod in pods)
+
+
+def memory_outside_pods(
+    seen: Observation, pods: Iterable[Pod], used: Mapping[str, PodUsage], *, gone: Iterable[str] = ()
+) -> int | None:
+    """Return how many bytes of the working set belong to none of these pods, 0 at the least.
+
+    `seen` is one of the memory signals: the node's, or that of all pods together (then it is what lies in
+    the pods' parents beside them). `used` is by uid. A pod that is dying counts with what it still holds,
+    and one in `gone` (by uid) may be unobserved because its cgroup is not there any more. None where the
+    memory of any other pod was not observed: then what is outside is not known.
+
+    The node and its pods are read one after the other. Where the node is read first, a pod that grows
+    meanwhile only makes the answer too small; one that shrinks makes it too big.
+    """
+    absent = frozenset(gone)
+    held_bytes = 0
+    for pod in pods:
+        usage = used.get(pod.uid)
+        pod_bytes = None if usage is None else usage.memory_working_set_bytes
+        if pod_bytes is not None:
+            held_bytes += pod_bytes
+        elif pod.uid not in absent:
+            return None
+    return max(0, seen.capacity - seen.available - held_bytes)

@@ -41,7 +41,7 @@ from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.outside import memory_outside_pods
+from reactor.policy.rank import memory_outside_pods
 from reactor.text import printable
 
 _RATE_WINDOW_SECONDS = 60.0

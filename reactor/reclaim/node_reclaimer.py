@@ -8,10 +8,9 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.model.decisions import Decision, Snapshot
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import RESOURCE, Reclaim, Signal
+from reactor.model.signals import RESOURCE, Reclaim, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import is_enough
-from reactor.policy.reclaim import filesystems_of
 from reactor.reclaim.reclaims import Patience, ReclaimReport, Reclaims, until_space_is_back
 from reactor.reclaim.runner import Measurement, Reclaimed
 

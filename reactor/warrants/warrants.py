@@ -47,7 +47,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.pods import PodObserver
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.holds import least_worth_bytes, may_be_due
-from reactor.policy.outside import memory_outside_pods
+from reactor.policy.rank import memory_outside_pods
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import memory_level
 from reactor.sources.chain import keep_trying

@@ -21,7 +21,7 @@ from reactor.model.pods import (
 )
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import Layout
-from reactor.policy.local_storage import storage_limit_evictions
+from reactor.policy.decide import storage_limit_evictions
 from tests.support.counted import Counted
 
 SPEC = {

@@ -5,7 +5,7 @@ import pytest
 from reactor.model.pods import Container, ContainerUsage, FilesystemUsage, Pod, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import Layout, LimitSignal
-from reactor.policy.local_storage import storage_limit_evictions
+from reactor.policy.decide import storage_limit_evictions
 
 LIMIT = parse_quantity("10")
 BARE = Pod(name="p", namespace="n", uid="u")

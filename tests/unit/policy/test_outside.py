@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.thresholds import Observation
-from reactor.policy.outside import memory_outside_pods
+from reactor.policy.rank import memory_outside_pods
 
 from .strategies import plausible, pod_usages, pods
 
