@@ -428,3 +428,26 @@ def test_of_all_so_many_are_taken(fake: FakeTree, monkeypatch: pytest.MonkeyPatc
     found, problems = selected(fake, "/a/*")
     assert 5 == len(found)
     assert "more than 5 cgroups" in problems["/a/*"]
+
+
+def test_of_a_part_whose_entries_are_too_many_to_read_the_whole_is_taken_besides(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 20)
+    for number in range(40):
+        (fake.directory("/u.service") / f"flood-{number}" / "a").mkdir(parents=True)
+    found, problems = selected(fake, "/u.service/*/a")
+    assert "/u.service" in found
+    assert 20 + 1 >= len(found)
+    assert "so many cgroups that a rule is not for each" in problems["/u.service"]
+
+
+def test_a_cgroup_that_a_rule_names_is_found_however_much_its_owner_puts_beside_it(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 20)
+    fake.add("/u.service/one/named")
+    for number in range(40):
+        (fake.directory("/u.service/one") / f"flood-{number}").mkdir()
+    found, problems = selected(fake, "/u.service/*/named")
+    assert (["/u.service/one/named"], {}) == (list(found), problems)
