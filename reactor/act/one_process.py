@@ -34,8 +34,7 @@ from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
-from reactor.kernel.process_memory import MemoryUnknownError, read_process_memory
-from reactor.kernel.procfs import PROC, read_oom_score_adj
+from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import SPARED_PROCESSES

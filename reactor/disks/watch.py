@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from reactor.bounded import Bounded
 from reactor.kernel.filesystem import FilesystemSpace, Mount, layout_of, mount_of, read_mounts, read_space
 from reactor.kernel.procfs import PROC
+from reactor.kernel.scheduling import Bounded
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, RESOURCE, Filesystem, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold

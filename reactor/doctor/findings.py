@@ -27,7 +27,7 @@ from reactor.doctor.thresholds import (
     without_swap_on_this_machine,
 )
 from reactor.errors import ConfigError, ReactorError, join
-from reactor.kernel import memory_reclaim
+from reactor.kernel import memory_control
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
@@ -271,7 +271,7 @@ def _found(
     if settings.kernel_kill is KernelKill.HARD and tree is not None and tree.version is CgroupVersion.V1:
         yield "reactor.kernelKill", "has no effect on this machine: the memory controller is on cgroup v1"
     if settings.eviction.soft_reclaim_seconds > 0 and tree is not None:
-        because = memory_reclaim.unavailable_because(tree)
+        because = memory_control.unavailable_because(tree)
         if because is not None:
             yield "reactor.reclaimBeforeSoft", f"has no effect on this machine: {because}"
     absurd, late = (

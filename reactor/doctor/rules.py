@@ -10,7 +10,7 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.forms import FormError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.memory_reclaim import unavailable_because
+from reactor.kernel.memory_control import unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
 from reactor.kernel.small_file import read

@@ -33,7 +33,7 @@ from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import Hold
 from reactor.model.kills import OomKill

@@ -50,7 +50,7 @@ from reactor.guard.state import LastGoodFile, StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.scheduling import following
 from reactor.link.documents import instant
 from reactor.link.requests import Request, RequestKind

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from reactor.bounded import Bounded
 from reactor.kernel.filesystem import FilesystemSpace, read_mounts, read_space
+from reactor.kernel.scheduling import Bounded
 from reactor.model.quantity import amount_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, Filesystem, Signal, filesystems_of

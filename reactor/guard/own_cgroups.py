@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, own_cgroup
+from reactor.kernel.cgroup import GUARD, STEWARD, CgroupTree, is_delegated, is_service, own_cgroup
 from reactor.kernel.cgroup_files import CgroupVersion, parse_limit, parse_processes
-from reactor.kernel.delegation import GUARD, STEWARD, is_delegated, is_service
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent

@@ -64,9 +64,8 @@ from reactor.policy.process_victims import (
 from reactor.policy.rank import can_be_evicted
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import absurd_thresholds, thresholds_met
-from reactor.reclaim.node_reclaimer import NodeReclaimer, Observe
 from reactor.reclaim.reclaims import Reclaims
-from reactor.reclaim.runner import Reclaimed
+from reactor.reclaim.runner import NodeReclaimer, Observe, Reclaimed
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 

@@ -19,7 +19,7 @@ from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill
 from reactor.model.settings import Settings

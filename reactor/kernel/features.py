@@ -18,8 +18,7 @@ from typing import Final
 from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
 from reactor.kernel.capabilities import capability_names
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.delegation import is_delegated
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion, is_delegated
 from reactor.kernel.files import read_file, with_path
 from reactor.kernel.procfs import PROC, read_status
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger

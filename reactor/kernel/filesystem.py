@@ -18,19 +18,21 @@ from typing import Final
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.files import read_file, unescape_mount
 from reactor.kernel.libc import quotactl_fd
+from reactor.kernel.procfs import PROC
 from reactor.model.pods import FilesystemUsage
 from reactor.model.signals import Filesystem, Layout
 
 _BETWEEN_LOOKS_SECONDS: Final = 0.05
 _STILL_LOOKS: Final = 2
 NODEFS_PATHS: Final = ("/var/lib/kubelet/pods", "/var/lib/kubelet", "/")
-
 _FSGETXATTR: Final = 0x801C581F  # _IOR('X', 31, struct fsxattr)
 _FSXATTR: Final = struct.Struct("=5I8x")  # xflags, extsize, nextents, projid, cowextsize, padding
 _INHERITED: Final = 0x200  # FS_XFLAG_PROJINHERIT
 _GET_PROJECT_QUOTA: Final = 0x800007 << 8 | 2  # QCMD(Q_GETQUOTA, PRJQUOTA)
 # struct if_dqblk: limits of blocks, bytes in use, limits of inodes, inodes in use, times, what is valid.
 _DQBLK: Final = struct.Struct("=8QI4x")
+
+_UPPER: Final = b"upperdir="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +228,31 @@ def counts_by_project(mountinfo: bytes) -> bool:
         for line in mountinfo.splitlines()
         for option in line.rpartition(b" ")[2].split(b",")
     )
+
+
+# overlayfs: where what a container has written lies. Source: Documentation/filesystems/overlayfs.rst.
+
+
+def parse_upper_directory(raw: bytes) -> str | None:
+    """Return the upper directory of the overlay at "/" in a mountinfo, None where no overlay is there.
+
+    The path is as the mounting process saw it. Of several mounts on one point the last hides the others.
+    """
+    found = None
+    for line in raw.split(b"\n"):
+        head, _, tail = line.partition(b" - ")
+        fields, rest = head.split(b" "), tail.split(b" ")
+        if len(fields) < 6 or fields[4] != b"/" or len(rest) < 3:
+            continue
+        upper = [option for option in rest[2].split(b",") if option.startswith(_UPPER)]
+        is_overlay = rest[0] == b"overlay" and len(upper) == 1
+        found = os.fsdecode(unescape_mount(upper[0].removeprefix(_UPPER))) if is_overlay else None
+    return found
+
+
+def read_upper_directory(pid: int, proc: Path = PROC) -> str | None:
+    """Return where what a process writes to its root lies, None where its root is no overlay.
+
+    Raises OSError with the path where the process is gone.
+    """
+    return parse_upper_directory(read_file(proc / str(pid) / "mountinfo"))

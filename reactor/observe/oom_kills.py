@@ -16,8 +16,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.oom import kills_within, machine_kills
-from reactor.kernel.process_memory import read_resident_bytes
-from reactor.kernel.procfs import PROC
+from reactor.kernel.procfs import PROC, read_resident_bytes
 from reactor.model.pods import Pod
 
 _MOST_CGROUPS: Final = 512  # in one go: 5 ms

@@ -22,8 +22,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import walk
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.oom import Birth, open_process, read_birth, read_score
-from reactor.kernel.process_memory import read_process_memory
-from reactor.kernel.procfs import PROC
+from reactor.kernel.procfs import PROC, read_process_memory
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
 from reactor.oom_scores.written import AT_ONCE, ScoreWriter

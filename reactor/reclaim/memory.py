@@ -26,7 +26,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE, parse_field, read_file, write_file
-from reactor.kernel.memory_reclaim import reclaim, unavailable_because
+from reactor.kernel.memory_control import reclaim, unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
 from reactor.model.decisions import Hold

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import SOURCES, switched_on

@@ -4,7 +4,7 @@ Past memory.high the cgroup reclaims and is throttled, so page cache must not be
 reads would be 4 times slower (measured). At an event the fresh working set shows which of the two has grown.
 At a hard threshold it stays for a second at the most, while the loop kills a pod; for page cache and
 for soft thresholds it is restored at once. Then the counters are read until usage is calm, and memory.high is
-set to the next level. The operator's own value is restored at the end (`kernel.memory_high`).
+set to the next level. The operator's own value is restored at the end (`kernel.memory_control`).
 
 The kernel reports no event if usage has met a level before the write of memory.high is done, and a pass may
 observe usage in a dip below a level that holds it. So usage is read after each write, and while a level stays
@@ -31,7 +31,7 @@ from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import MEMORY_HIGH

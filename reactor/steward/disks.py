@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,40 +18,146 @@ import trio
 from reactor.disks.watch import FilesystemObserver, FilesystemWatch
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.filesystem import same_filesystem
+from reactor.kernel.scheduling import following
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
-from reactor.model.settings import Settings
+from reactor.model.settings import ReclaimSettings, Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth
 from reactor.observe.filesystems import filesystem_paths
 from reactor.observe.latest import Observed
-from reactor.podman.client import PodmanClient, find_socket
+from reactor.podman.client import PodmanClient, PodmanImage, find_socket
 from reactor.programs import RunProgram, run_to_problem
-from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
-from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedImages
-from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
+from reactor.reclaim.images import ImageHistory, ImageReclaim, ListedImage, RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 from reactor.steward.guard import Guard
 from reactor.supervisor import Supervisor, report
+from reactor.threads import in_thread
 
 if TYPE_CHECKING:
     from reactor.steward.kubernetes import Kubernetes
 
-
+_MADE_HERE: Final = "localhost/"
 _IMAGES: Final = "podman-images.json"
 _LOOK_SECONDS: Final = 300.0  # its unit starts podman again for each look: 70 ms of a CPU
-
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0
 _UNPLACED: Final = (
     "not observed: the container runtime has not answered yet, and says where it lies; "
     "accepted: reactor.filesystems.imagefs"
 )
+
+
+class CommandReclaim:
+    """Runs the commands of a filesystem, one after the other."""
+
+    def __init__(
+        self,
+        settings: ReclaimSettings,
+        *,
+        clock_seconds: Callable[[], float] = trio.current_time,
+        run: RunProgram = run_to_problem,
+    ) -> None:
+        self._settings = settings
+        self._run = run
+        self._clock_seconds = clock_seconds
+        self._ran_at_seconds: dict[Filesystem, float] = {}
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Run the commands configured for these filesystems; None where there are none, or not again yet."""
+        did: list[str] = []
+        problems: list[str] = []
+        for filesystem, commands in self._settings.commands.items():
+            since_seconds = self._clock_seconds() - self._ran_at_seconds.get(filesystem, -math.inf)
+            if filesystem not in filesystems or since_seconds < self._settings.pause_seconds:
+                continue
+            for command in commands:
+                problem = await self._run(command, self._settings.timeout_seconds)
+                did.append(" ".join(command))
+                problems += [] if problem is None else [f"{command[0]}: {problem}"]
+            self._ran_at_seconds[filesystem] = self._clock_seconds()
+        return ReclaimReport(did=tuple(did), problems=tuple(problems)) if did else None
+
+
+# The images that podman keeps on a plain node: those that can be fetched again are removed.
+#
+# One whose every name begins with `localhost/` was made here and exists nowhere else: it stays. So do images
+# that a container is of, running or not, and containers themselves: they may hold what their owner wants.
+
+
+class PodmanImages:
+    """Lists and removes them; see ImageStore."""
+
+    def __init__(self, client: PodmanClient) -> None:
+        self._client = client
+        self._names: Mapping[str, tuple[str, ...]] = {}
+
+    async def images(self) -> tuple[ListedImage, ...]:
+        """List them. Raises PodmanError."""
+        images = await self._client.images()
+        in_use = await self._client.images_in_use()
+        self._names = {image.id: image.names for image in images}
+        return tuple(
+            ListedImage(
+                id=image.id,
+                size_bytes=image.size_bytes,
+                in_use=image.id in in_use,
+                pinned=is_made_here(image),
+            )
+            for image in images
+        )
+
+    async def remove(self, image_id: str) -> None:
+        """Remove an image name by name: podman refuses the id of one that has several.
+
+        Raises PodmanError.
+        """
+        for name in self._names.get(image_id) or (image_id,):
+            await self._client.remove(name)
+
+
+class PodmanReclaim:
+    """Removes podman's unused images where that helps: on the filesystem that they lie on.
+
+    `client` gives what calls podman, None where there is none; `paths` are the node's filesystems.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], PodmanClient | None],
+        images: Callable[[PodmanClient], ImageReclaim],
+        paths: Mapping[Filesystem, str],
+    ) -> None:
+        self._client = client
+        self._images = images
+        self._paths = paths
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Remove every image that may go; None where they lie elsewhere. See NodeReclaim.run."""
+        client = self._client()
+        if client is None:
+            return None
+        root = (await client.info()).graph_root
+        wanting = tuple(path for filesystem, path in self._paths.items() if filesystem in filesystems)
+        call = following(_lies_on_any)
+        if not await in_thread(call, root, wanting, abandon_on_cancel=True):
+            return None
+        return await self._images(client).run(filesystems)
+
+
+def is_made_here(image: PodmanImage) -> bool:
+    """Return whether an image could not be fetched again. One without a name is what a build left over."""
+    return bool(image.names) and all(name.startswith(_MADE_HERE) for name in image.names)
+
+
+def _lies_on_any(path: str, others: Collection[str]) -> bool:
+    return any(same_filesystem(path, other) for other in others)
 
 
 # The daemon's part with podman on a plain node: its images, watched, and given back before a pod is

@@ -31,7 +31,15 @@ from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.settings import Settings
 from reactor.privileged.client import Commands, Privileged, PrivilegedError
-from reactor.steward.answers import RecentRecords, evictions_of, explanation, name_asked, places_asked, status
+from reactor.steward.answers import (
+    RecentRecords,
+    RestartLoops,
+    evictions_of,
+    explanation,
+    name_asked,
+    places_asked,
+    status,
+)
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
 from reactor.steward.memory import SwapTrafficWatch, memory_holders
@@ -41,7 +49,6 @@ from reactor.supervisor import Supervisor
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
 from reactor.tell.metrics import Metrics, StewardReading
-from reactor.tell.restart_loops import RestartLoops
 from reactor.tell.status_socket import Command
 from reactor.tell.status_socket import serve as serve_questions
 from reactor.threads import NameLookups, in_thread, limit_threads

@@ -18,7 +18,7 @@ import h11
 import trio
 
 from reactor.tell.connections import Connections, Peer, Turns
-from reactor.tell.prometheus import CollectorRegistry, choose_encoder
+from reactor.tell.metrics import CollectorRegistry, choose_encoder
 
 _LOG: Final = logging.getLogger("reactor.metrics")
 _HEAD_BYTES: Final = 8192

@@ -34,20 +34,53 @@ from reactor.model.signals import (
     Signal,
 )
 from reactor.model.wakes import SourceHealth
+from reactor.processes import HollowModule, replaced
 from reactor.reclaim.images import RemovedFor
-from reactor.tell.prometheus import (
-    Collector,
-    CollectorRegistry,
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    ProcessCollector,
-)
 from reactor.text import printable
+
+_UNUSED: Final[tuple[str, ...]] = (
+    "gzip",
+    "http.server",
+    "socketserver",
+    "ssl",
+    "urllib.error",
+    "urllib.request",
+    "wsgiref.simple_server",
+)
 
 Document = Mapping[str, Any]
 _Sample = Sequence[Any]  # the labels' values, and a number or durations
+
+
+# prometheus_client without the web servers that it brings along.
+#
+# Its exposition module imports servers and clients for HTTP and WSGI, with e-mail's parser, OpenSSL and all:
+# 7 MiB of a daemon that is to stay below 40. None of it is used here: the names of those modules are
+# replaced, for as long as the import lasts, by empty classes. Everything in reactor imports prometheus_client
+# from here.
+
+
+with replaced({name: HollowModule(name) for name in _UNUSED}):
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector
+
+__all__ = [
+    "Collector",
+    "CollectorRegistry",
+    "CounterMetricFamily",
+    "GaugeMetricFamily",
+    "HistogramMetricFamily",
+    "Metric",
+    "ProcessCollector",
+    "choose_encoder",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

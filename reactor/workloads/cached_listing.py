@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from reactor.kernel.directory_changes import DirectoryChanges
+from reactor.kernel.directories import DirectoryChanges
 
 _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")

@@ -17,7 +17,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.overlay import read_upper_directory
+from reactor.kernel.filesystem import read_upper_directory
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reactor.bounded import Bounded
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC, read_meminfo, read_name, read_oom_score_adj
+from reactor.kernel.scheduling import Bounded
 from reactor.model.pods import (
     SYSTEM_CRITICAL_PRIORITY,
     Inventory,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
 
-from reactor.bounded import Bounded
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
+from reactor.kernel.scheduling import Bounded
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.threads import with_pauses

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, own_cgroup
+from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
 from reactor.kernel.cgroup_files import cgroup_components
-from reactor.kernel.delegation import stewards_beside
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent

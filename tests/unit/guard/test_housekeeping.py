@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.bounded import Bounded
 from reactor.guard.housekeeping import Housekeeping
+from reactor.kernel.scheduling import Bounded
 from reactor.model.signals import Signal
 from reactor.sources.wakes import Wakes
 

@@ -25,7 +25,7 @@ from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.link.documents import what_was_done
 from reactor.model.pods import Pod
 from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction

@@ -27,7 +27,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.reload import Reloads
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal

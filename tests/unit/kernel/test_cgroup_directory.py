@@ -15,7 +15,7 @@ import pytest
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from tests.support.this_machine import open_descriptors
 
 pytestmark = pytest.mark.suite("hostile trees")
@@ -93,7 +93,7 @@ def test_what_daemons_left_behind_is_looked_for_in_a_nest_that_recursion_would_n
     root: Path,
 ) -> None:
     nest(root, ["x"] * 1_100)
-    assert [] == BorrowedHighs().put_back_abandoned(root)
+    assert [] == BorrowedHighs().restore_abandoned(root)
 
 
 def test_names_that_are_no_text_are_walked_as_any_other(root: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.directory_changes import DirectoryChanges
+from reactor.kernel.directories import DirectoryChanges
 from tests.support.this_machine import open_descriptors
 
 

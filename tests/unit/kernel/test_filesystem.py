@@ -13,10 +13,12 @@ from reactor.kernel.filesystem import (
     mount_of,
     nodefs_path,
     parse_mountinfo,
+    parse_upper_directory,
     project_of,
     project_usage,
     read_mounts,
     read_space,
+    read_upper_directory,
     same_filesystem,
     wait_given_back,
 )
@@ -29,6 +31,12 @@ MOUNTINFO = b"""\
 32 30 254:17 / /var/lib/images rw - xfs /dev/vdc rw
 cut 22 0:1
 """
+
+OVERLAY = (
+    b"509 430 0:52 / / rw,relatime master:1 - overlay overlay "
+    b"rw,lowerdir=/s/10/fs:/s/9/fs,upperdir=/s/a\\040b/fs,workdir=/s/11/work\n"
+)
+OTHER = b"510 509 0:53 / /proc rw - proc proc rw\n"
 
 
 def test_mounts_are_read_in_their_order() -> None:
@@ -152,3 +160,38 @@ def test_filesystem_without_quotas_refuses(tmp_path: Path) -> None:
             project_usage(fd, 1)
     finally:
         os.close(fd)
+
+
+def test_what_a_container_writes_lies_in_the_upper_directory_of_its_root() -> None:
+    assert parse_upper_directory(OVERLAY + OTHER) == "/s/a b/fs"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        OTHER,
+        OTHER.replace(b"/proc rw", b"/ rw"),
+        OVERLAY.replace(b" / / ", b" / /mnt "),
+        OVERLAY.replace(b",upperdir=/s/a\\040b/fs", b""),
+        OVERLAY + OTHER.replace(b"/proc rw", b"/ rw"),  # hidden by what was mounted over it
+    ],
+)
+def test_a_root_that_is_no_writable_overlay_has_none(raw: bytes) -> None:
+    assert parse_upper_directory(raw) is None
+
+
+@given(st.binary(max_size=200))
+def test_no_mount_table_is_too_broken_to_be_read(raw: bytes) -> None:
+    assert parse_upper_directory(raw) is None  # none of so few bytes, drawn blindly, is an overlay
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_what_stands_around_an_overlay_does_not_change_where_it_is(before: bytes, after: bytes) -> None:
+    broken = [raw.replace(b" / ", b" /x ") + b"\n" for raw in (before, after)]
+    assert parse_upper_directory(broken[0] + OVERLAY + broken[1]) == parse_upper_directory(OVERLAY)
+
+
+def test_a_process_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_upper_directory(1, tmp_path)

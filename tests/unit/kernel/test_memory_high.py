@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 
 MIB = 1 << 20
 ATTRIBUTE = "user.reactor.memory_high"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
-from reactor.kernel import memory_reclaim
+from reactor.kernel import memory_control
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.kernel.memory_reclaim import reclaim, unavailable_because
+from reactor.kernel.memory_control import reclaim, unavailable_because
 
 MIB = 1 << 20
 
@@ -36,7 +36,7 @@ def answers(monkeypatch):
                 raise OSError(number, "refused", str(path))
 
     found = Answers()
-    monkeypatch.setattr(memory_reclaim, "write_file", found.write)
+    monkeypatch.setattr(memory_control, "write_file", found.write)
     return found
 
 

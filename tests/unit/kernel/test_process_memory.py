@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel import process_memory
-from reactor.kernel.process_memory import (
+from reactor.kernel import procfs
+from reactor.kernel.procfs import (
     MemoryUnknownError,
     parse_process_memory,
     read_process_memory,
@@ -96,7 +96,7 @@ def test_a_name_with_a_lines_end_adds_no_line() -> None:
 
 
 def test_a_long_list_of_groups_does_not_hide_what_comes_after_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(process_memory, "_READ_BYTES", 512)
+    monkeypatch.setattr(procfs, "_READ_BYTES", 512)
     groups = b"Groups:\t" + b" ".join(b"%d" % group for group in range(5000)) + b"\n"
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_bytes(STATUS.replace(b"VmPeak", groups + b"VmPeak"))

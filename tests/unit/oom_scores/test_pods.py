@@ -22,7 +22,7 @@ from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings

@@ -53,7 +53,7 @@ def make_kernel(make_tree, monkeypatch) -> Callable[[CgroupVersion], Kernel]:
         kernel = Kernel(
             tree.tree, "memory.current" if version is CgroupVersion.V2 else "memory.usage_in_bytes"
         )
-        monkeypatch.setattr("reactor.kernel.memory_reclaim.write_file", kernel.write)
+        monkeypatch.setattr("reactor.kernel.memory_control.write_file", kernel.write)
         monkeypatch.setattr("reactor.reclaim.memory.write_file", kernel.write)
         return kernel
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import MEMORY_HIGH

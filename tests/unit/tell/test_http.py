@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.tell.http import Exposition, serve_metrics
-from reactor.tell.metrics import Metrics
-from reactor.tell.prometheus import Collector, CollectorRegistry
+from reactor.tell.metrics import Collector, CollectorRegistry, Metrics
 from tests.support.readings import reading_of
 
 pytestmark = pytest.mark.suite("hostile clients")

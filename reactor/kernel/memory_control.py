@@ -1,4 +1,6 @@
-"""memory.high of a cgroup (v2), set for a while and restored. Source: cgroup-v2.rst, memory.high.
+"""What is written to a cgroup of v2: memory.high, set for a while and restored, and memory.reclaim.
+
+Source: cgroup-v2.rst.
 
 Past memory.high the cgroup's tasks reclaim and are slowed down, and `high` in memory.events counts up.
 Writing it below the present usage reclaims before the write returns (310 ms seen), unless the kernel respects
@@ -21,8 +23,9 @@ from threading import Lock
 from typing import Final
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup_files import parse_limit
-from reactor.kernel.files import GONE, read_file, with_path
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion, parse_limit
+from reactor.kernel.files import GONE, read_file, with_path, write_file
 from reactor.kernel.procfs import PROC, read_start_ticks
 
 # On the cgroup's directory while memory.high is not the operator's: theirs, ours that may be found in the
@@ -30,6 +33,9 @@ from reactor.kernel.procfs import PROC, read_start_ticks
 _ATTRIBUTE: Final = "user.reactor.memory_high"
 BY: Final = "by="
 _LENGTH: Final = 21  # a limit has up to 20 digits
+
+NAME: Final = "memory.reclaim"
+_ANONYMOUS: Final = 200  # of 200: page cache is left alone as far as the kernel can
 
 
 class BorrowedHigh:
@@ -217,3 +223,45 @@ def _own_directories(root: Path) -> Iterator[Path]:
             with os.scandir(spelled) as entries:
                 below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
             waiting += reversed(below)
+
+
+# memory.reclaim of cgroup v2: the kernel reclaims so much of a cgroup, in the writer's time.
+#
+# Since Linux 5.19 (94968384dde1, "memcg: introduce per-memcg reclaim interface"); `swappiness=` came later,
+# and a kernel that does not know it refuses the whole write with EINVAL. What memory.low and memory.min
+# protect stays. Source: Documentation/admin-guide/cgroup-v2.rst.
+
+
+def unavailable_because(tree: CgroupTree) -> str | None:
+    """Return why nothing can be reclaimed from a cgroup of one's choice here, None where it can."""
+    if tree.version is CgroupVersion.V1:
+        return "the memory controller is on cgroup v1, which has no memory.reclaim"
+    if not (tree.memory_root / NAME).exists():  # the root has one, too
+        return "this kernel has no memory.reclaim (it needs Linux 5.19)"
+    return None
+
+
+def reclaim(tree: CgroupTree, cgroup: str, wanted_bytes: int, *, to_swap: bool = False) -> bool:
+    """Reclaim so much from a cgroup; return whether all of it was found. Blocks in the kernel meanwhile.
+
+    With `to_swap` anonymous memory and tmpfs go first, where the kernel can be told so. Raises OSError with
+    the path, RefusedError as CgroupTree.path.
+    """
+    path = tree.path(cgroup) / NAME
+    if to_swap:
+        try:
+            return _is_found(path, f"{wanted_bytes} swappiness={_ANONYMOUS}")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    return _is_found(path, str(wanted_bytes))
+
+
+def _is_found(path: Path, text: str) -> bool:
+    try:
+        write_file(path, text)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        return False
+    return True
