@@ -21,7 +21,6 @@ from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
 from reactor.policy.forecast import Forecast
-from reactor.policy.process_victims import evicts_one_process
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
@@ -138,7 +137,7 @@ class Evictor:
         and `counts_shared` whether shared memory counts in the choice; `whole_because` says why it is the
         whole pod all the same.
         """
-        if evicts_one_process(eviction) and by_kernel_ns is None:
+        if eviction.is_of_one_process and by_kernel_ns is None:
             if whole_because is None:
                 try:
                     return self._begin_process(eviction, used_bytes, counts_shared=counts_shared)

@@ -56,11 +56,7 @@ from reactor.policy.events import (
     ProcessEvictionOrdered,
     StruckPodsObserved,
 )
-from reactor.policy.process_victims import (
-    counts_shared_memory,
-    evicts_one_process,
-    given_up_because,
-)
+from reactor.policy.process_victims import counts_shared_memory, given_up_because
 from reactor.policy.rank import can_be_evicted
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import absurd_thresholds, thresholds_met
@@ -689,7 +685,7 @@ class Passes:
 
     def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:
         """Order an eviction, of the whole pod or of one process of it."""
-        if not evicts_one_process(eviction):
+        if not eviction.is_of_one_process:
             return self._evictor.begin(eviction)
         uid, now_seconds = eviction.pod.uid, self._clock_seconds()
         used = snapshot.pods.get(uid)

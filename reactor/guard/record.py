@@ -29,7 +29,6 @@ from reactor.model.signals import IN_BYTES, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.policy.messages import eviction_message
-from reactor.policy.process_victims import takes_one_process
 from reactor.reclaim.runner import Reclaimed
 from reactor.text import printable
 
@@ -319,7 +318,7 @@ def why_ranked(place: RankedPod, resource: Resource | None, by: RankedBy = Ranke
         tail += "; passed over, since it holds less than minimumVictimBytes"
     if place.holds_nothing:
         tail += "; stays, since no file there is known to be removed with it"
-    if resource is not None and takes_one_process(place.pod, resource):
+    if resource is not None and place.pod.loses_one_process(resource):
         tail += "; one process of it is killed, not the pod"
     if place.usage is None:
         return f"without statistics, so first; {tail}"

@@ -36,7 +36,6 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
-from reactor.policy.process_victims import takes_one_process
 from reactor.policy.rank import memory_outside_pods, rank
 from reactor.sources.catalogue import chain_of
 from reactor.text import printable
@@ -297,7 +296,7 @@ async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
                 "usage": place.usage,
                 "request": place.request,
                 "swap_bytes": place.swap_bytes,
-                "victim": "process" if takes_one_process(place.pod, resource) else "pod",
+                "victim": "process" if place.pod.loses_one_process(resource) else "pod",
                 "because": why_ranked(place, resource),
             }
         )

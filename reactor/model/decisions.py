@@ -73,6 +73,11 @@ class Eviction:
     annotations: Mapping[str, str] = field(default_factory=dict)
     shortage: Shortage | None = None
 
+    @property
+    def is_of_one_process(self) -> bool:
+        """Whether one process of the pod is killed; without a threshold it is the whole pod."""
+        return self.threshold is not None and self.pod.loses_one_process(self.resource)
+
 
 class ClaimKind(StrEnum):
     """Whose resource is awaited; see policy/claims.py."""

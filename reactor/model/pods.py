@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from reactor.model.pod_lists import Preference, ProcessVictim
 from reactor.model.quantity import Quantity
-from reactor.model.signals import Resource
+from reactor.model.signals import FREED_TOGETHER, Resource
 
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS = 30
@@ -144,6 +144,10 @@ class Pod:
     def key(self) -> str:
         """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    def loses_one_process(self, resource: Resource) -> bool:
+        """Return whether an eviction for a resource kills one of its processes: for memory and swap."""
+        return self.process_victim is not None and resource in FREED_TOGETHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

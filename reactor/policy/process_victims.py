@@ -15,27 +15,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Eviction, ProcessKill
+from reactor.model.decisions import ProcessKill
 from reactor.model.kills import ProcessMemory
-from reactor.model.pods import Pod
 from reactor.model.quantity import bytes_text
-from reactor.model.signals import FREED_TOGETHER, Resource
 
 UNKILLABLE: Final = -1000
 _LEAST_PERCENT: Final = 10
 _MOST_IN_VAIN: Final = 3
 _WINDOW_SECONDS: Final = 60.0
 _HELPED_SHARE: Final = 4  # of what was killed: as much has to be gone, or it did not help
-
-
-def takes_one_process(pod: Pod, resource: Resource) -> bool:
-    """Return whether an eviction of the pod for a resource is one of its processes': for memory and swap."""
-    return pod.process_victim is not None and resource in FREED_TOGETHER
-
-
-def evicts_one_process(eviction: Eviction) -> bool:
-    """Return whether an eviction is one process's; one without a threshold is the whole pod's."""
-    return eviction.threshold is not None and takes_one_process(eviction.pod, eviction.resource)
 
 
 def in_order(processes: Iterable[ProcessMemory], *, counts_shared: bool = True) -> list[ProcessMemory]:

@@ -25,7 +25,6 @@ from reactor.model.rules import Condition, Firing, Measure, Metric, RankedBy, Ru
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Filesystem, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy.process_victims import evicts_one_process
 from tests.golden.core import Core
 from tests.golden.decisions import decision_document
 from tests.golden.files import line
@@ -545,7 +544,7 @@ class _Node:
         if draw.random() < 0.05:
             self._spare(one)
             return
-        if evicts_one_process(eviction) and draw.random() < 0.7:
+        if eviction.is_of_one_process and draw.random() < 0.7:
             share = draw.choice((1, 2, 4))
             process = ProcessMemory(
                 pid=self._pid(),

@@ -19,11 +19,9 @@ from reactor.policy.claims import dying_bytes, killed_process, landed_process, r
 from reactor.policy.decide import decide
 from reactor.policy.process_victims import (
     counts_shared_memory,
-    evicts_one_process,
     given_up_because,
     in_order,
     is_spared,
-    takes_one_process,
     too_small_because,
 )
 
@@ -73,15 +71,15 @@ def ordered(state: PolicyState, one: ProcessMemory, at: float = 0.0, **changed: 
 
 
 def test_only_pods_under_a_rule_and_only_for_memory_and_swap() -> None:
-    taken = {one for one in Resource if takes_one_process(SESSION, one)}
+    taken = {one for one in Resource if SESSION.loses_one_process(one)}
     assert {Resource.MEMORY, Resource.SWAP} == taken
-    assert not takes_one_process(PODS[1], Resource.MEMORY)
+    assert not PODS[1].loses_one_process(Resource.MEMORY)
 
 
 def test_only_for_thresholds_and_not_by_a_rule() -> None:
-    assert evicts_one_process(eviction())
-    assert not evicts_one_process(replace(eviction(), threshold=None))
-    assert not evicts_one_process(replace(eviction(), resource=Resource.PIDS))
+    assert eviction().is_of_one_process
+    assert not replace(eviction(), threshold=None).is_of_one_process
+    assert not replace(eviction(), resource=Resource.PIDS).is_of_one_process
 
 
 def test_the_one_that_holds_most_is_first_and_of_equal_ones_that_of_the_lowest_id() -> None:
