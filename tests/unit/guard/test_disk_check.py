@@ -103,7 +103,7 @@ def short_disk(make_loop, make_pod, make_threshold, observation):
     async def check(_threshold, _reported):
         return loop.own
 
-    loop.passes._parts = dataclasses.replace(loop.parts, check_disk=check)
+    loop.passes._observe_disk = check
     loop.passes._settings = dataclasses.replace(loop.passes._settings, rechecks_disks=True)
     loop.have(make_pod("writer"))
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from reactor.policy.attention import Pace
+from reactor.model.decisions import Hold, PolicyState
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Reclaim, Signal
+from reactor.policy.attention import Pace, has_grown, look_again_seconds
+from tests.support.builders import make_observation, make_threshold
 
 
 @pytest.mark.parametrize(("cost_seconds", "pause_seconds"), [(0.0, 0.0), (0.024, 0.12), (5.0, 0.25)])
@@ -83,3 +89,24 @@ def test_while_evictions_are_slowed_down_passes_take_half_a_hundredth_of_a_cpu(
     pace = Pace()
     pace.passed(cost_seconds)
     assert pause_seconds == pytest.approx(pace.between_slowed_passes_seconds())
+
+
+def test_a_pass_is_worth_it_at_a_new_threshold_or_if_much_less_is_left_of_a_hard_one() -> None:
+    hard, soft = make_threshold(160), make_threshold(320, grace_period_seconds=30.0)
+    settings = EvictionSettings(thresholds=(hard, soft))
+    known = PolicyState(first_observed={hard: 0.0, soft: 0.0}, thresholds_met=(hard, soft))
+
+    def grown(state: PolicyState, before: int, now: int) -> bool:
+        seen = [{Signal.MEMORY_AVAILABLE: make_observation(one, 1000)} for one in (before, now)]
+        return has_grown(settings, state, *seen)
+
+    assert grown(PolicyState(), 100, 100)
+    assert [False, True] == [grown(known, 100, now) for now in (90, 89)]
+    assert not grown(replace(known, thresholds_met=(soft,)), 100, 10)
+    assert not has_grown(settings, known, {}, {Signal.MEMORY_AVAILABLE: make_observation(1, 1000)})
+
+
+def test_the_end_of_a_reclaim_before_a_soft_eviction_is_looked_at() -> None:
+    hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
+
+    assert 4.0 == pytest.approx(look_again_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)

@@ -11,8 +11,8 @@ from reactor.model.decisions import Hold, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.holds import evictions_left, holds, is_on, over, under_way, with_hold
-from tests.support.builders import make_pod, make_threshold
+from reactor.policy.holds import evictions_left, goes_on, holds, is_on, over, under_way, with_hold
+from tests.support.builders import make_claim, make_pod, make_threshold
 
 MEMORY = st.sampled_from(sorted(MEMORY_SIGNALS))
 THRESHOLDS = st.builds(make_threshold, st.just(100), st.sampled_from(Signal), st.sampled_from([0.0, 30.0]))
@@ -91,3 +91,17 @@ def test_the_rate_leaves_no_less_than_none() -> None:
     assert [1, 0, 0] == [
         evictions_left(settings, PolicyState(evicted_at=at), 10.0) for at in ((), (1.0,), (1.0, 2.0))
     ]
+
+
+def test_a_reclaim_from_the_pods_goes_on_until_something_happens_that_does_not_wait_for_it() -> None:
+    hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
+    state = PolicyState(holds=(hold,))
+
+    assert goes_on(state, hold, 8.9)
+    assert not goes_on(state, hold, 9.0)
+    assert not goes_on(state, replace(hold, began_seconds=0.5), 2.0)
+    assert not goes_on(replace(state, claims=(make_claim(),)), hold, 2.0)
+    assert not goes_on(replace(state, thresholds_met=(make_threshold(100),)), hold, 2.0)
+    assert goes_on(
+        replace(state, thresholds_met=(make_threshold(100, grace_period_seconds=30.0),)), hold, 2.0
+    )
