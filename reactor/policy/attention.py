@@ -28,14 +28,14 @@ _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _GROWN_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
 _TIMES: Final = 5
-_TIMES_POWERLESS: Final = 1000
+_TIMES_POWERLESS: Final = 2000
 _TIMES_SLOWED: Final = 100  # between two passes, the wake included
 _TIMES_SLOWED_PASSES: Final = 200
 _LONGEST_SLOWED_SECONDS: Final = 1.0
 _HOG_BYTES_A_SECOND: Final = 4 << 30
 _LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
 _LONGEST_POWERLESS_SECONDS: Final = 1.0
-_LONGEST_POWERLESS_PASS_SECONDS: Final = 3.0
+_LONGEST_POWERLESS_PASS_SECONDS: Final = 5.0
 _HURRIED_SECONDS: Final = 1.0
 _WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
 

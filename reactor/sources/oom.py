@@ -363,9 +363,10 @@ class _EventNotice:
         self._event_fd = event_fd
 
     def struck(self) -> bool:
-        with suppress(OSError):  # BlockingIOError: none
+        try:  # on the way to each kill: three calls fewer than `suppress`
             return len(os.read(self._event_fd, _READ_BYTES)) > 0
-        return False
+        except OSError:  # BlockingIOError: none
+            return False
 
     def close(self) -> None:
         event_fd, self._event_fd = self._event_fd, -1
