@@ -85,7 +85,7 @@ def load_configuration(
 ) -> Configuration:
     """Return the settings in a file with its text. Raises ConfigError with every problem in it.
 
-    With a `config_dir` its drop-ins are merged over the file (drop_ins.py), and the text is that of the
+    With a `config_dir` its drop-ins are merged over the file (documents.py), and the text is that of the
     whole. With `may_run_commands` the commands are to be run: then no other user may be able to write a file
     that they could be from, and each has to be a regular one: a daemon would wait for ever to open a FIFO,
     also at its next start.

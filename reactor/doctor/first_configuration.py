@@ -2,7 +2,7 @@
 
 Nothing in it can end what the machine needs: pods are taken only from cgroups that hold containers and
 nothing of the system's, it starts as a dry run, and what else could be guarded stands in comments. With a
-preset (presets.py) services or applications are pods as well, and lists name those of them that stay.
+preset services or applications are pods as well, and lists name those of them that stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pods of this node by the uids of their cgroups, as last told; losing their source forgets none.
 
 No field of one pod changes what is known of another. What a tenant writes makes a pod critical in no other
-way than by a priority, which the API server's admission grants; mirrors.py says what is taken for a mirror.
+way than by a priority, which the API server's admission grants: see `mirror_claim`.
 """
 
 from __future__ import annotations
