@@ -122,43 +122,46 @@ class NoKernelKills:
     def annotate(self, _: Sequence[EvictionAttempt]) -> None: ...
 
 
-class Approach:
-    """Has everything prepare that stands ahead of a crossing while one `is_near`, or passed.
+class Pods(Protocol):
+    """Lists the pods."""
 
-    `observe` reads the node's memory, `usages` the pods'; `refresh_pods` lists them, and `eligible_pods`
-    returns those that the policy is asked about at this time, `present_pods` all. `populated` returns whether
-    a process is in a pod.
+    def refresh_pods(self) -> None:
+        """Take over the pods that exist now."""
+
+    def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
+        """Return the pods that the policy is asked about."""
+
+    def present_pods(self) -> Sequence[Pod]:
+        """Return the pods that there are."""
+
+    def is_populated(self, pod: Pod) -> bool:
+        """Return whether a process is in a pod."""
+
+
+class Approach:
+    """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
+
+    `observe` reads the node's memory, `usages` the pods'. `kernel` is among those ahead.
     """
 
-    def __init__(  # noqa: PLR0913 - what a forecast takes
+    def __init__(
         self,
         node: Node,
         ahead: Sequence[Ahead],
         kernel: KernelKills,
+        pods: Pods,
         *,
         observe: Callable[[], Mapping[Signal, Observation]],
         usages: Callable[[], Mapping[str, PodUsage]],
-        refresh_pods: Callable[[], None],
-        eligible_pods: Callable[[float], Sequence[Pod]],
-        present_pods: Callable[[], Sequence[Pod]],
-        populated: Callable[[Pod], bool],
     ) -> None:
         self.is_near = False
         self._node = node
+        self._ahead = ahead
         self._kernel = kernel
-        self._ahead = (*ahead, kernel)
+        self._pods = pods
         self._observe = observe
         self._usages = usages
-        self._refresh_pods = refresh_pods
-        self._eligible_pods = eligible_pods
-        self._present_pods = present_pods
-        self._populated = populated
         self._has_forecast = False
-
-    def pods(self, pods: Sequence[Pod]) -> None:
-        """Take over the pods, which have changed."""
-        for one in self._ahead:
-            one.pods(pods)
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether a fresh forecast is wanted though nothing has woken the loop."""
@@ -175,7 +178,7 @@ class Approach:
         self._has_forecast = self.is_near and not self._is_claimed()
         if self._has_forecast:
             self._kernel.begin()
-            self._refresh_pods()
+            self._pods.refresh_pods()
             used = self._usages()
             found = self._forecast(memory, nearby, used, now_seconds)
             if self._put_aside_empty(found):
@@ -195,12 +198,12 @@ class Approach:
         used: Mapping[str, PodUsage],
         now_seconds: float,
     ) -> Forecast:
-        pods = self._eligible_pods(now_seconds)
+        pods = self._pods.eligible_pods(now_seconds)
         node = self._node
         asleep: Sequence[Pod] = ()
         if node.state.ineligible.emptied:
             asked = {pod.uid for pod in pods}
-            asleep = tuple(pod for pod in self._present_pods() if pod.uid not in asked)
+            asleep = tuple(pod for pod in self._pods.present_pods() if pod.uid not in asked)
         known = Forecast(
             settings=node.settings,
             state=node.state,
@@ -229,7 +232,7 @@ class Approach:
             for pod in found.prepared
             if pod.uid in found.used and found.used[pod.uid].memory_working_set_bytes == 0
         )
-        empty = [pod.uid for pod in holding_nothing if not self._populated(pod)][: max(0, room)]
+        empty = [pod.uid for pod in holding_nothing if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:
             self._node.tell(PodFoundEmpty(uid=uid))
         return bool(empty)

@@ -179,7 +179,7 @@ def _warrants(core: Core) -> Joined:
         usages=core.usages,
         holds=core.evictor.holds,
         memory=core.observer.memory,
-        refresh_pods=lambda: core.loop().passes.refresh_pods(),  # noqa: PLW0108 - the loop that is there then
+        refresh_pods=lambda: core.loop().passes.observations.refresh_pods(),  # noqa: PLW0108 - the loop that is there then
     )
     warrants.connect(core.wakes.notify, settings.measured_parents, reads, leave=core.wakes.leave)
     return Joined(kernel=warrants, parts={"warrants": warrants.run} if is_given else {})
@@ -280,7 +280,7 @@ class RuleFirings:
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None if it is gone."""
-        return self._loop().passes.usage_of(uid)
+        return self._loop().passes.observations.usage_of(uid)
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
@@ -388,7 +388,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         wakes,
         board,
         on_oom_kill,
-        expect=lambda kill: loop.passes.oom_killed(kill),  # noqa: PLW0108 - made below
+        expect=lambda kill: loop.passes.observations.oom_killed(kill),  # noqa: PLW0108 - made below
     )
     swap = _swap_watch(tree, settings, observer, wakes, board)
     processes = ProcessSource(tree, settings.sources, wakes, board)
@@ -536,8 +536,8 @@ def evictor_of(
         deadline_seconds=settings.eviction.in_flight_deadline_seconds,
         dry_run=settings.dry_run,
         empty=empty,
-        confirm=lambda eviction: cluster is not None or loop().passes.confirm(eviction),
-        on_ended=lambda attempt: loop().passes.measure_result(attempt),  # noqa: PLW0108 - which runs then
+        confirm=lambda eviction: cluster is not None or loop().passes.observations.confirm(eviction),
+        on_ended=lambda attempt: loop().passes.observations.measure_result(attempt),  # noqa: PLW0108 - which runs then
         one_process=kills.one_process if cluster is None else None,
         on_process_killed=known.process_killed,
         on_process_over=lambda uid: loop().process_over(uid),

@@ -497,7 +497,7 @@ class Daemon:
 
     def _held(self, running: Loop) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
-        ended = frozenset(running.passes.ended_cgroups())
+        ended = frozenset(running.passes.observations.ended_cgroups())
         return memory_held(
             self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
             [pod for pod in self._known.pods if pod.cgroup not in ended],

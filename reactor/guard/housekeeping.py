@@ -51,7 +51,7 @@ class Housekeeping:
         """Return what can't be read or is refused at present, and why."""
         found = {**self._observer.problems, **self._pods.problems}
         found |= self._filesystems.problems
-        found |= self._passes.absurd_thresholds()
+        found |= self._passes.observations.absurd_thresholds()
         if self._pods_problem is not None:
             found["pods"] = self._pods_problem
         return found
@@ -90,4 +90,4 @@ class Housekeeping:
             return
         self._pods_problem = None
         if pods is not None:
-            self._passes.set_pods(pods)
+            self._passes.observations.set_pods(pods)

@@ -187,7 +187,7 @@ class Loop:
                 with trio.move_on_after(_OBSERVE_SECONDS):
                     await self._memory.wait_armed()
                     return
-                if self.passes.shortage_has_grown():
+                if self.passes.observations.shortage_has_grown():
                     wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
                     self._on_memory_wake((wake,))
 
@@ -262,11 +262,13 @@ class Loop:
             self.start(_RECLAIMS, self._reclaim_node, record)
         if (hold := decision.memory_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self._cgroup_reclaim.job(hold, self.passes.ended_cgroups(), available)
+            job = self._cgroup_reclaim.job(hold, self.passes.observations.ended_cgroups(), available)
             self.start(_MEMORY_RECLAIMS, self._reclaim, hold, job, lambda: True)
         if (hold := decision.soft_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self._pod_reclaim.before_soft(hold, self.passes.evictable_cgroups(held), available)
+            job = self._pod_reclaim.before_soft(
+                hold, self.passes.observations.evictable_cgroups(held), available
+            )
             self.start(_SOFT_RECLAIMS, self._reclaim, hold, job, partial(self._goes_on, hold))
 
     def _goes_on(self, hold: Hold) -> bool:
@@ -319,7 +321,7 @@ class Loop:
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
         wanted_seconds, left_bytes = math.inf, 0
         if memory_slowdowns(state):
-            wanted_seconds, left_bytes = _OBSERVE_SECONDS, self.passes.left_bytes()
+            wanted_seconds, left_bytes = _OBSERVE_SECONDS, self.passes.observations.left_bytes()
         elif self.passes.approach.is_near:
             wanted_seconds = _NEAR_SECONDS
         source = _EVICTION
@@ -371,7 +373,7 @@ class Loop:
 
     def pod_ended(self, uid: str) -> bool:
         """Record that an evicted pod has ended, and make a pass; see Passes.pod_ended."""
-        if not self.passes.pod_ended(uid):
+        if not self.passes.observations.pod_ended(uid):
             if uid in self.passes.known.lingering:
                 self._storage.due(urgent=True)
             return False
@@ -386,7 +388,7 @@ class Loop:
 
     def emptied(self) -> None:
         """Record that an evicted pod's files have been removed, and have the disks observed."""
-        self.passes.ignore_older_disk_observations()
+        self.passes.observations.ignore_older_disk_observations()
         self._storage.due(urgent=True)
         self.housekeeping.due()
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from reactor.guard.ahead import Ahead, Approach, KernelKills, NoKernelKills, Served
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
+from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.link.documents import Outcome
-from reactor.model.decisions import ClaimKind, Decision, Eviction, PolicyState, Snapshot
-from reactor.model.kills import OomKill, ProcessMemory
-from reactor.model.pods import Pod, PodUsage
-from reactor.model.quantity import amount_text
-from reactor.model.rules import EVICTING, Firing, RankedBy
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.kills import ProcessMemory
+from reactor.model.pods import Pod
+from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
-    MEMORY_SIGNALS,
     ON_DISK,
     RESOURCE,
     LimitSignal,
@@ -32,34 +31,23 @@ from reactor.model.signals import (
     Signal,
 )
 from reactor.model.thresholds import Observation, Threshold
-from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
-from reactor.observe.node import NodeObserver, consistent
+from reactor.model.wakes import Wake
+from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
-from reactor.policy.attention import has_grown
-from reactor.policy.claims import are_unknown, dying_bytes, is_newly_empty, struck_pods
+from reactor.policy.claims import dying_bytes, is_newly_empty
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import (
     CrossingServed,
     EvictionFailed,
     EvictionOrdered,
-    FilesInMemoryObserved,
-    KernelKilled,
-    ObservationsUsed,
-    PodEmptied,
-    PodEnded,
     PodFoundEmpty,
-    PodsStruck,
-    ProcessesExited,
     ProcessEvictionOrdered,
-    StruckPodsObserved,
 )
 from reactor.policy.process_victims import counts_shared_memory, given_up_because
 from reactor.policy.rank import can_be_evicted
 from reactor.policy.storm import is_hard_memory
-from reactor.policy.thresholds import absurd_thresholds, thresholds_met
 from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import NodeReclaimer, Observe, Reclaimed
 from reactor.sources.oom import OomSource
@@ -71,15 +59,6 @@ _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items()
 
 CheckDisk = Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]]
 _Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
-
-
-class _Seen(NamedTuple):
-    """What was observed: node and pods, which pods the policy is asked about, and the memory alone."""
-
-    snapshot: Snapshot
-    pods: Sequence[Pod]
-    at_ns: int
-    memory: Mapping[Signal, Observation]
 
 
 class Passes:
@@ -117,14 +96,10 @@ class Passes:
     ) -> None:
         self.known = known
         self._settings = dataclasses.replace(settings, rechecks_disks=check_disk is not None)
-        self._observer = observer
-        self._usages = usages
-        self._pod_list = pods
-        self._populated = populated
         self._arm_memory = arm_memory
-        self._oom_source = oom_source
         self._oom_kills = oom_kills
         self._observe_disk = check_disk
+        self._usages = usages
         self._evictor = evictor
         self._kernel = kernel or NoKernelKills()
         self._dry_run = dry_run
@@ -133,24 +108,27 @@ class Passes:
         self._node_reclaimer = NodeReclaimer(
             self._settings, reclaims, lambda: known.observed.at(clock_seconds())
         )
-        self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_powerless = False
         self.is_unfinished = False
         self._rehearsed = _Rehearsed()
         self._earlier: list[PassRecord] = []
-        self.approach = Approach(
+        others = (evictor, *ahead, self._kernel)
+        self.observations = Observations(
+            self._settings,
             known,
-            (evictor, *ahead),
-            self._kernel,
-            observe=observer.memory,
-            usages=usages.memory,
-            refresh_pods=self.refresh_pods,
-            eligible_pods=self._eligible_pods,
-            present_pods=self._present,
+            observer=observer,
+            usages=usages,
+            pods=pods,
             populated=populated,
+            oom_source=oom_source,
+            oom_kills=oom_kills,
+            ahead=others,
+            kernel=self._kernel,
+            clock_seconds=clock_seconds,
         )
-        usages.track(known.pods)
-        self.approach.pods(known.pods)
+        self.approach = Approach(
+            known, others, self._kernel, self.observations, observe=observer.memory, usages=usages.memory
+        )
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
         """Make one pass for these wakes, or for a rule; a pod that had to die at once is dead on return.
@@ -162,7 +140,7 @@ class Passes:
         while True:
             self._follow_kernel(wakes)
             now_seconds = self._clock_seconds()
-            seen = self._observe_all(wakes, now_seconds, firing)
+            seen = self.observations.observe(wakes, now_seconds, firing)
             state, decision = decide(
                 self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds, firing
             )
@@ -190,9 +168,9 @@ class Passes:
         started_ns, now_seconds = time.monotonic_ns(), self._clock_seconds()
         snapshot = served.at_crossing(Snapshot(signals=self.known.observed.at(now_seconds)))
         decision = dataclasses.replace(served.decision(), at_seconds=now_seconds)
-        pods = self._eligible_pods(now_seconds)
+        pods = self.observations.eligible_pods(now_seconds)
         self.known.tell(CrossingServed(snapshot=snapshot, pods=pods))
-        seen = _Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
+        seen = Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
         record = self._carry_out(decision, seen, wakes, started_ns, served=served)
         crossed_ns = served.crossed_ns()
         if crossed_ns is not None:
@@ -208,40 +186,6 @@ class Passes:
         """
         earlier, self._earlier = self._earlier, []
         return earlier
-
-    def _observe_all(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> _Seen:
-        """Observe the node and its pods, and what victims are giving back."""
-        self._observe_left()
-        memory, used = consistent(
-            lambda: self._observe(wakes, now_seconds),
-            lambda: self._observe_pods(wakes, now_seconds, firing),
-            is_moving=self._is_moving,
-            hard_met=self._hard_met,
-        )
-        return _Seen(
-            snapshot=Snapshot(signals=self.known.observed.at(now_seconds), pods=used),
-            pods=self._eligible_pods(now_seconds),
-            at_ns=time.monotonic_ns(),
-            memory=memory,
-        )
-
-    def _is_moving(self) -> bool:
-        """Return whether memory is being given back.
-
-        Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
-        """
-        return self._are_victims_dying() or bool(self.known.state.in_flight)
-
-    def usage_of(self, uid: str) -> PodUsage | None:
-        """Return what a pod uses of memory now, None where it is gone."""
-        return self._usages.of([uid]).get(uid)
-
-    def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
-        return frozenset(
-            threshold
-            for threshold in thresholds_met(self._settings.thresholds, memory)
-            if is_hard_memory(threshold)
-        )
 
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, refresh: Observe | None = None
@@ -262,23 +206,23 @@ class Passes:
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         self._kernel.disarm()
-        self._observe((), now_seconds)
-        used = self._observe_pods((), now_seconds)
+        self.observations.observe_node((), now_seconds)
+        used = self.observations.observe_pods((), now_seconds)
         after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         if own is not None:
             others = {signal: one for signal, one in after.signals.items() if signal not in _DISK_SIGNALS}
             after = dataclasses.replace(after, signals={**others, **own})
-        pods = self._eligible_pods(now_seconds)
+        pods = self.observations.eligible_pods(now_seconds)
         usages = with_storage(self._usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
         acted_on = dataclasses.replace(after, pods=usages)
-        seen = _Seen(snapshot=acted_on, pods=pods, at_ns=time.monotonic_ns(), memory={})
+        seen = Seen(snapshot=acted_on, pods=pods, at_ns=time.monotonic_ns(), memory={})
         state, decision = after_reclaim(
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
         self.known.decided(state)
-        self._acted_on(after.signals, tuple(Resource))
+        self.observations.used(after.signals, tuple(Resource))
         record = self._carry_out(decision, seen, asked.wakes, started_ns, shown=before)
         times = dataclasses.replace(record.times, woke_ns=asked.times.woke_ns)
         return dataclasses.replace(record, times=times, reclaimed=reclaimed)
@@ -295,295 +239,20 @@ class Passes:
         self.known.observed.take(own.keys(), own, now_seconds)
         return {signal: one.at(now_seconds) for signal, one in own.items()}
 
-    def refresh_pods(self) -> None:
-        """Take over the pods that exist now; only new ones are read."""
-        self.set_pods(self._pod_list.refresh())
-
-    def set_pods(self, pods: tuple[Pod, ...]) -> None:
-        """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
-        if pods != self.known.pods or self._usages.vanished:
-            self.known.set_pods(pods)
-            self._usages.track(pods)
-            self.approach.pods(pods)
-        else:  # equal, and from here on the same: a tuple compares those at once
-            self.known.pods = pods
-
-    def pod_ended(self, uid: str) -> bool:
-        """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
-
-        False if its processes or files are still counted, which the policy goes on crediting.
-        """
-        state = self.known.state
-        resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
-        if Resource.PIDS in resources:
-            used = self._usages.of([uid], with_processes=True).get(uid)
-            if used is not None and used.process_count:
-                # What was spared (one process each) stays, and is counted with the pod.
-                spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
-                if used.process_count > spared:
-                    return False
-        self.known.tell(PodEmptied(uid=uid))
-        if resources & ON_DISK and not self.known.is_freed(uid):
-            return False
-        self._pod_ended(uid)
-        if resources & ON_DISK:
-            self.ignore_older_disk_observations()
-        return True
-
-    def _pod_ended(self, uid: str) -> None:
-        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        used = self._usages.of([uid]).get(uid)
-        self.known.tell(
-            PodEnded(
-                uid=uid,
-                files_bytes=self._usages.shared_memory_bytes(uid) or 0,
-                held_bytes=None if used is None else used.memory_working_set_bytes,
-            )
-        )
-
-    def _observe_left(self) -> None:
-        """Observe which files in memory, left by evicted pods, are still there.
-
-        Page cache that a pod has left is no growth of it.
-        """
-        left = [one.uid for one in self.known.state.claims if one.uid and one.kind is ClaimKind.FILES]
-        if not left:
-            return
-        usages = self._usages
-        used = usages.of(left)
-        self.known.tell(
-            FilesInMemoryObserved(
-                files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},
-                own_bytes={
-                    uid: (one.memory_working_set_bytes or 0) - (usages.active_file_bytes(uid) or 0)
-                    for uid, one in used.items()
-                },
-            )
-        )
-
-    def absurd_thresholds(self) -> dict[str, str]:
-        """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
-        return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
-
-    def oom_killed(self, kill: OomKill) -> None:
-        """Record a kill of the kernel's OOM killer: what its victim gives back is waited for."""
-        self._kernel.disarm()
-        pod = None if kill.victim_cgroup is None else self.known.pod_in(kill.victim_cgroup)
-        if kill.pid is not None:
-            self.known.victims.hold(kill.pid)
-        self.known.tell(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
-
-    def ended_cgroups(self) -> tuple[str, ...]:
-        """Return the cgroups that evictions have emptied and that are still there."""
-        ended = self.known.emptied_among(self._present())
-        return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
-
-    def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
-        """Return the cgroups of the pods that may be evicted, those that use most first."""
-        in_flight = {claim.uid for claim in self.known.state.in_flight}
-        pods = [pod for pod in self._present() if pod.critical_because is None and pod.uid not in in_flight]
-        held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
-        pods.sort(key=lambda pod: -held.get(pod.uid, 0))
-        return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
-
-    def confirm(self, eviction: Eviction) -> bool:
-        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
-
-        Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
-        is not observed is no reason to end a pod.
-        """
-        is_wanted = self._is_wanting(eviction)
-        if not is_wanted:
-            self.known.called_off(eviction.pod.uid)
-        return is_wanted
-
-    def _is_wanting(self, eviction: Eviction) -> bool:
-        now_seconds = self._clock_seconds()
-        self._observe((), now_seconds)
-        if eviction.signal not in MEMORY_SIGNALS:
-            self._observe_processes_and_swap(now_seconds)
-        thresholds = self._settings.thresholds
-        if eviction.threshold in thresholds:
-            thresholds = (eviction.threshold,)
-        seen = {
-            signal: observation
-            for signal, observation in self.known.observed.at(now_seconds).items()
-            if signal == eviction.signal and observation.absurdity is None
-        }
-        return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
-
-    def ignore_older_disk_observations(self) -> None:
-        """Record that files were removed: what was seen before is nothing to evict the next pod for.
-
-        Nor is an observation that was made before and is still on its way from the steward.
-        """
-        now_seconds = self._clock_seconds()
-        self.known.observed.changed(_DISK_SIGNALS, now_seconds)
-        self._acted_on(self.known.observed.at(now_seconds), ON_DISK)
-
-    def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
-        memory = self._observer.memory()
-        self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
-        if not _only_memory(wakes):
-            self._observe_processes_and_swap(now_seconds)
-            if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
-                self._usages.note_swap()
-        return memory
-
-    def _observe_processes_and_swap(self, now_seconds: float) -> None:
-        self.known.observed.take(PROCESS_SIGNALS, self._observer.processes(), now_seconds)
-        if self._watches_swap:
-            self.known.observed.take(SWAP_SIGNALS, self._observer.swap(), now_seconds)
-
-    def _observe_pods(
-        self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
-    ) -> Mapping[str, PodUsage]:
-        """Return what pods use, only if one may have to be chosen: by what was observed, or for a rule."""
-        wanting = resources_wanting(self._settings.thresholds, self.known.observed.at(now_seconds))
-        usages: Mapping[str, PodUsage] = {}
-        if firing is not None and firing.rule.by is RankedBy.SWAP:
-            self._usages.note_swap()  # no other pass reads it for a rule
-        if wanting or (firing is not None and firing.rule.action in EVICTING):
-            # A pod that came since the last housekeeping may be the very one.
-            self.refresh_pods()
-            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
-            counted = Resource.PIDS in wanting and not _only_memory(wakes)
-            usages = self._usages.full() if counted else self._usages.memory()
-        if not _only_memory(wakes):
-            # Limits of their own hold for pods whether or not the node is short of anything.
-            present = self.known.with_lingering(self._present())
-            pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
-            usages = with_storage(usages, self.known.storage.usages(pods), pods)
-        return usages
-
-    def _are_victims_dying(self) -> bool:
-        """Return whether victims of the kernel's were dying until now, and note which of them have exited.
-
-        To be called after memory was observed, which is to be done once more where this is true: what was
-        seen before may be of a kill that was not known yet, or from before a victim's exit.
-        """
-        is_nameless = False
-        for kill in self._oom_source.take_now():
-            self.oom_killed(kill)
-            is_nameless |= kill.pid is None
-        if not self.known.state.killed_alone and not is_nameless:
-            return False
-        self._observe_pods_struck(is_nameless=is_nameless)
-        exited = self.known.victims.exited(self.known.state.killed_alone)
-        if exited:
-            self.known.tell(ProcessesExited(pids=exited))
-        return True
-
-    def _observe_pods_struck(self, *, is_nameless: bool) -> None:
-        """Record in which pods the kernel has killed without naming the victim, and what those hold.
-
-        It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
-        """
-        if is_nameless or are_unknown(self.known.state):
-            struck = self._oom_kills.struck(self.known.pods)
-            held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
-            known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
-            if known and known.keys() == held.keys():
-                largest = {
-                    pod.uid: self._oom_kills.most_of_one_process(pod, known[pod.uid])
-                    for pod in self.known.pods
-                    if pod.uid in known
-                }
-                self.known.tell(PodsStruck(held_bytes=known, largest_bytes=largest))
-                return
-        pods = struck_pods(self.known.state)
-        if pods:
-            left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
-            self.known.tell(StruckPodsObserved(held_bytes=left))
-
-    def _held_by_processes_bytes(self, uid: str) -> int | None:
-        """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
-
-        0 where it is gone.
-        """
-        used = self._usages.of([uid]).get(uid)
-        if used is None:
-            return 0
-        if used.memory_working_set_bytes is None:
-            return None
-        return max(0, used.memory_working_set_bytes - (self._usages.active_file_bytes(uid) or 0))
-
-    def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
-        """Take note that these observations have been decided over: the next pass is not to do it again."""
-        at = {
-            signal: observation.taken_at_seconds
-            for signal, observation in seen.items()
-            if RESOURCE[signal] in resources
-        }
-        self.known.tell(ObservationsUsed(taken_at_seconds=at))
-
-    def _eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
-        """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
-        return self.known.eligible(self._present(), now_seconds, self._populated)
-
-    def _present(self) -> Sequence[Pod]:
-        """Return the known pods but those that were gone when they were read: nothing is left to kill."""
-        vanished = self._usages.vanished
-        pods = self.known.pods
-        if vanished:
-            pods = tuple(pod for pod in pods if pod.uid not in vanished)
-        return pods
-
     def is_worth_a_pass(self) -> bool:
         """Return whether a pass now would do what the last one could not; this is asked often.
 
         If no pod could be evicted, that is so once one can, whatever memory does.
         """
         if self.is_powerless and not self._dry_run:
-            self.refresh_pods()
-            return can_be_evicted(self._eligible_pods(self._clock_seconds()))
-        return self.shortage_has_grown()
-
-    def left_bytes(self) -> int:
-        """Return the least that a hard memory threshold's signal had available at the last pass."""
-        seen = self.known.observed.at(self._clock_seconds())
-        signals = {one.signal for one in self._settings.thresholds if is_hard_memory(one)}
-        return min((seen[signal].available for signal in signals if signal in seen), default=0)
-
-    def shortage_has_grown(self) -> bool:
-        """Return whether memory has become shorter in a way that is worth a pass.
-
-        The node's counters alone are read: this is asked often.
-        """
-        before = self.known.observed.at(self._clock_seconds())
-        return has_grown(self._settings, self.known.state, before, self._observer.memory())
-
-    def measure_result(self, attempt: EvictionAttempt) -> None:
-        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
-        eviction = attempt.eviction
-        if eviction.resource is not Resource.MEMORY:
-            return
-        is_by_rule = eviction.threshold is None
-        signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-        seen = self._observer.memory().get(signal)
-        if seen is not None and attempt.available_bytes is not None:
-            attempt.returned_bytes = seen.available - attempt.available_bytes
-        if self._populated(eviction.pod):
-            return  # lives again, and what it uses now is another's
-        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
-        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
-        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
-        if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
-            return
-        if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
-            attempt.freed_ns = None
-            kept, shared = (
-                amount_text(amount or 0, Resource.MEMORY)
-                for amount in (attempt.left_bytes, attempt.left_shared_bytes)
-            )
-            attempt.add_problems(
-                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
-            )
+            self.observations.refresh_pods()
+            return can_be_evicted(self.observations.eligible_pods(self._clock_seconds()))
+        return self.observations.shortage_has_grown()
 
     def _carry_out(
         self,
         decision: Decision,
-        seen: _Seen,
+        seen: Seen,
         wakes: Sequence[Wake],
         started_ns: int,
         *,
@@ -642,7 +311,7 @@ class Passes:
                 signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
                 seen = snapshot.signals.get(signal)
                 if attempt.process is None:
-                    attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
+                    attempt.credited_bytes = self.observations.held_bytes(eviction.pod.uid, snapshot)
                 attempt.available_bytes = None if seen is None else seen.available
             if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
                 self._record_attempt(attempt, snapshot, pods, ordered_ns)
@@ -675,7 +344,7 @@ class Passes:
                 now_seconds = self._clock_seconds()
                 self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
                 self.known.tell(PodFoundEmpty(uid=uid))
-                self._pod_ended(uid)
+                self.observations.record_end(uid)
 
     def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
         """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
@@ -715,21 +384,6 @@ class Passes:
         self.known.tell(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
-
-    def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
-        """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
-        used = (snapshot.pods.get(uid), self._usages.of([uid]).get(uid))
-        held = (None if one is None else one.memory_working_set_bytes for one in used)
-        return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
-
-
-def is_housekeeping(wakes: Sequence[Wake]) -> bool:
-    """Return whether a pass is the first one, or for housekeeping."""
-    return not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes)
-
-
-def _only_memory(wakes: Sequence[Wake]) -> bool:
-    return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
 class _Rehearsed:

@@ -156,7 +156,7 @@ class Reloads:
     def refresh_pods(self) -> None:
         """Bring the known pods up to date, at once."""
         if self.present is not None:
-            self.present.passes.refresh_pods()
+            self.present.passes.observations.refresh_pods()
 
     def list_pods(self) -> None:
         """Have the pods listed again, soon."""

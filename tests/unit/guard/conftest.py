@@ -286,7 +286,7 @@ class FakeLoop:
                 usages=self.usages,
                 holds=self.evictor.holds,
                 memory=self.node.memory,
-                refresh_pods=self.passes.refresh_pods,
+                refresh_pods=self.passes.observations.refresh_pods,
             )
 
     def passes_by(
@@ -325,13 +325,13 @@ class FakeLoop:
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""
         self.pods.present = pods
-        self.passes.set_pods(pods)
+        self.passes.observations.set_pods(pods)
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
 
     def _confirm(self, eviction: Eviction) -> bool:
-        return self.passes.confirm(eviction)
+        return self.passes.observations.confirm(eviction)
 
     def _process_over(self, uid: str) -> None:
         self.known.tell(ProcessOver(uid=uid))
@@ -340,10 +340,10 @@ class FakeLoop:
         uid = attempt.eviction.pod.uid
         if uid not in self.usages.stays:
             self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
-        self.passes.measure_result(attempt)
+        self.passes.observations.measure_result(attempt)
 
     def _is_gone(self, uid: str) -> bool:
-        gone = self.passes.pod_ended(uid)
+        gone = self.passes.observations.pod_ended(uid)
         if gone:
             self.gone.append(uid)
         return gone

@@ -179,17 +179,17 @@ async def test_memory_has_sunk_where_much_less_is_available_than_at_the_last_pas
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(95 * MIB)}
     loop.passes.make([WAKE])
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
-    assert loop.passes.shortage_has_grown()
+    assert loop.passes.observations.shortage_has_grown()
 
     loop.passes.make([WAKE])
     assert loop.known.state.slowdowns
-    assert not loop.passes.shortage_has_grown()
+    assert not loop.passes.observations.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(14 * MIB)}
-    assert not loop.passes.shortage_has_grown()
+    assert not loop.passes.observations.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(13 * MIB)}
-    assert loop.passes.shortage_has_grown()
+    assert loop.passes.observations.shortage_has_grown()
     loop.node.memory_seen = {}
-    assert not loop.passes.shortage_has_grown()
+    assert not loop.passes.observations.shortage_has_grown()
 
 
 async def test_memory_has_sunk_where_a_threshold_is_met_that_was_not_at_the_last_pass(make_loop, observation):
@@ -198,9 +198,9 @@ async def test_memory_has_sunk_where_a_threshold_is_met_that_was_not_at_the_last
     loop.passes.make([WAKE])
     assert loop.passes.approach.is_near
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB)}
-    assert not loop.passes.shortage_has_grown()
+    assert not loop.passes.observations.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB - 1)}
-    assert loop.passes.shortage_has_grown()
+    assert loop.passes.observations.shortage_has_grown()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
     loop.passes.make([WAKE])
     assert not loop.passes.approach.is_near

@@ -55,7 +55,7 @@ async def test_woken_by_the_kernels_own_kill_a_pass_kills_no_other_pod(
     loop.have(make_pod("hog"), make_pod("one"), make_pod("two"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
 
-    loop.passes.oom_killed(kill_of(victim.pid))
+    loop.passes.observations.oom_killed(kill_of(victim.pid))
     for _ in range(3):
         record = loop.passes.make([WAKE])
         loop.now_seconds += 0.02
@@ -81,7 +81,7 @@ async def test_memory_is_read_again_where_a_victim_has_exited_since(make_loop, m
     loop = make_loop()
     loop.have(make_pod("hog"), make_pod("one"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
-    loop.passes.oom_killed(kill_of(victim.pid))
+    loop.passes.observations.oom_killed(kill_of(victim.pid))
 
     def exits() -> None:
         victim.send_signal(signal.SIGKILL)
@@ -101,7 +101,7 @@ async def test_pod_is_evicted_once_the_victim_is_gone_and_it_was_not_enough(
     loop = make_loop()
     loop.have(make_pod("one"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
-    loop.passes.oom_killed(kill_of(victim.pid))
+    loop.passes.observations.oom_killed(kill_of(victim.pid))
     loop.passes.make([WAKE])
     victim.kill()
     victim.wait()
@@ -164,7 +164,7 @@ async def test_page_cache_that_a_victim_leaves_is_not_waited_for(make_loop, make
     hold(loop, "struck", 150)
     loop.usages.cached["uid-struck"] = 150 * MIB
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
-    loop.passes.oom_killed(counted_kill())
+    loop.passes.observations.oom_killed(counted_kill())
     loop.oom_struck = ("uid-struck",)
 
     loop.passes.make([WAKE])
@@ -179,7 +179,7 @@ async def test_pod_that_can_not_be_read_is_waited_for_as_a_victim_of_which_nothi
     loop.have(make_pod("struck"), make_pod("hog"))
     loop.usages.seen["uid-struck"] = PodUsage(unreadable=frozenset({Resource.MEMORY}))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
-    loop.passes.oom_killed(counted_kill())
+    loop.passes.observations.oom_killed(counted_kill())
     loop.oom_struck = ("uid-struck",)
 
     loop.passes.make([WAKE])
@@ -194,7 +194,7 @@ async def test_pod_that_is_gone_is_not_waited_for(make_loop, make_pod, observati
     loop = make_loop()
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
-    loop.passes.oom_killed(counted_kill())
+    loop.passes.observations.oom_killed(counted_kill())
     loop.oom_struck = ("uid-gone",)
 
     loop.passes.make([WAKE])
@@ -241,7 +241,7 @@ def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
 
 async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
     loop, view, _ = make_view()
-    loop.passes.oom_killed(kill_of(victim.pid))
+    loop.passes.observations.oom_killed(kill_of(victim.pid))
     (told,) = view().status()["oom_victims"]
     assert (told["pid"], told["victim_bytes"], told["credited_bytes"]) == (victim.pid, 250 * MIB, 250 * MIB)
     assert told["given_up_in_seconds"] == 10.0

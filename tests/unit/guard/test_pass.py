@@ -529,7 +529,7 @@ async def test_pod_that_came_after_the_last_housekeeping_is_seen_at_the_crossing
     loop = make_loop()
     hog = make_pod("newcomer")
     loop.have(hog)
-    loop.passes.set_pods(())
+    loop.passes.observations.set_pods(())
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
     loop.passes.make([wake()])
@@ -755,4 +755,4 @@ async def test_memory_that_is_absurd_has_not_sunk(make_loop, make_pod, observati
         loop.passes.make([wake()])
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(now * MIB)}
         loop.now_seconds += 0.02
-        assert not loop.passes.shortage_has_grown()
+        assert not loop.passes.observations.shortage_has_grown()

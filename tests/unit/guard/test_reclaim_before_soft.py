@@ -271,4 +271,4 @@ async def test_only_pods_that_may_be_evicted_are_asked_those_that_use_most_first
     loop.have(make_pod("small"), make_pod("large"), critical, nowhere)
     seen = dict(loop.usages.seen)
     seen["uid-large"] = seen["uid-large"]._replace(memory_working_set_bytes=90 * MIB)
-    assert loop.passes.evictable_cgroups(seen) == ("/node/large", "/node/small")
+    assert loop.passes.observations.evictable_cgroups(seen) == ("/node/large", "/node/small")

@@ -42,8 +42,8 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
 async def test_only_cgroups_that_evictions_emptied_are_reclaimed_first(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("one"), make_pod("two"))
-    assert loop.passes.ended_cgroups() == ()
+    assert loop.passes.observations.ended_cgroups() == ()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
     loop.passes.make([WAKE])
-    loop.passes.pod_ended("uid-one")
-    assert loop.passes.ended_cgroups() == ("/node/one",)
+    loop.passes.observations.pod_ended("uid-one")
+    assert loop.passes.observations.ended_cgroups() == ("/node/one",)

@@ -1,0 +1,432 @@
+"""What a pass observes: the node, its pods, and what victims are giving back.
+
+All of it is read from the kernel's counters, and told to the node: what follows from it is the policy's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from reactor.guard.ahead import Ahead, KernelKills
+from reactor.guard.node import Node
+from reactor.guard.record import EvictionAttempt
+from reactor.model.decisions import ClaimKind, Eviction, Snapshot
+from reactor.model.kills import OomKill
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.quantity import amount_text
+from reactor.model.rules import EVICTING, Firing, RankedBy
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import (
+    MEMORY_SIGNALS,
+    ON_DISK,
+    RESOURCE,
+    Resource,
+    Signal,
+)
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
+from reactor.observe.node import NodeObserver, consistent
+from reactor.observe.oom_kills import PodOomKills
+from reactor.observe.pods import PodObserver
+from reactor.observe.storage import with_storage
+from reactor.policy.attention import has_grown
+from reactor.policy.claims import are_unknown, struck_pods
+from reactor.policy.events import (
+    FilesInMemoryObserved,
+    KernelKilled,
+    ObservationsUsed,
+    PodEmptied,
+    PodEnded,
+    PodsStruck,
+    ProcessesExited,
+    StruckPodsObserved,
+)
+from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import absurd_thresholds, thresholds_met
+from reactor.sources.oom import OomSource
+from reactor.workloads.pods import PodList
+
+_DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
+
+
+class Seen(NamedTuple):
+    """What was observed: node and pods, which pods the policy is asked about, and the memory alone."""
+
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+    at_ns: int
+    memory: Mapping[Signal, Observation]
+
+
+class Observations:
+    """Observes for one configuration. `populated` returns whether a pod's cgroup has processes.
+
+    Each of `ahead` is given the pods when they have changed; `kernel` is among them.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is observed by
+        self,
+        settings: EvictionSettings,
+        node: Node,
+        *,
+        observer: NodeObserver,
+        usages: PodObserver,
+        pods: PodList,
+        populated: Callable[[Pod], bool],
+        oom_source: OomSource,
+        oom_kills: PodOomKills,
+        ahead: Sequence[Ahead],
+        kernel: KernelKills,
+        clock_seconds: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._observer = observer
+        self._usages = usages
+        self._pod_list = pods
+        self.is_populated = populated
+        self._oom_source = oom_source
+        self._oom_kills = oom_kills
+        self._ahead = ahead
+        self._kernel = kernel
+        self._clock_seconds = clock_seconds
+        self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
+        usages.track(node.pods)
+        for one in ahead:
+            one.pods(node.pods)
+
+    def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
+        """Observe the node and its pods, and what victims are giving back."""
+        self._observe_left()
+        memory, used = consistent(
+            lambda: self.observe_node(wakes, now_seconds),
+            lambda: self.observe_pods(wakes, now_seconds, firing),
+            is_moving=self._is_moving,
+            hard_met=self._hard_met,
+        )
+        return Seen(
+            snapshot=Snapshot(signals=self._node.observed.at(now_seconds), pods=used),
+            pods=self.eligible_pods(now_seconds),
+            at_ns=time.monotonic_ns(),
+            memory=memory,
+        )
+
+    def _is_moving(self) -> bool:
+        """Return whether memory is being given back.
+
+        Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
+        """
+        return self._are_victims_dying() or bool(self._node.state.in_flight)
+
+    def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
+        return frozenset(
+            threshold
+            for threshold in thresholds_met(self._settings.thresholds, memory)
+            if is_hard_memory(threshold)
+        )
+
+    def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
+        memory = self._observer.memory()
+        self._node.observed.take(MEMORY_SIGNALS, memory, now_seconds)
+        if not _only_memory(wakes):
+            self._observe_processes_and_swap(now_seconds)
+            if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
+                self._usages.note_swap()
+        return memory
+
+    def _observe_processes_and_swap(self, now_seconds: float) -> None:
+        self._node.observed.take(PROCESS_SIGNALS, self._observer.processes(), now_seconds)
+        if self._watches_swap:
+            self._node.observed.take(SWAP_SIGNALS, self._observer.swap(), now_seconds)
+
+    def observe_pods(
+        self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
+    ) -> Mapping[str, PodUsage]:
+        """Return what pods use, only if one may have to be chosen: by what was observed, or for a rule."""
+        wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
+        usages: Mapping[str, PodUsage] = {}
+        if firing is not None and firing.rule.by is RankedBy.SWAP:
+            self._usages.note_swap()  # no other pass reads it for a rule
+        if wanting or (firing is not None and firing.rule.action in EVICTING):
+            # A pod that came since the last housekeeping may be the very one.
+            self.refresh_pods()
+            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
+            counted = Resource.PIDS in wanting and not _only_memory(wakes)
+            usages = self._usages.full() if counted else self._usages.memory()
+        if not _only_memory(wakes):
+            # Limits of their own hold for pods whether or not the node is short of anything.
+            present = self._node.with_lingering(self.present_pods())
+            pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
+            usages = with_storage(usages, self._node.storage.usages(pods), pods)
+        return usages
+
+    # --- pods ---
+
+    def refresh_pods(self) -> None:
+        """Take over the pods that exist now; only new ones are read."""
+        self.set_pods(self._pod_list.refresh())
+
+    def set_pods(self, pods: tuple[Pod, ...]) -> None:
+        """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
+        if pods != self._node.pods or self._usages.vanished:
+            self._node.set_pods(pods)
+            self._usages.track(pods)
+            for one in self._ahead:
+                one.pods(pods)
+        else:  # equal, and from here on the same: a tuple compares those at once
+            self._node.pods = pods
+
+    def present_pods(self) -> Sequence[Pod]:
+        """Return the known pods but those that were gone when they were read: nothing is left to kill."""
+        vanished = self._usages.vanished
+        pods = self._node.pods
+        if vanished:
+            pods = tuple(pod for pod in pods if pod.uid not in vanished)
+        return pods
+
+    def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
+        """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
+        return self._node.eligible(self.present_pods(), now_seconds, self.is_populated)
+
+    def usage_of(self, uid: str) -> PodUsage | None:
+        """Return what a pod uses of memory now, None where it is gone."""
+        return self._usages.of([uid]).get(uid)
+
+    def held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
+        """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
+        used = (snapshot.pods.get(uid), self._usages.of([uid]).get(uid))
+        held = (None if one is None else one.memory_working_set_bytes for one in used)
+        return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
+
+    def ended_cgroups(self) -> tuple[str, ...]:
+        """Return the cgroups that evictions have emptied and that are still there."""
+        ended = self._node.emptied_among(self.present_pods())
+        return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
+
+    def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
+        """Return the cgroups of the pods that may be evicted, those that use most first."""
+        in_flight = {claim.uid for claim in self._node.state.in_flight}
+        pods = [
+            pod for pod in self.present_pods() if pod.critical_because is None and pod.uid not in in_flight
+        ]
+        held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
+        pods.sort(key=lambda pod: -held.get(pod.uid, 0))
+        return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
+
+    # --- what is short ---
+
+    def absurd_thresholds(self) -> dict[str, str]:
+        """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
+        return absurd_thresholds(self._settings.thresholds, self._node.observed.at(self._clock_seconds()))
+
+    def left_bytes(self) -> int:
+        """Return the least that a hard memory threshold's signal had available at the last pass."""
+        seen = self._node.observed.at(self._clock_seconds())
+        signals = {one.signal for one in self._settings.thresholds if is_hard_memory(one)}
+        return min((seen[signal].available for signal in signals if signal in seen), default=0)
+
+    def shortage_has_grown(self) -> bool:
+        """Return whether memory has become shorter in a way that is worth a pass.
+
+        The node's counters alone are read: this is asked often.
+        """
+        before = self._node.observed.at(self._clock_seconds())
+        return has_grown(self._settings, self._node.state, before, self._observer.memory())
+
+    def confirm(self, eviction: Eviction) -> bool:
+        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
+
+        Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
+        is not observed is no reason to end a pod.
+        """
+        is_wanted = self._is_wanting(eviction)
+        if not is_wanted:
+            self._node.called_off(eviction.pod.uid)
+        return is_wanted
+
+    def _is_wanting(self, eviction: Eviction) -> bool:
+        now_seconds = self._clock_seconds()
+        self.observe_node((), now_seconds)
+        if eviction.signal not in MEMORY_SIGNALS:
+            self._observe_processes_and_swap(now_seconds)
+        thresholds = self._settings.thresholds
+        if eviction.threshold in thresholds:
+            thresholds = (eviction.threshold,)
+        seen = {
+            signal: observation
+            for signal, observation in self._node.observed.at(now_seconds).items()
+            if signal == eviction.signal and observation.absurdity is None
+        }
+        return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
+
+    # --- what is given back ---
+
+    def oom_killed(self, kill: OomKill) -> None:
+        """Record a kill of the kernel's OOM killer: what its victim gives back is waited for."""
+        self._kernel.disarm()
+        pod = None if kill.victim_cgroup is None else self._node.pod_in(kill.victim_cgroup)
+        if kill.pid is not None:
+            self._node.victims.hold(kill.pid)
+        self._node.tell(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
+
+    def _are_victims_dying(self) -> bool:
+        """Return whether victims of the kernel's were dying until now, and note which of them have exited.
+
+        To be called after memory was observed, which is to be done once more where this is true: what was
+        seen before may be of a kill that was not known yet, or from before a victim's exit.
+        """
+        is_nameless = False
+        for kill in self._oom_source.take_now():
+            self.oom_killed(kill)
+            is_nameless |= kill.pid is None
+        if not self._node.state.killed_alone and not is_nameless:
+            return False
+        self._observe_pods_struck(is_nameless=is_nameless)
+        exited = self._node.victims.exited(self._node.state.killed_alone)
+        if exited:
+            self._node.tell(ProcessesExited(pids=exited))
+        return True
+
+    def _observe_pods_struck(self, *, is_nameless: bool) -> None:
+        """Record in which pods the kernel has killed without naming the victim, and what those hold.
+
+        It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
+        """
+        if is_nameless or are_unknown(self._node.state):
+            struck = self._oom_kills.struck(self._node.pods)
+            held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
+            known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
+            if known and known.keys() == held.keys():
+                largest = {
+                    pod.uid: self._oom_kills.most_of_one_process(pod, known[pod.uid])
+                    for pod in self._node.pods
+                    if pod.uid in known
+                }
+                self._node.tell(PodsStruck(held_bytes=known, largest_bytes=largest))
+                return
+        pods = struck_pods(self._node.state)
+        if pods:
+            left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
+            self._node.tell(StruckPodsObserved(held_bytes=left))
+
+    def _held_by_processes_bytes(self, uid: str) -> int | None:
+        """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
+
+        0 where it is gone.
+        """
+        used = self._usages.of([uid]).get(uid)
+        if used is None:
+            return 0
+        if used.memory_working_set_bytes is None:
+            return None
+        return max(0, used.memory_working_set_bytes - (self._usages.active_file_bytes(uid) or 0))
+
+    def _observe_left(self) -> None:
+        """Observe which files in memory, left by evicted pods, are still there.
+
+        Page cache that a pod has left is no growth of it.
+        """
+        left = [one.uid for one in self._node.state.claims if one.uid and one.kind is ClaimKind.FILES]
+        if not left:
+            return
+        usages = self._usages
+        used = usages.of(left)
+        self._node.tell(
+            FilesInMemoryObserved(
+                files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},
+                own_bytes={
+                    uid: (one.memory_working_set_bytes or 0) - (usages.active_file_bytes(uid) or 0)
+                    for uid, one in used.items()
+                },
+            )
+        )
+
+    def pod_ended(self, uid: str) -> bool:
+        """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
+
+        False if its processes or files are still counted, which the policy goes on crediting.
+        """
+        state = self._node.state
+        resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
+        if Resource.PIDS in resources:
+            used = self._usages.of([uid], with_processes=True).get(uid)
+            if used is not None and used.process_count:
+                # What was spared (one process each) stays, and is counted with the pod.
+                spared = next((len(pod.spared_cgroups) for pod in self._node.pods if pod.uid == uid), 0)
+                if used.process_count > spared:
+                    return False
+        self._node.tell(PodEmptied(uid=uid))
+        if resources & ON_DISK and not self._node.is_freed(uid):
+            return False
+        self.record_end(uid)
+        if resources & ON_DISK:
+            self.ignore_older_disk_observations()
+        return True
+
+    def record_end(self, uid: str) -> None:
+        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
+        used = self._usages.of([uid]).get(uid)
+        self._node.tell(
+            PodEnded(
+                uid=uid,
+                files_bytes=self._usages.shared_memory_bytes(uid) or 0,
+                held_bytes=None if used is None else used.memory_working_set_bytes,
+            )
+        )
+
+    def ignore_older_disk_observations(self) -> None:
+        """Record that files were removed: what was seen before is nothing to evict the next pod for.
+
+        Nor is an observation that was made before and is still on its way from the steward.
+        """
+        now_seconds = self._clock_seconds()
+        self._node.observed.changed(_DISK_SIGNALS, now_seconds)
+        self.used(self._node.observed.at(now_seconds), ON_DISK)
+
+    def used(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
+        """Take note that these observations have been decided over: the next pass is not to do it again."""
+        at = {
+            signal: observation.taken_at_seconds
+            for signal, observation in seen.items()
+            if RESOURCE[signal] in resources
+        }
+        self._node.tell(ObservationsUsed(taken_at_seconds=at))
+
+    def measure_result(self, attempt: EvictionAttempt) -> None:
+        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
+        eviction = attempt.eviction
+        if eviction.resource is not Resource.MEMORY:
+            return
+        is_by_rule = eviction.threshold is None
+        signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
+        seen = self._observer.memory().get(signal)
+        if seen is not None and attempt.available_bytes is not None:
+            attempt.returned_bytes = seen.available - attempt.available_bytes
+        if self.is_populated(eviction.pod):
+            return  # lives again, and what it uses now is another's
+        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
+        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
+        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
+        if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
+            return
+        if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
+            attempt.freed_ns = None
+            kept, shared = (
+                amount_text(amount or 0, Resource.MEMORY)
+                for amount in (attempt.left_bytes, attempt.left_shared_bytes)
+            )
+            attempt.add_problems(
+                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
+            )
+
+
+def is_housekeeping(wakes: Sequence[Wake]) -> bool:
+    """Return whether a pass is the first one, or for housekeeping."""
+    return not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes)
+
+
+def _only_memory(wakes: Sequence[Wake]) -> bool:
+    return all(wake.kind is WakeKind.MEMORY for wake in wakes)
