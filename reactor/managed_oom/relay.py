@@ -261,7 +261,6 @@ class Reports:
         self._by_user: Counter[int] = Counter()
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve all that connect."""
         await trio.serve_listeners(self._serve_one, list(listeners))
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:

@@ -226,7 +226,6 @@ class OomOrder:
         return math.inf
 
     def is_ordered(self, uid: str) -> bool:
-        """Return whether scores of a pod have been written."""
         return uid in self._written.held
 
     def own_score(self, pid: int, cgroup: str) -> int:
@@ -240,7 +239,6 @@ class OomOrder:
         return score
 
     def document(self) -> dict[str, Any]:
-        """Return how it stands as plain JSON values."""
         return {"first": self._first, "others": self._written.count}
 
     def counts(self) -> Mapping[str, int]:

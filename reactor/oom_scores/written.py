@@ -110,7 +110,6 @@ class Written(ScoreWriter):
 
     @property
     def count(self) -> int:
-        """Return how many processes are known."""
         return sum(len(held.own) for held in self.held.values())
 
     def document(self) -> dict[str, Any]:

@@ -137,7 +137,6 @@ class ManagedOomRules:
         return found
 
     def document(self) -> dict[str, Any]:
-        """Return how it stands as plain JSON values."""
         return {
             "units": len(self._report.units),
             "not_honoured": len(self._refused),

@@ -201,7 +201,6 @@ def cooldown_of_all_seconds(rule: Rule, acted: Acts, now_seconds: float) -> floa
 
 
 def last_acted(acted: Acts) -> Acted:
-    """Return how a rule acted last, of those that have acted."""
     return max(acted.values(), key=lambda one: one.at_seconds)
 
 

@@ -70,7 +70,6 @@ class RulePressure:
 
     @property
     def armed(self) -> frozenset[Trigger]:
-        """Return the triggers that are armed."""
         return frozenset(self._armed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

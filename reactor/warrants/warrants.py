@@ -200,7 +200,6 @@ class Warrants:
         return self._generation == 0 and self._probe is None
 
     def document(self) -> dict[str, Any]:
-        """Return how they stand as plain JSON values."""
         state = self._board.state(NAME)
         return {
             "state": state.health,
