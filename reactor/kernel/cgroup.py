@@ -355,8 +355,9 @@ class MemoryCounters:
         """Return the page cache that the kernel reclaims before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
 
-    # How much of the usage counts as available: for the kubelet that much.
-    available_cache_bytes = inactive_file_bytes
+    def available_cache_bytes(self) -> int:
+        """Return how much of the usage counts as available: for the kubelet the page cache above."""
+        return parse_field(self._stat.read(), self._key, self._stat.path)
 
     def active_file_bytes(self) -> int:
         """Return the page cache that the working set includes."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -56,15 +55,18 @@ class NodeObserver:
         """Return memory.available and allocatableMemory.available; after the first call, by preads only."""
         problems: dict[str, str] = {}
         observed: _Observations = {}
-        node = _tried(problems, str(Signal.MEMORY_AVAILABLE), self._memory.node)
-        if node is None:
-            self._name_what_is_missing(problems)
-        if node is not None:
-            observed[Signal.MEMORY_AVAILABLE] = node.observation()
-            allocatable = str(Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-            pods = _tried(problems, allocatable, partial(self._memory.pods, node))
+        what = Signal.MEMORY_AVAILABLE
+        try:
+            node = self._memory.node()
+            observed[what] = node.observation()
+            what = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+            pods = self._memory.pods(node)
             if pods is not None:
-                observed[Signal.ALLOCATABLE_MEMORY_AVAILABLE] = pods.observation()
+                observed[what] = pods.observation()
+        except (OSError, ReactorError) as error:
+            problems[str(what)] = str(error)
+            if what is Signal.MEMORY_AVAILABLE:
+                self._name_what_is_missing(problems)
         self._problems["memory"] = problems
         return observed
 

@@ -140,16 +140,15 @@ class PodObserver:
 
     def memory(self) -> Mapping[str, PodUsage]:
         """Return each pod's working set by uid, and its containers' where it is the first to go."""
-        return self._remembered(self._read(self._memory, self._cgroups), Resource.MEMORY)
+        return self._remembered(self._read(self._cgroups), Resource.MEMORY)
 
     def full(self) -> Mapping[str, PodUsage]:
         """Return what `memory` does, and the number of tasks (threads count, as they do for the node)."""
-        return self._remembered(self._read(self._full, self._cgroups), Resource.MEMORY, Resource.PIDS)
+        return self._remembered(self._read(self._cgroups, is_full=True), Resource.MEMORY, Resource.PIDS)
 
     def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
         """Return what these pods use, without their containers; one that is not tracked is absent."""
-        read = self._full if with_processes else self._memory
-        return self._read(read, [uid for uid in uids if uid in self._cgroups])
+        return self._read([uid for uid in uids if uid in self._cgroups], is_full=with_processes)
 
     def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
         """Return what is charged to these pods, page cache included; what can't be read is absent."""
@@ -208,9 +207,7 @@ class PodObserver:
         """Close every descriptor."""
         self.track(())
 
-    def _read(
-        self, read: Callable[[str, _PodCounters, str], PodUsage], uids: Iterable[str]
-    ) -> dict[str, PodUsage]:
+    def _read(self, uids: Iterable[str], *, is_full: bool = False) -> dict[str, PodUsage]:
         usages = {}
         for uid in uids:
             cgroup = self._cgroups[uid]
@@ -219,12 +216,14 @@ class PodObserver:
             try:
                 held = self._counters.get(uid)
                 if held is not None:
-                    usages[uid] = read(uid, held, cgroup)
+                    usages[uid] = self._full(uid, held, cgroup) if is_full else self._memory(uid, held)
                 else:
                     # No descriptor could be spared to be held: slower, but the pod keeps its place.
                     inode = self._inodes[uid]
                     with closing(_PodCounters(self._tree, cgroup, self._watermarks, inode)) as opened:
-                        usages[uid] = read(uid, opened, cgroup)
+                        usages[uid] = (
+                            self._full(uid, opened, cgroup) if is_full else self._memory(uid, opened)
+                        )
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
                 if uid not in self._vanished:
@@ -280,7 +279,7 @@ class PodObserver:
                 found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
         return tuple(found)
 
-    def _memory(self, uid: str, counters: _PodCounters, _cgroup: str) -> PodUsage:
+    def _memory(self, uid: str, counters: _PodCounters) -> PodUsage:
         return PodUsage(
             memory_working_set_bytes=counters.memory.working_set_bytes(),
             swap_bytes=self._swap_bytes(uid) if self._counts_swap else self._swapped.get(uid),

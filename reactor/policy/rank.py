@@ -37,7 +37,6 @@ def rank(
     """
     resource = RESOURCE[signal]
     is_requested = resource is not Resource.PIDS
-    order = _order_by_request if is_requested else _order_by_processes
     places = []
     for pod in pods:
         statistics = used.get(pod.uid)
@@ -57,7 +56,8 @@ def rank(
                 swap_bytes=swap_bytes,
             )
         )
-    return tuple(sorted(places, key=order))
+    places.sort(key=_order_by_request if is_requested else _order_by_processes)
+    return tuple(places)
 
 
 def rank_by_amount(pods: Iterable[Pod], amounts: Mapping[str, int]) -> tuple[RankedPod, ...]:
