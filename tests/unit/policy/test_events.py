@@ -21,10 +21,11 @@ from reactor.model.decisions import (
 from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, NodeCondition, Reclaim, Resource, Signal
 from reactor.policy.claims import eligible, is_newly_empty, lingering, with_lingering
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import (
+    CrossingServed,
     Event,
     EvictionCalledOff,
     EvictionFailed,
@@ -48,7 +49,7 @@ from reactor.policy.events import (
     apply,
     without_evictions,
 )
-from tests.support.builders import make_claim, make_pod, make_threshold
+from tests.support.builders import make_claim, make_observation, make_pod, make_threshold
 from tests.unit.policy import strategies as drawn
 
 MIB: Final = 1 << 20
@@ -142,6 +143,16 @@ def test_an_observation_that_was_decided_over_is_not_fresh_any_more():
     used = after(ObservationsUsed(taken_at_seconds={Signal.NODEFS_AVAILABLE: 5.0}), state)
 
     assert {Signal.NODEFS_AVAILABLE: 5.0, Signal.MEMORY_AVAILABLE: 2.0} == used.observed_at
+
+
+def test_a_kill_of_the_kernels_at_a_crossing_leaves_the_node_under_pressure():
+    """The memory of its victim is back when the guard follows."""
+    crossing = Snapshot(signals={Signal.MEMORY_AVAILABLE: make_observation(99)})
+
+    served = after(CrossingServed(snapshot=crossing, pods=()), PolicyState(), 5.0)
+
+    assert (NodeCondition.MEMORY_PRESSURE,) == served.conditions
+    assert SETTINGS.thresholds == served.thresholds_met
 
 
 def test_a_restart_awaits_no_process_and_takes_up_whole_pods():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reactor.model.decisions import PolicyState
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
-from reactor.policy.forecast import at_crossing, foreseen
+from reactor.model.signals import NodeCondition, Signal
+from reactor.policy.forecast import Forecast, at_crossing, foreseen, is_unchanged, near, with_victims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 HARD = make_threshold(100)
@@ -28,3 +30,27 @@ def test_the_crossing_and_a_node_with_nothing_left_evict_the_same_pods_first() -
 def test_no_pod_is_foreseen_at_the_crossing_of_a_threshold_that_is_no_hard_one() -> None:
     soft = make_threshold(100, grace_period_seconds=30.0)
     assert () == at_crossing(EvictionSettings(thresholds=(soft,)), PolicyState(), SEEN, PODS, USED, 1.0)
+
+
+def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near() -> None:
+    settings = EvictionSettings(thresholds=(HARD,))
+    known = Forecast(
+        settings=settings, state=PolicyState(), memory=SEEN, pods=PODS, used=USED, now_seconds=1.0
+    )
+
+    found = with_victims(known, near(settings.thresholds, SEEN))
+
+    assert ["hog", "small"] == [pod.name for pod in found.first]
+    assert found.first == found.prepared
+
+
+def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() -> None:
+    state = PolicyState(thresholds_met=(HARD,), observed_at={Signal.MEMORY_AVAILABLE: 1.0})
+    later = replace(
+        state,
+        observed_at={Signal.MEMORY_AVAILABLE: 2.0},
+        condition_last_observed={NodeCondition.MEMORY_PRESSURE: 2.0},
+    )
+
+    assert is_unchanged(state, later)
+    assert not is_unchanged(state, replace(later, evicted_at=(2.0,)))
