@@ -145,23 +145,18 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One entry of the table. `idle` is its part of `status` if it is not `wanted`."""
+    """One entry of the table. `idle` is reported if it is not `wanted`."""
 
     name: str
     make: Callable[[Core], Joined]
     wanted: Callable[[Settings], bool] = lambda _: True
-    idle: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
+    idle: Callable[[Settings], Report] = lambda _: Report()
 
     def join(self, core: Core) -> Joined:
         """Return what it adds to this configuration."""
         if self.wanted(core.settings):
             return self.make(core)
-        idle = self.idle(core.settings)
-        explained = {key: value for key, value in idle.items() if key in _EXPLAINED}
-        return Joined(reports=(Report(document=lambda: idle, explanation=lambda: explained),))
-
-
-_EXPLAINED: Final = frozenset({"rules"})
+        return Joined(reports=(self.idle(core.settings),))
 
 
 def _warrants(core: Core) -> Joined:
@@ -256,6 +251,12 @@ def _rules(core: Core) -> Joined:
     return Joined(parts={**parts, "rules": watch.run}, reports=(rules, units, *_rules_reclaim(core)))
 
 
+def _no_rules(settings: Settings) -> Report:
+    none: Mapping[str, Any] = {"rules": []}
+    units = {"systemd_oomd": {"mode": settings.systemd_oomd}}
+    return Report(document=lambda: {**none, **units}, explanation=lambda: none)
+
+
 def _rules_reclaim(core: Core) -> Iterator[Report]:
     """Yield why rules can't reclaim, where one is to."""
     if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
@@ -322,7 +323,7 @@ FEATURES: Final = (
         name="rules and systemd's units",
         make=_rules,
         wanted=lambda one: bool(one.rules) or one.systemd_oomd is not SystemdOomd.IGNORE,
-        idle=lambda one: {"rules": [], "systemd_oomd": {"mode": one.systemd_oomd}},
+        idle=_no_rules,
     ),
 )
 

@@ -400,7 +400,7 @@ class Daemon:
         try:
             self._listener = listen(Path(self._settings.socket_path))
         except OSError as error:
-            self._problems["socket"] = f"no status to be had: {error}"
+            self._problems["socket"] = f"status socket unavailable: {error}"
 
     def _restore(self) -> None:
         refused = restore(self._keeper, self._known)
