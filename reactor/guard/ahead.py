@@ -234,7 +234,7 @@ class Approach:
         )
         empty = [pod.uid for pod in holding_nothing if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:
-            self._node.tell(PodFoundEmpty(uid=uid))
+            self._node.apply(PodFoundEmpty(uid=uid))
         return bool(empty)
 
 

@@ -203,7 +203,7 @@ class KubernetesNode:
         """Have no pod chosen that is kept down already."""
         node.is_kept_down = self._evicted.__contains__
         for uid in self._evicted.uids:
-            node.tell(PodEmptied(uid=uid))
+            node.apply(PodEmptied(uid=uid))
 
     def pod_list(self, settings: Settings) -> KubernetesPods:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each.

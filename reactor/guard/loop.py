@@ -383,7 +383,7 @@ class Loop:
 
     def process_over(self, uid: str) -> None:
         """Record that nothing more is done to a process of the pod, and make a pass."""
-        self.passes.known.tell(ProcessOver(uid=uid))
+        self.passes.known.apply(ProcessOver(uid=uid))
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
     def emptied(self) -> None:

@@ -116,7 +116,7 @@ def _close(fd: int) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """Holds the policy's state and the pods. The state changes by `tell` and by what a pass decided.
+    """Holds the policy's state and the pods. The state changes by `apply` and by what a pass decided.
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
     filesystems; `under_way` when evictions were ordered and came to their end, `victims` whether killed
@@ -136,7 +136,7 @@ class Node:
     victims: Victims = dataclasses.field(default_factory=Victims)
     is_kept_down: Callable[[str], bool] = lambda _: False
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Take over what an event does to the state."""
         self.decided(apply(self.settings, self.state, event, self.clock_seconds()))
 
@@ -151,18 +151,18 @@ class Node:
     def restore(self, saved: PolicyState) -> None:
         """Take over the state of an earlier run."""
         self.state = saved
-        self.tell(Restarted())
+        self.apply(Restarted())
         for uid in _ending(self.state):
             self.under_way.began(uid, 0)
 
     def called_off(self, uid: str) -> None:
         """Record that an eviction was called off: nothing is expected of its pod."""
-        self.tell(EvictionCalledOff(uid=uid))
+        self.apply(EvictionCalledOff(uid=uid))
 
     def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
         """Record that a process was killed at the end of its grace period."""
         self.victims.hold(process.pid)
-        self.tell(ProcessKilled(pod=pod, process=process))
+        self.apply(ProcessKilled(pod=pod, process=process))
 
     def reclaim_ended(
         self, kind: Reclaim, reclaimed: Reclaimed | None = None, *, began_seconds: float | None = None
@@ -170,7 +170,7 @@ class Node:
         """Record that a reclaim of memory is over, and what it came to (None: it was cancelled)."""
         if reclaimed is not None:
             self.reclaimed = (reclaimed,)
-        self.tell(ReclaimEnded(kind=kind, began_seconds=began_seconds))
+        self.apply(ReclaimEnded(kind=kind, began_seconds=began_seconds))
 
     def pod_in(self, cgroup: str) -> Pod | None:
         """Return the pod that a cgroup is or belongs to."""
@@ -187,7 +187,7 @@ class Node:
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods."""
         self.pods = pods
-        self.tell(PodsListed(uids=frozenset(pod.uid for pod in pods)))
+        self.apply(PodsListed(uids=frozenset(pod.uid for pod in pods)))
 
     def eligible(
         self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool]
@@ -204,7 +204,7 @@ class Node:
                 if pod.uid in emptied and not self.is_kept_down(pod.uid) and populated(pod)
             )
             if inhabited:
-                self.tell(PodsInhabited(uids=inhabited))
+                self.apply(PodsInhabited(uids=inhabited))
         return eligible(self.state, pods, now_seconds)
 
     def emptied_among(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:

@@ -1,6 +1,6 @@
 """What a pass observes: the node, its pods, and what victims are giving back.
 
-All of it is read from the kernel's counters, and told to the node: what follows from it is the policy's.
+All of it is read from the kernel's counters and applied to the node as events: what follows is the policy's.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Observations:
         pod = None if kill.victim_cgroup is None else self._node.pod_in(kill.victim_cgroup)
         if kill.pid is not None:
             self._node.victims.hold(kill.pid)
-        self._node.tell(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
+        self._node.apply(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
 
     def _are_victims_dying(self) -> bool:
         """Return whether victims of the kernel's were dying until now, and note which of them have exited.
@@ -287,7 +287,7 @@ class Observations:
         self._observe_pods_struck(is_nameless=is_nameless)
         exited = self._node.victims.exited(self._node.state.killed_alone)
         if exited:
-            self._node.tell(ProcessesExited(pids=exited))
+            self._node.apply(ProcessesExited(pids=exited))
         return True
 
     def _observe_pods_struck(self, *, is_nameless: bool) -> None:
@@ -305,12 +305,12 @@ class Observations:
                     for pod in self._node.pods
                     if pod.uid in known
                 }
-                self._node.tell(PodsStruck(held_bytes=known, largest_bytes=largest))
+                self._node.apply(PodsStruck(held_bytes=known, largest_bytes=largest))
                 return
         pods = struck_pods(self._node.state)
         if pods:
             left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
-            self._node.tell(StruckPodsObserved(held_bytes=left))
+            self._node.apply(StruckPodsObserved(held_bytes=left))
 
     def _held_by_processes_bytes(self, uid: str) -> int | None:
         """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
@@ -334,7 +334,7 @@ class Observations:
             return
         usages = self._usages
         used = usages.of(left)
-        self._node.tell(
+        self._node.apply(
             FilesInMemoryObserved(
                 files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},
                 own_bytes={
@@ -358,7 +358,7 @@ class Observations:
                 spared = next((len(pod.spared_cgroups) for pod in self._node.pods if pod.uid == uid), 0)
                 if used.process_count > spared:
                     return False
-        self._node.tell(PodEmptied(uid=uid))
+        self._node.apply(PodEmptied(uid=uid))
         if resources & ON_DISK and not self._node.is_freed(uid):
             return False
         self.record_end(uid)
@@ -369,7 +369,7 @@ class Observations:
     def record_end(self, uid: str) -> None:
         """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
         used = self._usages.of([uid]).get(uid)
-        self._node.tell(
+        self._node.apply(
             PodEnded(
                 uid=uid,
                 files_bytes=self._usages.shared_memory_bytes(uid) or 0,
@@ -393,7 +393,7 @@ class Observations:
             for signal, observation in seen.items()
             if RESOURCE[signal] in resources
         }
-        self._node.tell(ObservationsUsed(taken_at_seconds=at))
+        self._node.apply(ObservationsUsed(taken_at_seconds=at))
 
     def measure_result(self, attempt: EvictionAttempt) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""

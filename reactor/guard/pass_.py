@@ -169,7 +169,7 @@ class Passes:
         snapshot = served.at_crossing(Snapshot(signals=self.known.observed.at(now_seconds)))
         decision = dataclasses.replace(served.decision(), at_seconds=now_seconds)
         pods = self.observations.eligible_pods(now_seconds)
-        self.known.tell(CrossingServed(snapshot=snapshot, pods=pods))
+        self.known.apply(CrossingServed(snapshot=snapshot, pods=pods))
         seen = Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
         record = self._carry_out(decision, seen, wakes, started_ns, served=served)
         crossed_ns = served.crossed_ns()
@@ -331,9 +331,9 @@ class Passes:
         if attempt.process is not None:
             self._acted_on_process(attempt, attempt.process, snapshot, pods)
         elif attempt.outcome is Outcome.FAILED:
-            self.known.tell(EvictionFailed(uid=uid, why="; ".join(attempt.problems)))
+            self.known.apply(EvictionFailed(uid=uid, why="; ".join(attempt.problems)))
         else:
-            self.known.tell(
+            self.known.apply(
                 EvictionOrdered(
                     eviction=eviction, snapshot=snapshot, pods=pods, held_bytes=attempt.credited_bytes
                 )
@@ -343,7 +343,7 @@ class Passes:
                 # No process died, and a pod that comes there later is to be seen as any other.
                 now_seconds = self._clock_seconds()
                 self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
-                self.known.tell(PodFoundEmpty(uid=uid))
+                self.known.apply(PodFoundEmpty(uid=uid))
                 self.observations.record_end(uid)
 
     def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
@@ -381,7 +381,7 @@ class Passes:
             attempt.credited_bytes = process.resident_bytes
         if attempt.outcome is Outcome.PROCESS_KILLED:
             self.known.victims.hold(process.pid)
-        self.known.tell(
+        self.known.apply(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
 

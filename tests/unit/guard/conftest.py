@@ -334,7 +334,7 @@ class FakeLoop:
         return self.passes.observations.confirm(eviction)
 
     def _process_over(self, uid: str) -> None:
-        self.known.tell(ProcessOver(uid=uid))
+        self.known.apply(ProcessOver(uid=uid))
 
     def _ended(self, attempt: EvictionAttempt) -> None:
         uid = attempt.eviction.pod.uid

@@ -166,6 +166,6 @@ async def test_pod_that_takes_nothing_known_spares_the_others_for_as_long(
 ):
     loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
     loop.have(make_pod("one"))
-    loop.known.tell(EvictionOrdered(eviction=eviction_of(make_pod("one")), snapshot=Snapshot(), pods=()))
+    loop.known.apply(EvictionOrdered(eviction=eviction_of(make_pod("one")), snapshot=Snapshot(), pods=()))
     assert not loop.known.is_freed("uid-one")
     assert loop.known.is_freed("uid-other")

@@ -23,7 +23,7 @@ def _chosen(node: Node, *, populated: bool) -> list[str]:
 
 def test_an_evicted_pod_may_be_chosen_again_once_a_process_lives_in_it() -> None:
     node = known()
-    node.tell(PodEmptied(uid=POD.uid))
+    node.apply(PodEmptied(uid=POD.uid))
     assert ["o"] == _chosen(node, populated=False)
     assert ["u", "o"] == _chosen(node, populated=True)
 
@@ -31,7 +31,7 @@ def test_an_evicted_pod_may_be_chosen_again_once_a_process_lives_in_it() -> None
 def test_a_pod_that_is_kept_down_is_not_evicted_again_for_what_its_kubelet_starts_in_it() -> None:
     node = known()
     node.is_kept_down = {POD.uid}.__contains__
-    node.tell(PodEmptied(uid=POD.uid))
+    node.apply(PodEmptied(uid=POD.uid))
     assert ["o"] == _chosen(node, populated=True)
     node.is_kept_down = set[str]().__contains__
     assert ["u", "o"] == _chosen(node, populated=True)
@@ -57,7 +57,7 @@ def test_emptied_pod_is_left_out_until_it_lives_again_or_is_forgotten(make_pod):
     pods = (make_pod("a"), make_pod("b"))
     assert node.eligible(pods, 0.0, populated) is pods
 
-    node.tell(PodEmptied(uid="uid-a"))
+    node.apply(PodEmptied(uid="uid-a"))
     assert node.eligible(pods, 0.0, populated) == (pods[1],)
 
     living.add("uid-a")
@@ -68,7 +68,7 @@ def test_pod_that_could_not_be_ended_is_spared_for_a_while(make_pod):
     node = known()
     node.clock_seconds = lambda: 100.0
     pods = (make_pod("a"), make_pod("b"))
-    node.tell(EvictionFailed(uid="uid-a", why="Operation not permitted"))
+    node.apply(EvictionFailed(uid="uid-a", why="Operation not permitted"))
 
     spared, other = node.eligible(pods, 129.0, lambda _: True)
     assert spared.critical_because == "could not be ended: Operation not permitted"
@@ -78,8 +78,8 @@ def test_pod_that_could_not_be_ended_is_spared_for_a_while(make_pod):
 
 def test_what_was_noted_of_pods_that_are_gone_is_forgotten(make_pod):
     node = known()
-    node.tell(PodEmptied(uid="uid-a"))
-    node.tell(EvictionFailed(uid="uid-b", why="why"))
+    node.apply(PodEmptied(uid="uid-a"))
+    node.apply(EvictionFailed(uid="uid-b", why="why"))
     node.set_pods(())
 
     pods = (make_pod("a"), make_pod("b"))

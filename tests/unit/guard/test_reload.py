@@ -245,7 +245,7 @@ async def test_whichever_call_of_a_pass_is_refused_it_raises_nothing_and_the_nex
 
         def make_pass() -> list[str]:
             guarded.known.state = PolicyState()
-            guarded.known.tell(PodEmptied(uid=evicted.uid))
+            guarded.known.apply(PodEmptied(uid=evicted.uid))
             with faults.injected():
                 record = passes.make(())
             return [one.pod.name for one in record.decision.evictions]

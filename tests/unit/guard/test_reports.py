@@ -115,7 +115,7 @@ async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_vi
     loop.have(*pods)
     loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=9) for pod in pods}
     known = view().node.known
-    known.tell(PodEmptied(uid="uid-ended"))
+    known.apply(PodEmptied(uid="uid-ended"))
     known.state = replace(known.state, claims=(make_claim("uid-ending"),))
 
     document = await view().explain(loop.usages)

@@ -1031,7 +1031,7 @@ async def test_warrant_is_given_where_another_pod_is_empty_since_its_eviction(
     loop.usages.seen = dict(started.usages.seen)
     loop.usages.cached = dict(started.usages.cached)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
-    loop.known.tell(PodEmptied(uid=started.pods[2].uid))
+    loop.known.apply(PodEmptied(uid=started.pods[2].uid))
     loop.passes.make([WAKE])
     assert started.probe.armed_for == started.hog.cgroup_inode
 
