@@ -34,6 +34,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.decide import decide
 from reactor.policy.holds import before_rules, rule_hold, rule_holds
+from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
@@ -121,7 +122,7 @@ def test_the_message_of_an_eviction_has_the_rule_and_its_inputs() -> None:
     assert (None, 0, "rule") == (eviction.threshold, eviction.grace_period_seconds, eviction.signal)
     assert (
         "Rule thrash has held in /apps for 12.0 s: pressure memory full avg10 >= 60 %: 71.23 %, at least "
-        "60 %. " == eviction.message
+        "60 %. " == eviction_message(eviction)[0]
     )
 
 
