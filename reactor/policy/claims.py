@@ -464,15 +464,20 @@ def awaited(
         return None
     resource = RESOURCE[threshold.signal]
     given_up = hopeless(state, threshold, seen, pods, used, now_seconds)
-    found = [
-        (claim, _left(claim, threshold, settings.layout, pods, used))
+    claims = [
+        claim
         for claim in state.claims
         if _is_on(claim, resource)
         if not (threshold.is_hard and claim.is_in_grace(now_seconds))
         if claim.uid not in given_up or claim.kind not in _PODS
     ]
-    if not found:
+    if not claims:
         return _swap_awaited(state, resource)
+    named = [_pod_of(claim, pods) for claim in claims]
+    found = [
+        (claim, _left(claim, pod, threshold, settings.layout, used))
+        for claim, pod in zip(claims, named, strict=True)
+    ]
     if any(left is None for _, left in found):
         return _UNKNOWN
     amount, in_files = credited(found)
@@ -480,12 +485,12 @@ def awaited(
         amount += in_files
     if not amount and resource in ON_DISK:
         # Files go some time after their pod, when they are removed: how much that frees is not known yet.
-        return f"in flight: how much the eviction of {_names(found, pods)} frees is not known yet"
+        return f"in flight: how much the eviction of {_names(claims, named)} frees is not known yet"
     after = seen._replace(available=min(seen.available + amount, seen.capacity))
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, after, with_minimum_reclaim=True):
         return _swap_awaited(state, resource)
-    return f"in flight: {amount_text(amount, resource)} still to be freed by {_names(found, pods)}"
+    return f"in flight: {amount_text(amount, resource)} still to be freed by {_names(claims, named)}"
 
 
 def credited(found: Iterable[tuple[Claim, int | None]]) -> tuple[int, int]:
@@ -509,19 +514,20 @@ def credited(found: Iterable[tuple[Claim, int | None]]) -> tuple[int, int]:
 
 
 def _left(
-    claim: Claim, threshold: Threshold, layout: Layout, pods: Iterable[Pod], used: Mapping[str, PodUsage]
+    claim: Claim, pod: Pod | None, threshold: Threshold, layout: Layout, used: Mapping[str, PodUsage]
 ) -> int | None:
     """Return how much is left of a claim: of a pod what it is seen to hold, 0 if that could not be read."""
     if claim.kind is not ClaimKind.POD:
         return claim.left
-    pod = _pod_of(claim, pods)
     return 0 if pod is None else usage(pod, used.get(pod.uid), threshold.signal, layout) or 0
 
 
 def _pod_of(claim: Claim, pods: Iterable[Pod]) -> Pod | None:
-    for pod in pods:  # a plain loop: a pass asks this for each pod that is being evicted
-        if pod.uid == claim.uid:
-            return pod
+    """Return the pod that is to end, as it is now; as it was if it is not listed any more."""
+    if claim.kind in _PODS:
+        for pod in pods:  # a plain loop: a pass asks this for each pod that is being evicted
+            if pod.uid == claim.uid:
+                return pod
     return claim.pod
 
 
@@ -532,10 +538,10 @@ def _is_on(claim: Claim, resource: Resource) -> bool:
     return {claim.resource, resource} <= FREED_TOGETHER and claim.kind.is_eviction
 
 
-def _names(found: Iterable[tuple[Claim, int | None]], pods: Sequence[Pod]) -> str:
+def _names(claims: Sequence[Claim], pods: Sequence[Pod | None]) -> str:
     """Return, in words, what gives back what is claimed: processes first."""
-    claims = sorted([claim for claim, _ in found], key=lambda claim: claim.kind.is_eviction)
-    return ", ".join(_name(claim, _pod_of(claim, pods)) for claim in claims)
+    found = sorted(zip(claims, pods, strict=True), key=lambda one: one[0].kind.is_eviction)
+    return ", ".join(_name(claim, pod) for claim, pod in found)
 
 
 def _swap_awaited(state: PolicyState, resource: Resource) -> str | None:

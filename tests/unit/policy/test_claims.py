@@ -18,6 +18,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import (
     STILL_SECONDS,
     are_unknown,
+    awaited,
     credited,
     found_in_pods,
     record_oom_kill,
@@ -383,3 +384,22 @@ def test_credit_is_the_same_in_any_order_and_is_no_more_than_each_owner_holds(
         killed = sum(left[ClaimKind.PROCESS] + left[ClaimKind.KERNEL_KILL])
         most += max(killed, sum(left[ClaimKind.FILES]), *(max(one, default=0) for one in whole))
     assert sum(total) == most
+
+
+def test_a_pod_that_vanished_is_named_as_it_was_and_credits_nothing() -> None:
+    """A reclaim of the node's takes its time: the pod of an eviction that is awaited may be gone by then."""
+    nodefs = Threshold(signal=Signal.NODEFS_AVAILABLE, value=draw.amount(100))
+    settings = EvictionSettings(thresholds=(nodefs,))
+    gone = Pod(name="gone", namespace="n", uid="gone")
+    claim = Claim(
+        kind=ClaimKind.POD,
+        uid="gone",
+        resource=Resource.EPHEMERAL_STORAGE,
+        deadline_seconds=10.0,
+        pod=gone,
+    )
+    seen = Observation(available=1, capacity=1000)
+    for known, name in ((claim, "n/gone"), (replace(claim, pod=None), "gone")):
+        state = PolicyState(claims=(known,))
+        because = awaited(settings, state, nodefs, seen, PODS, {}, 0.1)
+        assert f"in flight: how much the eviction of {name} frees is not known yet" == because
