@@ -35,7 +35,7 @@ _LONGEST_SLOWED_SECONDS: Final = 1.0
 _HOG_BYTES_A_SECOND: Final = 4 << 30
 _LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
 _LONGEST_POWERLESS_SECONDS: Final = 1.0
-_LONGEST_POWERLESS_PASS_SECONDS: Final = 5.0
+_LONGEST_POWERLESS_PASS_SECONDS: Final = 10.0  # as often as housekeeping makes one anyway
 _HURRIED_SECONDS: Final = 1.0
 _WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
 
