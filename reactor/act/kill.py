@@ -70,8 +70,8 @@ _LOOSE_ROUNDS: Final = 3
 class _Struck:
     """The signals sent: when the last one, to how many processes, pidfds of some by process id.
 
-    `is_any` is False where there was no process to signal. `is_cut`: there are so many cgroups that the rest
-    of them is left to reap.
+    `is_any` is False where there was no process to signal. `is_cut`: there are so many cgroups that some
+    are left to reap.
     """
 
     killed_ns: int

@@ -38,7 +38,7 @@ def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) ->
             ),
         )
     if settings.lock_memory:
-        libc.give_back_memory()  # 0.6 MiB that the start has left; once locked it would stay
+        libc.release_free_memory()  # 0.6 MiB that the start has left; once locked it would stay
         problems += _tried(
             "mlockall",
             "grant CAP_IPC_LOCK or LimitMEMLOCK=infinity",

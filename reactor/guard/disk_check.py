@@ -42,7 +42,7 @@ class DiskCheck:
         self._settings = settings
         self._clock_seconds = clock_seconds
         self._capacity = 0
-        self._looks = {
+        self._checks = {
             filesystem: Bounded(partial(self._space, filesystem), timeout_seconds)
             for filesystem in Filesystem
         }
@@ -61,14 +61,14 @@ class DiskCheck:
         """
         signal = threshold.signal
         filesystem = Filesystem(signal.partition(".")[0])
-        look = self._looks[filesystem]
+        check = self._checks[filesystem]
         self._capacity = reported.capacity
-        space = await look.ask()
+        space = await check.ask()
         seen: dict[Signal, Observation] = {}
         if space is not None:
             for name in filesystems_of(signal, self._settings.eviction.layout):
                 seen |= observations(name, space)
-        why = _problem(threshold, reported, seen.get(signal), look)
+        why = _problem(threshold, reported, seen.get(signal), check)
         self._problems.pop(f"check of {filesystem}", None)
         if why is not None:
             self._problems[f"check of {filesystem}"] = (self._clock_seconds(), why)
@@ -86,8 +86,8 @@ class DiskCheck:
 def _space_of_capacity(capacity: int) -> FilesystemSpace | None:
     """Return what is left of the filesystem that has this capacity, in bytes or inodes; None: there is none.
 
-    Where images have a filesystem of their own and no path to it is configured, the runtime told the steward
-    where it lies. All that a false report can do then is to name a filesystem of this node that is full.
+    Where images have a filesystem of their own and no path to it is configured, the runtime reported where
+    it lies. All that a false report can do then is to name a filesystem of this node that is full.
     """
     by_device = {mount.device: mount for mount in read_mounts() if mount.source.startswith(_ON_DEVICES)}
     for mount in by_device.values():
@@ -98,11 +98,11 @@ def _space_of_capacity(capacity: int) -> FilesystemSpace | None:
 
 
 def _problem(
-    threshold: Threshold, reported: Observation, own: Observation | None, look: Bounded[Any]
+    threshold: Threshold, reported: Observation, own: Observation | None, check: Bounded[Any]
 ) -> str | None:
     """Return why no pod is evicted for a threshold, though it was reported as met; None where one may be."""
     if own is None:
-        why = look.problem or ("it does not answer" if look.hangs else "nothing can be seen of it")
+        why = check.problem or ("it does not answer" if check.hangs else "nothing can be seen of it")
         return f"no pod is evicted for {threshold}: statvfs(2): {why}"
     value = threshold.value.of(own.capacity)
     is_far_off = own.available - reported.available > value / _FAR_OFF_SHARE

@@ -1,7 +1,7 @@
 """The guard's part on a Kubernetes node: who its pods are, what the cluster is to hear, who stays down.
 
 The steward talks to the API server, the kubelet and the container runtime (reactor/steward/kubernetes.py).
-The guard lists the pods from their cgroups, with what the steward told of them last, and needs no more:
+The guard lists the pods from their cgroups, with what the steward reported of them last, and needs no more:
 without a steward it keeps the pods that it knows, and ranks new ones by what the node itself shows of them.
 """
 
@@ -146,7 +146,7 @@ class RuntimeKills:
             raise StewardError("; ".join(over.problems))
 
     def _may_live(self, pod: Pod) -> bool:
-        """Return whether a process is left in the pod, as far as can be told."""
+        """Return whether a process is left in the pod, as far as is known."""
         try:
             return populated(self._tree, pod)
         except (ReactorError, OSError):
@@ -172,10 +172,10 @@ class KubernetesNode:
         self._link = link
         self._supervisor = supervisor
         self.own_score: OwnScore | None = None  # what a process has, whatever was written for an order
-        self.told = PodFacts(settings)
-        self.told.load()
+        self.facts = PodFacts(settings)
+        self.facts.load()
         self.reports = ClusterReports()
-        link.attend_cluster(self.told, self.reports)
+        link.attend_cluster(self.facts, self.reports)
         self.kills = RuntimeKills(kills, tree, link)
         self._evicted = EvictedPods(tree, self.kills, Path(settings.state_path), present)
         if not self._is_dry:
@@ -186,7 +186,7 @@ class KubernetesNode:
         """Return what is wrong at present, each in one line."""
         lost = self.reports.lost
         found = {
-            "remembered pods": self.told.remembered.problem,
+            "remembered pods": self.facts.remembered.problem,
             "evicted pods": self._evicted.file.problem,
             "kubernetes reports": f"{lost} could not be kept for the API server" if lost else None,
         }
@@ -211,14 +211,14 @@ class KubernetesNode:
         By these settings it goes on: which conditions there are follows from their thresholds.
         """
         self._thresholds = settings.eviction.thresholds
-        told = self.told
+        facts = self.facts
         return KubernetesPods(
             self._tree,
             settings,
-            specs=lambda: told.specs,
-            runtime=lambda: told.runtime,
-            files=lambda: told.files,
-            all_told=told.is_complete,
+            specs=lambda: facts.specs,
+            runtime=lambda: facts.runtime,
+            files=lambda: facts.files,
+            is_complete=facts.is_complete,
             own_score=self.own_score,
         )
 
@@ -284,7 +284,7 @@ class KubernetesNode:
     async def leave(self, *, stands_by: bool, seconds: float) -> None:
         """Have the steward remove what is set on the node unless a successor comes; wait so long at most.
 
-        A steward that was only ever told of a dry run has set nothing.
+        A steward that only ever got a dry run's settings has set nothing.
         """
         with trio.move_on_after(seconds) as scope:
             try:
@@ -330,15 +330,15 @@ class KubernetesNode:
 
     def close(self) -> None:
         """Save what the next guard is to know."""
-        self.told.remembered.flush()
+        self.facts.remembered.flush()
         self._evicted.file.flush()
 
     async def run(self, on_pods: Callable[[], None]) -> None:
         """Take part until cancelled; `on_pods` is called when there is something new of the pods."""
-        self.told.on_change = on_pods
+        self.facts.on_change = on_pods
         parts: dict[str, Part] = {
-            "kubernetes told pods": self.told.run,
-            "kubernetes remembered pods": self.told.remembered.run,
+            "kubernetes told pods": self.facts.run,
+            "kubernetes remembered pods": self.facts.remembered.run,
             "kubernetes evicted pods": self._evicted.file.run,
         }
         async with trio.open_nursery() as nursery:
@@ -348,12 +348,12 @@ class KubernetesNode:
 
     async def wait_pods(self) -> None:
         """Wait for the first listing of specs, but not for long, and less where some are remembered."""
-        with trio.move_on_after(_KNOWN_PODS_SECONDS if self.told.specs else _FIRST_PODS_SECONDS):
-            await self.told.wait()
+        with trio.move_on_after(_KNOWN_PODS_SECONDS if self.facts.specs else _FIRST_PODS_SECONDS):
+            await self.facts.wait()
 
 
 def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
-    """Return what is reported of an eviction; without the pod's name where the server's list will tell it."""
+    """Return what is reported of an eviction; without the pod's name if the server's list will have it."""
     eviction = attempt.eviction
     message, annotations = eviction_message(eviction)
     return _named(eviction.pod) | {

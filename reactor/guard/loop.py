@@ -35,7 +35,7 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
-from reactor.policy.attention import Pace, grace_period_ended, look_again_seconds
+from reactor.policy.attention import Pace, grace_period_ended, next_pass_seconds
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
@@ -312,7 +312,7 @@ class Loop:
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
         is_powerless = self.passes.is_powerless
-        wait_seconds = look_again_seconds(
+        wait_seconds = next_pass_seconds(
             state,
             self._clock_seconds(),
             pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
@@ -327,7 +327,7 @@ class Loop:
         source = _EVICTION
         is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
         while True:
-            next_seconds = self._pace.between_looks_seconds(
+            next_seconds = self._pace.between_checks_seconds(
                 wanted_seconds, self._clock_seconds(), is_powerless=is_powerless, left_bytes=left_bytes
             )
             with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + next_seconds)):
@@ -338,7 +338,7 @@ class Loop:
                 break
             began_ns = time.monotonic_ns()
             is_worth_a_pass = self.passes.is_worth_a_pass()
-            self._pace.looked((time.monotonic_ns() - began_ns) / 1e9)
+            self._pace.checked((time.monotonic_ns() - began_ns) / 1e9)
             if is_worth_a_pass:
                 source = _UNASKED
                 break

@@ -30,7 +30,7 @@ class ServiceNotice:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         # Held open: a daemon that has no descriptor left must not lose its watchdog for that.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def ready(self, status: str) -> None:
         self._say(f"READY=1\nSTATUS={status}")
@@ -79,13 +79,13 @@ class ServiceNotice:
         except OSError as error:
             self._warn(f"sd_notify failed: {error}")
         else:
-            self._told = None
+            self._logged = None
 
     def _warn(self, problem: str) -> None:
         """Log a problem once while it lasts."""
-        if problem != self._told:
+        if problem != self._logged:
             _LOG.warning("%s", problem)
-        self._told = problem
+        self._logged = problem
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:

@@ -1,4 +1,4 @@
-"""What a pass observes: the node, its pods, and what victims are giving back.
+"""What a pass observes: the node, its pods, and what victims are freeing.
 
 All of it is read from the kernel's counters and applied to the node as events: what follows is the policy's.
 """
@@ -99,7 +99,7 @@ class Observations:
             one.pods(node.pods)
 
     def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
-        """Observe the node and its pods, and what victims are giving back."""
+        """Observe the node and its pods, and what victims are freeing."""
         self._observe_left()
         memory, used = consistent(
             lambda: self.observe_node(wakes, now_seconds),
@@ -115,9 +115,9 @@ class Observations:
         )
 
     def _is_moving(self) -> bool:
-        """Return whether memory is being given back.
+        """Return whether memory is being freed.
 
-        Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
+        Asked also while there is memory: a kill that is noticed at the next crossing would seem fresh then.
         """
         return self._are_victims_dying() or bool(self._node.state.in_flight)
 
@@ -262,10 +262,10 @@ class Observations:
         }
         return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
-    # --- what is given back ---
+    # --- what victims free ---
 
     def oom_killed(self, kill: OomKill) -> None:
-        """Record a kill of the kernel's OOM killer: what its victim gives back is waited for."""
+        """Record a kill of the kernel's OOM killer: what its victim frees is waited for."""
         self._kernel.disarm()
         pod = None if kill.victim_cgroup is None else self._node.pod_in(kill.victim_cgroup)
         if kill.pid is not None:

@@ -63,7 +63,7 @@ class OwnCgroups:
         self._controller = controller
         self._is_tried = False
         self._has_moved = False
-        self._is_heeded = True
+        self._is_notified = True
         self._above: Path | None = None
         self._cgroup: str | None = None
         self._limit_bytes: int | None = None
@@ -106,8 +106,8 @@ class OwnCgroups:
 
     def notify_if_moved(self) -> None:
         """Call `on_moved` once the guard has been moved. For the loop's thread."""
-        if not self._is_heeded:
-            self._is_heeded = True
+        if not self._is_notified:
+            self._is_notified = True
             self._on_moved()
 
     def remove(self) -> None:
@@ -159,7 +159,7 @@ class OwnCgroups:
                 (above / name).mkdir()
         if not is_inside:
             write_file(above / GUARD / "cgroup.procs", str(os.getpid()))
-            self._has_moved, self._is_heeded = True, False
+            self._has_moved, self._is_notified = True, False
         write_file(above / "cgroup.subtree_control", f"+{self._controller}")
         if self._controller == _MEMORY:
             self._limit_memory(above)

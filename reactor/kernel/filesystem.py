@@ -138,7 +138,7 @@ def same_filesystem(one: str, other: str, mountinfo: Path = Path("/proc/self/mou
     return found[0] is not None and found[1] is not None and found[0].device == found[1].device
 
 
-def wait_given_back(path: str, most_seconds: float = 1.0) -> None:
+def wait_space_freed(path: str, most_seconds: float = 1.0) -> None:
     """Return when a filesystem's free blocks rise no more, after `most_seconds` in any case. Raises OSError.
 
     xfs frees what was removed in the background (since 5.14, `xfs_inodegc`), which statvfs hastens but does

@@ -74,7 +74,7 @@ def munlockall() -> None:
     _check(_libc.munlockall(), "munlockall")
 
 
-def give_back_memory() -> None:
+def release_free_memory() -> None:
     """Return what malloc keeps of what was freed, while it is not locked; with glibc only."""
     try:
         _libc.malloc_trim(0)

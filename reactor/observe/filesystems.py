@@ -28,7 +28,7 @@ def filesystem_paths(settings: Settings) -> Mapping[Filesystem, str]:
 def observations(filesystem: Filesystem, space: FilesystemSpace) -> dict[Signal, Observation]:
     """Return a filesystem's signals, none where it is read-only.
 
-    Nothing that the reactor could do would give back any space there, and one that was made read-only
+    Nothing that the reactor could do would free any space there, and one that was made read-only
     (an image, squashfs) is full by nature.
     """
     if space.read_only:

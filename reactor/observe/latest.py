@@ -15,7 +15,7 @@ SWAP_SIGNALS: Final = frozenset({Signal.SWAP_AVAILABLE})
 class Observed:
     """The latest observation of each signal, on the pass's clock.
 
-    A pass looks only at what its wake is about. What it does not look at it takes over from before with
+    A pass observes only what its wake is about. What it does not observe it takes over from before with
     the time at which that was seen, and the policy does not act on it again. Older than `stale_seconds` it
     is not known any more: a filesystem that hangs is neither pressed nor fine.
     """

@@ -191,7 +191,7 @@ class NodeMemory:
         if self._node_cgroup is None and self._counts_available:
             return self._v1_root_by_mem_available()
         if not self._machine_bytes:
-            self.look_at_machine()
+            self.refresh_machine()
         found = self._reading = self._node.read()
         return MemoryUse(
             usage_bytes=found.usage_bytes,
@@ -203,7 +203,7 @@ class NodeMemory:
             is_mem_available=self._counts_available,
         )
 
-    def look_at_machine(self) -> None:
+    def refresh_machine(self) -> None:
         """Read again how much memory the machine has.
 
         A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up again
@@ -261,7 +261,7 @@ class NodeMemory:
         used = parse_memory_in_use(raw, self._meminfo.path)
         if self._counts_available:
             if self.watermarks is None:  # the pods' cgroups count by them
-                self.look_at_machine()
+                self.refresh_machine()
             return _by_mem_available(machine, used.usage_bytes)
         return MemoryUse(
             usage_bytes=used.usage_bytes,
@@ -272,7 +272,7 @@ class NodeMemory:
 
     def _v1_root_by_mem_available(self) -> MemoryUse:
         if self.watermarks is None:
-            self.look_at_machine()
+            self.refresh_machine()
         usage_bytes = self._node.read().usage_bytes
         return _by_mem_available(parse_meminfo(self._meminfo.read(), self._meminfo.path), usage_bytes)
 

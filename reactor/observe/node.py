@@ -76,7 +76,7 @@ class NodeObserver:
         The machine's own size is observed along with it.
         """
         problems: dict[str, str] = {}
-        _tried(problems, "machine", self._memory.look_at_machine)
+        _tried(problems, "machine", self._memory.refresh_machine)
         found = _tried(problems, str(Signal.PID_AVAILABLE), self._tasks)
         self._problems["processes"] = problems
         return {} if found is None else {Signal.PID_AVAILABLE: found}
@@ -136,9 +136,9 @@ def _tried(problems: dict[str, str], what: str, read: Callable[[], _Found]) -> _
 
 # --- the node and its pods ---
 #
-# The kernel shows them at no one instant. The node is read first, then its pods. What a dying pod gave back
+# The kernel shows them at no one instant. The node is read first, then its pods. What a dying pod freed
 # while it was read would count neither as available nor as its own, and another would be chosen for it. So if
-# something is being given back the node is read again: then it counts as both, until the next pass. The same
+# something is being freed the node is read again: then it counts as both, until the next pass. The same
 # holds if the reader was held up between the two: what pods have grown by since would be missing from the
 # node, and the next pass would see it outside the pods, like a kill that did not help.
 
@@ -151,7 +151,7 @@ def consistent(
 ) -> tuple[Mapping[Signal, Observation], Mapping[str, PodUsage]]:
     """Return the node and what its pods use, as if both were read at one instant.
 
-    `is_moving` returns whether something is being given back, and is asked after both were read. `hard_met`
+    `is_moving` returns whether something is being freed, and is asked after both were read. `hard_met`
     returns which thresholds a node has crossed: whom to evict is chosen by what pods hold at the crossing.
     """
     began_ns = time.monotonic_ns()

@@ -66,7 +66,7 @@ class PodObserver:
     Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading. What
     counts as available of the node counts for no pod: nothing of it comes back when the pod dies.
 
-    What of a pod is in swap is told as it was at the last `note_swap`, or with `counts_swap` read afresh.
+    What of a pod is in swap is reported as it was at the last `note_swap`, or with `counts_swap` read afresh.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class PodObserver:
         return self._clock_seconds() - since <= self._fresh_seconds
 
     def _remembered(self, usages: dict[str, PodUsage], *read: Resource) -> Mapping[str, PodUsage]:
-        """Return all that is to be told of the pods, and remember it for when a number can't be read."""
+        """Return all that is to be reported of the pods, and remember it for when a number can't be read."""
         if self._without_cgroup:
             usages |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
         found = self._detailed(usages) if self._with_containers else usages

@@ -23,7 +23,7 @@ from reactor.policy.holds import under_way
 from reactor.policy.storm import is_hard_memory
 from reactor.policy.thresholds import thresholds_met
 
-_LOOK_AGAIN_SECONDS: Final = 0.02
+_SOONEST_PASS_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _GROWN_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
@@ -41,20 +41,20 @@ _WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measure
 
 
 class Pace:
-    """Knows what the last pass that evicted no pod has cost, and the last look between two passes."""
+    """Knows what the last pass that evicted no pod has cost, and the last check between two passes."""
 
     def __init__(self) -> None:
         self._pass_seconds = 0.0
-        self._look_seconds = 0.0
+        self._check_seconds = 0.0
         self._hurried_until_seconds = -math.inf
 
     def passed(self, seconds: float) -> None:
         """Record what a pass has cost."""
         self._pass_seconds = seconds
 
-    def looked(self, seconds: float) -> None:
-        """Record what a look between two passes has cost."""
-        self._look_seconds = seconds
+    def checked(self, seconds: float) -> None:
+        """Record what a check between two passes has cost."""
+        self._check_seconds = seconds
 
     def between_passes_seconds(self, *, is_powerless: bool) -> float:
         """Return how long to wait for the next pass at least, where nothing but time asks for it."""
@@ -65,18 +65,18 @@ class Pace:
         """Return how long to wait for the next pass at least while evictions are slowed down."""
         return min(_TIMES_SLOWED_PASSES * self._pass_seconds, _LONGEST_SLOWED_SECONDS)
 
-    def between_looks_seconds(
+    def between_checks_seconds(
         self, wanted_seconds: float, now_seconds: float, *, is_powerless: bool, left_bytes: int = 0
     ) -> float:
-        """Return how long to wait for the next look where one is wanted after so long.
+        """Return how long to wait for the next check, if one is wanted after so long.
 
         `left_bytes` is what is available while evictions are slowed down.
         """
         is_seldom = is_powerless and not self.is_hurried(now_seconds)
         return max(
             wanted_seconds,
-            _pause_seconds(self._look_seconds, is_powerless=is_seldom),
-            min(_TIMES_SLOWED * (self._look_seconds + _WAKE_SECONDS), self._in_time_seconds(left_bytes)),
+            _pause_seconds(self._check_seconds, is_powerless=is_seldom),
+            min(_TIMES_SLOWED * (self._check_seconds + _WAKE_SECONDS), self._in_time_seconds(left_bytes)),
         )
 
     def _in_time_seconds(self, left_bytes: int) -> float:
@@ -84,7 +84,7 @@ class Pace:
         return left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
 
     def hurry(self, now_seconds: float) -> None:
-        """Look as often as is wanted for a second: a pod has come that may be evicted soon."""
+        """Check as often as is wanted for a second: a pod has come that may be evicted soon."""
         self._hurried_until_seconds = now_seconds + _HURRIED_SECONDS
 
     def is_hurried(self, now_seconds: float) -> bool:
@@ -123,18 +123,18 @@ def has_grown(
     )
 
 
-def look_again_seconds(
+def next_pass_seconds(
     state: PolicyState,
     now_seconds: float,
     *,
     pause_seconds: float = 0.0,
     slowed_pause_seconds: float = 0.0,
 ) -> float:
-    """Return after how long to look again unasked; infinity where the sources are enough.
+    """Return after how long the next pass is due though no source asks for it; infinity if none is.
 
     `pause_seconds` is the shortest pause, and `slowed_pause_seconds` that between slowed evictions.
 
-    A level that stays crossed fires only once. While a victim is still giving back its memory others may
+    A level that stays crossed fires only once. While a victim is still freeing its memory others may
     take more than it gives, and while a soft threshold is in its grace period nothing need happen at all: no
     source reports either before the ticker. While evictions are slowed down it is to be seen soon that the
     cause is gone, or that the pods grow. A reclaim before a soft eviction may hang.
@@ -144,7 +144,7 @@ def look_again_seconds(
     )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     is_soon = awaited and pressed
-    soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
+    soon_seconds = max(_SOONEST_PASS_SECONDS, pause_seconds) if is_soon else math.inf
     slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
     soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
     soft = under_way(state, Reclaim.POD_MEMORY, now_seconds)
@@ -154,7 +154,7 @@ def look_again_seconds(
 
 
 def _slowed_seconds(state: PolicyState, now_seconds: float, pause_seconds: float) -> float:
-    """Return when to look at what is slowed down, infinity where nothing waits for that."""
+    """Return when to check what is slowed down, infinity if nothing waits for that."""
     waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
     left = [
         one.until_seconds + _ROUNDING_SECONDS - now_seconds

@@ -1,4 +1,4 @@
-"""What victims have still to give back: no other pod is evicted for it meanwhile.
+"""What victims have still to free: no other pod is evicted for it meanwhile.
 
 The kubelet picks a second victim while the first is still freeing its memory (kubernetes/kubernetes#43166).
 Here what a victim holds is credited to the node, until it is gone or its deadline has passed:
@@ -11,7 +11,7 @@ Here what a victim holds is credited to the node, until it is gone or its deadli
     STRUCK_POD       a pod whose cgroup counts a kill by the kernel of an unnamed process: what its largest
                      process may hold, for as long as the pod shrinks
 
-What one owner is to give back counts once, by whatever it is claimed: the larger counts, not the sum. Right
+What one owner is to free counts once, by whatever it is claimed: the larger counts, not the sum. Right
 after an OOM kill nothing is available yet, although the victim alone may bring back all that is missing. If
 only the kill is known, no pod is evicted while the node's available memory grows. If the pods' counters of
 OOM kills rise again meanwhile, nothing is credited to these: what the kernel kills is taken again at once,
@@ -38,7 +38,7 @@ from reactor.policy.thresholds import is_met
 
 RATE_WINDOW_SECONDS: Final = 60.0
 # A victim of which nothing is known is waited for as long as more comes back within this time. A process
-# that waits for a CPU, or for its quota's next period, gives back nothing for 100 ms and more.
+# that waits for a CPU, or for its quota's next period, frees nothing for 100 ms and more.
 STILL_SECONDS: Final = 0.25
 # One that was killed here has no OOM reaper behind it: where the kernel can't end it (a filesystem that
 # hangs), nothing comes back of it.
@@ -272,7 +272,7 @@ def with_held_by_pods(
 ) -> PolicyState:
     """Return the state with what the struck pods hold now, by uid; None: it could not be read.
 
-    What a pod has taken again is no memory that a victim gives back.
+    What a pod has taken again is no memory that a victim frees.
     """
     claims = (_holding(claim, held_bytes.get(claim.uid or ""), now_seconds) for claim in state.claims)
     return replace(state, claims=tuple(claims))
@@ -309,7 +309,7 @@ def still_claimed(
 ) -> tuple[Claim, ...]:
     """Return the claims from which something is still expected, with what is available now recorded.
 
-    A struck pod that has given back all is kept beside others that were killed alone: it was waited for.
+    A struck pod that has freed all is kept beside others that were killed alone: it was waited for.
     """
     if not claims:
         return ()
@@ -351,7 +351,7 @@ def is_dying(state: PolicyState) -> bool:
 
 
 def is_memory_awaited(state: PolicyState) -> bool:
-    """Return whether a pod or a process is still giving back its memory."""
+    """Return whether a pod or a process is still freeing its memory."""
     return bool(state.killed_alone) or is_dying(state)
 
 
@@ -366,7 +366,7 @@ def struck_pods(state: PolicyState) -> tuple[str, ...]:
 
 
 def dying_bytes(state: PolicyState, uid: str) -> int:
-    """Return what processes that were killed alone of a pod have still to give back: it is not its own."""
+    """Return what processes that were killed alone of a pod have still to free: it is not its own."""
     return sum(
         claim.left or 0 for claim in state.claims if claim.uid == uid and claim.kind is ClaimKind.PROCESS
     )
@@ -455,7 +455,7 @@ def awaited(
     used: Mapping[str, PodUsage],
     now_seconds: float,
 ) -> str | None:
-    """Return who gives back what a threshold is short of, in words; None if that is not enough.
+    """Return which victims free what a threshold is short of, in words; None if that is not enough.
 
     `used` is the pods' present usage, by uid. If an unknown amount comes back, it is waited for. A hard
     threshold waits for no grace period, and for no pod that is `hopeless`.
@@ -539,7 +539,7 @@ def _is_on(claim: Claim, resource: Resource) -> bool:
 
 
 def _names(claims: Sequence[Claim], pods: Sequence[Pod | None]) -> str:
-    """Return, in words, what gives back what is claimed: processes first."""
+    """Return, in words, the victims that free what is claimed: processes first."""
     found = sorted(zip(claims, pods, strict=True), key=lambda one: one[0].kind.is_eviction)
     return ", ".join(_name(claim, pod) for claim, pod in found)
 

@@ -110,7 +110,7 @@ def after_reclaim(
     pods: Sequence[Pod],
     now_seconds: float | None = None,
 ) -> tuple[PolicyState, Decision]:
-    """Return the state and the decision once the node has given back what it could: it is decided again.
+    """Return the state and the decision once the node has reclaimed what it could: it is decided again.
 
     `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
     threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: what the node gives back first, which pods help, and whether the last did.
+"""Evictions for a full filesystem: what the node reclaims first, which pods help, and whether the last did.
 
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
@@ -52,7 +52,7 @@ def node_reclaim(
     """Return the node-level reclaims for a signal, in their order.
 
     `commands_for` are the filesystems for which commands are configured: they come first, since an image
-    that is removed has to be fetched again. For the rest see upstream's buildSignalToNodeReclaimFuncs.
+    that is removed has to be fetched again. For the others see upstream's buildSignalToNodeReclaimFuncs.
     """
     if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
         return ()
@@ -237,6 +237,6 @@ def _taken(
 
 
 def _is_about(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
-    """Return what tells whether another signal is about the same resource of the same filesystem."""
+    """Return a predicate: whether another signal is about the same resource of the same filesystem."""
     place, resource = filesystems_of(signal, layout), RESOURCE[signal]
     return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource

@@ -85,8 +85,8 @@ def foreseen(
 ) -> tuple[Pod, ...]:
     """Return the pods that would go first if nothing of these were left now, the likeliest first.
 
-    The pods that will have grown by then are seen as they are now, so what will be missing looks as if it
-    were outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
+    The pods that will have grown by then are seen as they are now, so what will be missing seems to be
+    outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
     help, nor that there is something to be reclaimed first.
     """
     signals = {signal: seen._replace(available=0, taken_at_seconds=None) for signal, seen in crossed.items()}

@@ -36,9 +36,9 @@ def images_to_collect(
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
     old = images_too_old(images, gc, now_seconds, watched_since_seconds)
-    rest = [image for image in images if image not in old]
+    younger = [image for image in images if image not in old]
     freed_bytes = sum(image.size_bytes for image in old)
-    return (*old, *_for_space(rest, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
+    return (*old, *_for_space(younger, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
 
 
 def wanted_bytes(gc: ImageGcSettings, filesystem: Observation | None) -> int:

@@ -179,7 +179,7 @@ def _first(entries: Sequence[_Entry], pod: Named) -> _Entry | None:
 
 
 def _path_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a path matches: a regular expression as a whole, a glob by components."""
+    """Return a predicate, whether a path matches: a regular expression as a whole, a glob by components."""
     if pattern.startswith(REGEX):
         return matcher(pattern)
     components = [matcher(part) for part in pattern.split("/")]

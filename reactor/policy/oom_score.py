@@ -28,7 +28,7 @@ def oom_score_adj(
 
 
 def requested_bytes(oom_score_adj: int, capacity_bytes: int) -> int | None:
-    """Return what a container has asked for, by its score; None where the score does not tell.
+    """Return what a container has asked for, by its score; None if the score does not show it.
 
     The score counts in thousandths of the node, so the answer is the middle of what would have given it,
     half a thousandth off at the most; at the class's ends it may be more.

@@ -27,9 +27,9 @@ _HELPED_SHARE: Final = 4  # of what was killed: as much has to be gone, or it di
 
 
 def in_order(processes: Iterable[ProcessMemory], *, counts_shared: bool = True) -> list[ProcessMemory]:
-    """Return the processes, that whose death gives back most first; of equal ones that of the lowest id.
+    """Return the processes, that whose death frees most first; of equal ones that of the lowest id.
 
-    Each is returned with so much shared memory as it gives back, see `_alone`; with none of it where a kill
+    Each is returned with so much shared memory as it frees, see `_alone`; with none of it if a kill
     for it has brought back nothing (`counts_shared`).
     """
     seen = list(processes)

@@ -149,7 +149,7 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
 
 
 def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
-    """Return what the pod's end gives back of the signal's filesystem where no kubelet removes its files.
+    """Return what the pod's end frees of the signal's filesystem if no kubelet removes its files.
 
     That is what is removed with the pod: its emptyDirs and writable layers. A directory that is left empty
     still has an inode, and on some filesystems a block; both stay. None where it is not known.
@@ -157,15 +157,15 @@ def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     resource = RESOURCE[signal]
     if used is None or is_unreadable(used, resource):
         return None
-    given_back = 0
+    amount = 0
     for filesystem in _removed_with(pod, used, signal, layout):
         inodes = filesystem.inodes_used
         is_empty = inodes is not None and inodes <= 1
         if resource is Resource.INODES:
-            given_back += 0 if inodes is None or is_empty else inodes - 1
+            amount += 0 if inodes is None or is_empty else inodes - 1
         elif not is_empty:
-            given_back += filesystem.used_bytes or 0
-    return given_back
+            amount += filesystem.used_bytes or 0
+    return amount
 
 
 def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
@@ -180,7 +180,7 @@ def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
 
 
 def is_unreadable(used: PodUsage | None, resource: Resource) -> bool:
-    """Return whether the pod's number was looked for and could not be read, which is not the same as none."""
+    """Return whether the pod's number could not be read, which is not the same as none."""
     return used is not None and resource in used.unreadable
 
 

@@ -6,7 +6,7 @@ judged by the memory outside the pods. Where it has grown by more than three qua
 the kills since then, less than a quarter came back. What pods hold that grow, restart or are still dying is
 theirs and counts against no kill: a second hog is killed at once, whatever became of the first. What a victim
 leaves charged to its cgroup counts against the kill of that victim and no other: it ends at any time, also
-after a later victim that has given back all it held.
+after a later victim that has freed all it held.
 
 The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
 failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
@@ -46,14 +46,14 @@ from reactor.text import printable
 
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
-# Below this the kernel's batched counters and what the system itself takes look like a leak, and a small pod
+# Below this the kernel's batched counters and what the system itself takes resemble a leak, and a small pod
 # with a few files in memory would spare the hog that comes after it.
 _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 _GROWN_SHARE = 4  # of the threshold
 _NEED_SHARE = 2  # of the threshold
-# A process that waits for a CPU, or for its quota's next period, gives back nothing for some 100 ms.
+# A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
 _STUCK_SECONDS = 1.0
 
 

@@ -27,7 +27,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import wait_given_back
+from reactor.kernel.filesystem import wait_space_freed
 from reactor.kernel.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, openat2
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
@@ -72,7 +72,7 @@ def _emptied(path: str) -> str | None:
     """Empty a directory, see empty_directory, and return when what it held shows as free."""
     problem = empty_directory(path)
     with suppress(OSError):
-        wait_given_back(path)
+        wait_space_freed(path)
     return problem
 
 

@@ -152,7 +152,7 @@ class ContainerReclaim:
                 if await tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
             if removed:
-                await _wait_given_back(layers, free_bytes)
+                await _wait_space_freed(layers, free_bytes)
         problems += [LATE] if scope.cancelled_caught else []
         if not removed and not gone and not problems:
             return None
@@ -175,7 +175,7 @@ class ContainerReclaim:
         return True
 
 
-async def _wait_given_back(layers: tuple[str, ...], before_bytes: int) -> None:
+async def _wait_space_freed(layers: tuple[str, ...], before_bytes: int) -> None:
     """Wait until what was removed shows as free, for some seconds at the most.
 
     containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later on an

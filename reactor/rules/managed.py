@@ -154,7 +154,7 @@ class ManagedOomRules:
             await trio.sleep(_TICK_SECONDS)
 
     async def tick(self) -> None:
-        """Look whether the file has changed, and go by it then."""
+        """Read the file if it has changed, and go by it then."""
         if not self._is_conf_read:
             self._defaults, self._of_oomd_conf = await in_thread(
                 _read_oomd_conf, self._root, abandon_on_cancel=True

@@ -97,7 +97,7 @@ class _Group:
     selected: Mapping[str, Selected] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     find_due_seconds: float = 0.0
-    find_at_rest_due_seconds: float = 0.0
+    find_unpressed_due_seconds: float = 0.0
     due_seconds: float = 0.0
     active_due_seconds: float = 0.0
     every_seconds: float = _TICK_SECONDS
@@ -269,9 +269,9 @@ class RuleWatch:
                     await self._act(group, rule)
         return self._turn_cost() / _SHARE_UNDER_PRESSURE
 
-    def _is_found_at_rest(self, group: _Group, now_seconds: float) -> bool:
+    def _is_found_unpressed(self, group: _Group, now_seconds: float) -> bool:
         """Return whether cgroups are to be found while no task stalls: for the triggers on their pressure."""
-        if self._triggers is None or now_seconds < group.find_at_rest_due_seconds:
+        if self._triggers is None or now_seconds < group.find_unpressed_due_seconds:
             return False
         is_v2 = self._tree.version is CgroupVersion.V2
         return is_v2 or any(one.text == _MACHINE for one in group.selectors)
@@ -350,10 +350,10 @@ class RuleWatch:
                     group, _SHARE_UNDER_PRESSURE, most_seconds=_LONGEST_ACTIVE_SECONDS
                 )
                 group.active_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
-            elif not is_open and self._is_found_at_rest(group, now_seconds):
+            elif not is_open and self._is_found_unpressed(group, now_seconds):
                 await self._find(group)
                 pause_seconds = max(_LONGEST_SECONDS, group.find_due_seconds - self._clock_seconds())
-                group.find_at_rest_due_seconds = self._clock_seconds() + pause_seconds
+                group.find_unpressed_due_seconds = self._clock_seconds() + pause_seconds
             for rule in group.rules:
                 if group.states[rule.name] or rule.name in self._amounts_before:
                     await self._act(group, rule)

@@ -79,7 +79,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
         if _counting(armed) != _counting(wanted):
             return False
         return [level.key for level in armed] == [level.key for level in wanted] and not any(
-            needs_rearming(self._fire_bytes(before), self._fire_bytes(level), fired=place in self.told)
+            needs_rearming(self._fire_bytes(before), self._fire_bytes(level), fired=place in self.reported)
             for place, (before, level) in enumerate(zip(armed, wanted, strict=True))
         )
 
@@ -120,7 +120,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
             fire=fire,
             rearm=max(0, fire - rearm_bytes // PAGE_BYTES),
             step=_ONCE_PAGES if level.is_early else _STEP_PAGES,
-            told=usage if usage >= fire else None,
+            reported=usage if usage >= fire else None,
         )
 
     def _fire_bytes(self, level: MemoryLevel) -> int:

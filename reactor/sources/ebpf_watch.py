@@ -101,15 +101,15 @@ async def of_probe(probe: Probe[object], call: Callable[[], _Answer]) -> _Answer
 
 
 async def take_records(
-    probe: Probe[_Record_co], heed: Callable[[Sequence[_Record_co]], None], lost: Callable[[int], None]
+    probe: Probe[_Record_co], on_records: Callable[[Sequence[_Record_co]], None], lost: Callable[[int], None]
 ) -> None:
-    """Give records to `heed` as they come and the number of newly lost ones to `lost`, until cancelled."""
+    """Give records to `on_records` as they come, the number of newly lost ones to `lost`, until cancelled."""
     # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.
     pace = Pace(burst=32, per_second=100)
     lost_before = 0
     while True:
         await trio.lowlevel.wait_readable(probe.fd)
-        heed(probe.take())
+        on_records(probe.take())
         lost_by_now = probe.lost()
         if lost_by_now != lost_before:
             lost(lost_by_now - lost_before)
@@ -137,8 +137,8 @@ class Crossing:
 class EbpfWatch(ABC, Generic[_Wanted]):
     """One cgroup's watch in the kernel, or the machine's (address 0).
 
-    `crossings` are armed in the kernel for `wanted`; `told` are the places in `crossings` that the kernel has
-    reported.
+    `crossings` are armed in the kernel for `wanted`; `reported` are the places in `crossings` of those
+    that the kernel has reported.
     """
 
     def __init__(self, cgroup: str, watch_id: int, address: int) -> None:
@@ -147,7 +147,7 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         self.address = address
         self.wanted: _Wanted | None = None
         self.crossings: tuple[Crossing, ...] = ()
-        self.told: frozenset[int] = frozenset()
+        self.reported: frozenset[int] = frozenset()
 
     def is_armed_for(self, wanted: _Wanted) -> bool:
         """Return whether the armed crossings serve this."""
@@ -157,11 +157,12 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         """Note that these are armed now; those that the counter is past already count as reported."""
         self.wanted = wanted
         self.crossings = tuple(crossings)
-        self.told = frozenset(place for place, one in enumerate(crossings) if one.level.told is not None)
+        past = (place for place, one in enumerate(crossings) if one.level.reported is not None)
+        self.reported = frozenset(past)
 
     def standing(self, _: _Wanted) -> set[Hashable]:
         """Return the keys of the crossings that were reported and have not been undone since."""
-        return {self.crossings[place].key for place in self.told}
+        return {self.crossings[place].key for place in self.reported}
 
     @abstractmethod
     def serves(self, armed: _Wanted, wanted: _Wanted) -> bool:
@@ -215,7 +216,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
         self._absent = absent or partial(absent_because, self.bpf_object, loader)
         self._proc = proc
         self._wanted: Mapping[str, _Wanted] = {}
-        self._is_told = trio.Event()
+        self._is_wanted_known = trio.Event()
         self._watches: dict[str, EbpfWatch[_Wanted]] = {}
         self._refused: dict[str, str] = {}
         self._next_id = 1
@@ -245,7 +246,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
     def _want(self, wanted: Mapping[str, _Wanted]) -> None:
         """Watch what is wanted of each cgroup and no others. Returns at once; arming goes on behind it."""
         self._wanted = wanted
-        self._is_told.set()
+        self._is_wanted_known.set()
         if self._is_stale():
             self._moved.set()
 
@@ -256,7 +257,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_armed, probe, armed)
-                    nursery.start_soon(take_records, probe, self._heed, self._count_lost)
+                    nursery.start_soon(take_records, probe, self._on_records, self._count_lost)
             finally:
                 while self._watches:
                     self._watches.popitem()[1].close()
@@ -299,7 +300,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
 
     def _arm(self, probe: _WatchedProbe, watch: EbpfWatch[_Wanted], wanted: _Wanted) -> None:
         """Give the kernel the levels, and wake the loop if the counter is past one already."""
-        told_before = watch.standing(wanted)
+        before = watch.standing(wanted)
         crossings = watch.pack(wanted)
         levels = [one.level for one in crossings]
         if watch.cgroup == MACHINE:
@@ -314,20 +315,20 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
                 self._drop(probe, self._watches.pop(watch.cgroup))
                 raise
         watch.take(wanted, crossings)
-        newly = [one for one in crossings if one.level.told is not None and one.key not in told_before]
+        newly = [one for one in crossings if one.level.reported is not None and one.key not in before]
         if newly:
             self._notify(self._wake(newly[0].signal, time.monotonic_ns()))
 
-    def _heed(self, records: Sequence[WatchRecord]) -> None:
+    def _on_records(self, records: Sequence[WatchRecord]) -> None:
         by_id = {watch.watch_id: watch for watch in self._watches.values()}
         wakes = [
-            self._heed_one(watch, record)
+            self._on_record(watch, record)
             for record in records
             if (watch := by_id.get(record.watch_id)) is not None
         ]
         self._notify(*wakes)
 
-    def _heed_one(self, watch: EbpfWatch[_Wanted], record: WatchRecord) -> Wake | None:
+    def _on_record(self, watch: EbpfWatch[_Wanted], record: WatchRecord) -> Wake | None:
         if record.kind is RecordKind.REMOVED:
             self._forget(watch)
             return self._wake(self.any_signal, record.at_ns)
@@ -335,7 +336,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
             signal = watch.crossed_by_reclaim()
             return None if signal is None else self._wake(signal, record.at_ns)
         if record.level < len(watch.crossings):
-            watch.told |= {record.level}
+            watch.reported |= {record.level}
             return self._wake(watch.crossings[record.level].signal, record.at_ns)
         return None
 

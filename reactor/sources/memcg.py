@@ -36,11 +36,11 @@ from reactor.sources.levels import (
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
-_SECOND_LOOK_SECONDS: Final = 0.005
-_EARLY_REST_SECONDS: Final = 0.2
+_SECOND_CHECK_SECONDS: Final = 0.005
+_EARLY_PAUSE_SECONDS: Final = 0.2
 
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
-_LOOKS_PER_SECOND: Final = 100
+_OBSERVED_PER_SECOND: Final = 100
 # How soon the loop is woken again while the working set stays past the same thresholds.
 _REPEAT_SECONDS: Final = 0.1
 
@@ -160,7 +160,7 @@ class MemcgEventfd:
         if before is not None:
             before.close()
         epoll.register(event_fd, _events(level))
-        if watch.is_past():  # crossed before the kernel knew of the level: nothing else would tell
+        if watch.is_past():  # crossed before the kernel knew of the level: nothing else would report it
             watch.fired = True
             self._wake(level)
 
@@ -170,10 +170,10 @@ class MemcgEventfd:
         pace = Pace(burst=32, per_second=100)
         doubtful: set[_Watch] = set()
         while True:
-            with trio.move_on_after(_SECOND_LOOK_SECONDS if doubtful else math.inf) as quiet:
+            with trio.move_on_after(_SECOND_CHECK_SECONDS if doubtful else math.inf) as quiet:
                 await trio.lowlevel.wait_readable(epoll.fileno())
             if quiet.cancelled_caught:
-                self._look_again(doubtful)
+                self._check_doubtful(doubtful)
                 doubtful.clear()
                 continue
             ready = {event_fd for event_fd, _ in epoll.poll(0)}
@@ -184,12 +184,12 @@ class MemcgEventfd:
             for watch in fired:
                 watch.is_past()  # raises once the cgroup is gone: its removal signals too, and only once
                 if watch.level.is_early:
-                    nursery.start_soon(_rest, epoll, watch)
+                    nursery.start_soon(_pause, epoll, watch)
                 else:
                     doubtful.add(watch)
             await pace.turn()
 
-    def _look_again(self, watches: Iterable[_Watch]) -> None:
+    def _check_doubtful(self, watches: Iterable[_Watch]) -> None:
         """Settle how usage stands to levels that have fired, once it is quiet.
 
         The kernel signals when a check finds usage on the other side than the check before. Usage may dip
@@ -222,9 +222,9 @@ def _events(level: MemoryLevel) -> int:
     return select.EPOLLIN | select.EPOLLONESHOT if level.is_early else select.EPOLLIN
 
 
-async def _rest(epoll: select.epoll, watch: _Watch) -> None:
+async def _pause(epoll: select.epoll, watch: _Watch) -> None:
     """Leave an early level alone for a while: usage that swings about it is not worth a pass each time."""
-    await trio.sleep(_EARLY_REST_SECONDS)
+    await trio.sleep(_EARLY_PAUSE_SECONDS)
     if watch.event_fd >= 0:
         epoll.modify(watch.event_fd, _events(watch.level))
 
@@ -288,10 +288,10 @@ class MemcgReclaim:
             counters = counters_of(self._tree, cgroup, watermarks_of(self._levels.get(cgroup, ())))
             owned.callback(counters.close)
             task_status.started()
-            await self._look_on_reclaim(cgroup, event_fd, counters)
+            await self._observe_on_reclaim(cgroup, event_fd, counters)
 
-    async def _look_on_reclaim(self, cgroup: str, event_fd: int, counters: MemoryCounters) -> None:
-        pace = Pace(burst=1, per_second=_LOOKS_PER_SECOND)
+    async def _observe_on_reclaim(self, cgroup: str, event_fd: int, counters: MemoryCounters) -> None:
+        pace = Pace(burst=1, per_second=_OBSERVED_PER_SECOND)
         quiet_until, past_before = float("-inf"), 0
         while True:
             await trio.lowlevel.wait_readable(event_fd)

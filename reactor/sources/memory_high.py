@@ -195,7 +195,7 @@ class _Guard:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
                         if await self._set_next(counters) or await self._wait_for_event(events_fd):
-                            await self._look_until_calm(counters)
+                            await self._observe_until_calm(counters)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._release()
@@ -246,8 +246,8 @@ class _Guard:
             return len(os.read(events_fd, 4096)) > 0
         return False
 
-    async def _look_until_calm(self, counters: MemoryCounters) -> None:
-        """Look until usage stands still, throttled only at a hard threshold, and not for long."""
+    async def _observe_until_calm(self, counters: MemoryCounters) -> None:
+        """Observe until usage stands still, throttled only at a hard threshold, and not for long."""
         began = calm_since = trio.current_time()
         usage_before = counters.usage_bytes()
         while True:

@@ -54,7 +54,7 @@ _MACHINE: Final = "/"
 _READ_BYTES: Final = 8
 _PATH_MAX: Final = 4096
 
-TellKill = Callable[[OomKill], None]
+ReportKill = Callable[[OomKill], None]
 
 
 # Whose limit it was that the kernel killed at, as seen from the node that is guarded.
@@ -114,7 +114,7 @@ class OomCounters:
         self,
         tree: CgroupTree,
         node: GuardedNode,
-        tell: Callable[[OomKill], None],
+        report: Callable[[OomKill], None],
         *,
         interval_seconds: float,
         proc: Path = PROC,
@@ -122,7 +122,7 @@ class OomCounters:
     ) -> None:
         self._tree = tree
         self._node = node
-        self._tell = tell
+        self._report = report
         self._interval_seconds = interval_seconds
         self._proc = proc
         self._clock_ns = clock_ns
@@ -132,7 +132,7 @@ class OomCounters:
         return None
 
     async def watch(self, armed: Callable[[str], None]) -> None:
-        """Look at the counters until they can't be read (OSError, KernelInterfaceError)."""
+        """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
         with ExitStack() as owned:
             count: _Count
             if self._tree.version is CgroupVersion.V2:
@@ -147,7 +147,7 @@ class OomCounters:
                 if count.has_new():
                     kills, scope = await in_thread(count.since)
                     if kills:
-                        self._tell(
+                        self._report(
                             OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills)
                         )
 
@@ -394,7 +394,7 @@ class _CountNotice:
 
 
 class OomSource:
-    """Tells of the OOM kills that concern the guarded node. `steps` replaces the chain.
+    """Reports the OOM kills that concern the guarded node. `steps` replaces the chain.
 
     `expect` is given each kill whose victim is known, before the loop is woken; it must not block.
     """
@@ -405,23 +405,24 @@ class OomSource:
         settings: Settings,
         wakes: Wakes,
         board: SourceBoard,
-        tell: TellKill,
+        report: ReportKill,
         *,
         steps: Sequence[Step] | None = None,
-        expect: TellKill = lambda _: None,
+        expect: ReportKill = lambda _: None,
     ) -> None:
         self._wakes = wakes
         self._board = board
-        self._tell = tell
+        self._report = report
         self._expect = expect
         node = GuardedNode(settings.node_cgroup or "/", fences(settings.pod_parents))
+        interval_seconds = settings.housekeeping_interval_seconds
         if steps is None:
             steps = (
-                EbpfOom(tree, node, board, self.heed, settings.sources.ebpf_loader),
-                OomCounters(tree, node, self.heed, interval_seconds=settings.housekeeping_interval_seconds),
+                EbpfOom(tree, node, board, self.on_kill, settings.sources.ebpf_loader),
+                OomCounters(tree, node, self.on_kill, interval_seconds=interval_seconds),
             )
         self._ebpf = next((step for step in steps if isinstance(step, EbpfOom)), None)
-        self._notices = OomNotices(tree, node, interval_seconds=settings.housekeeping_interval_seconds)
+        self._notices = OomNotices(tree, node, interval_seconds=interval_seconds)
         self._chain = Chain(
             steps,
             switched_on(settings.sources),
@@ -432,7 +433,7 @@ class OomSource:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell of kills until cancelled."""
+        """Report kills until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._notices.run)
             await self._chain.run(task_status=task_status)
@@ -449,8 +450,8 @@ class OomSource:
             return (OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=time.monotonic_ns()),)
         return ()
 
-    def heed(self, kill: OomKill) -> None:
-        """Tell of a kill; wake the loop where it was at a limit that is guarded."""
+    def on_kill(self, kill: OomKill) -> None:
+        """Report a kill; wake the loop if it was at a limit that is guarded."""
         if kill.pid is not None:  # a kill that was only counted is seconds old
             self._expect(kill)
         if kill.scope is OomScope.NODE:
@@ -463,14 +464,14 @@ class OomSource:
                     signal=Signal.MEMORY_AVAILABLE,
                 )
             )
-        self._tell(kill)
+        self._report(kill)
 
 
 # The kernel's OOM kills by eBPF: a record of each, written before the victim dies; no cost when idle.
 
 
 class EbpfOom:
-    """Tells of every OOM kill that concerns the guarded node."""
+    """Reports every OOM kill that concerns the guarded node."""
 
     name = EBPF_OOM
 
@@ -479,7 +480,7 @@ class EbpfOom:
         tree: CgroupTree,
         node: GuardedNode,
         board: SourceBoard,
-        tell: Callable[[OomKill], None],
+        report: Callable[[OomKill], None],
         loader: EbpfLoader = EbpfLoader.AUTO,
         *,
         open_probe: Callable[[], Probe[OomRecord]] | None = None,
@@ -488,13 +489,13 @@ class EbpfOom:
         self._tree = tree
         self._node = node
         self._board = board
-        self._tell = tell
+        self._report = report
         interrupt = trio.from_thread.check_cancelled
         self._open_probe = open_probe or partial(open_oom_probe, loader, interrupt=interrupt)
         self._absent = absent or partial(absent_because, "oom", loader)
         self._probe: Probe[OomRecord] | None = None
         self._root_id = 0
-        self._untold: list[OomKill] = []
+        self._unreported: list[OomKill] = []
         self._taken = trio.Event()
 
     def unavailable_because(self) -> str | None:
@@ -504,7 +505,7 @@ class EbpfOom:
         return self._absent()
 
     async def watch(self, armed: Callable[[str], None]) -> None:
-        """Tell of kills until the probe fails (OSError, BpfError)."""
+        """Report kills until the probe fails (OSError, BpfError)."""
         self._root_id = os.stat(self._tree.memory_root).st_ino
         async with opened(self._open_probe) as probe:
             self._probe = probe
@@ -512,7 +513,7 @@ class EbpfOom:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_reporting)
                     armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
-                    await take_records(probe, self._heed, partial(self._board.count_lost, self.name))
+                    await take_records(probe, self._on_records, partial(self._board.count_lost, self.name))
             finally:
                 self._probe = None
 
@@ -529,7 +530,7 @@ class EbpfOom:
         except (OSError, ReactorError):
             return None  # its own task meets the same, and says so
         if found:
-            self._untold += found
+            self._unreported += found
             self._taken.set()
         return found
 
@@ -537,12 +538,12 @@ class EbpfOom:
         while True:
             await self._taken.wait()
             self._taken = trio.Event()
-            while self._untold:
-                self._tell(self._untold.pop(0))
+            while self._unreported:
+                self._report(self._unreported.pop(0))
 
-    def _heed(self, records: Sequence[OomRecord]) -> None:
+    def _on_records(self, records: Sequence[OomRecord]) -> None:
         for kill in self._kills(records):
-            self._tell(kill)
+            self._report(kill)
 
     def _kills(self, records: Sequence[OomRecord]) -> list[OomKill]:
         kills = (self._kill(record, self._root_id) for record in records)

@@ -42,8 +42,8 @@ from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch,
 from reactor.sources.wakes import SourceBoard, Wakes
 
 # A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
-_REST_SECONDS: Final = 0.02
-# Forks that arrive faster than this many in a rest say no more than fewer would: sample less.
+_PAUSE_SECONDS: Final = 0.02
+# Forks that arrive faster than this many in a pause say no more than fewer would: sample less.
 _CROWD: Final = 8
 _READS: Final = 64  # in a row at most; each costs about 30 us
 _QUIET_SECONDS: Final = 0.5
@@ -177,7 +177,7 @@ class ProcConnector:
                 self._crowding = max(self._crowding // 2, 1)
             if self._resample():
                 self._armed(self._detail())
-            await trio.sleep(_REST_SECONDS)
+            await trio.sleep(_PAUSE_SECONDS)
 
     def _drain(self, events: socket.socket) -> int:
         """Read all that is queued; return the number of forks in it, at least one where some were lost."""
@@ -271,7 +271,7 @@ class ProcessSource:
         self._chain = Chain(steps, switched_on(settings), wakes, board, kind=WakeKind.PROCESSES)
 
     def expect(self, levels: ProcessLevels | None) -> None:
-        """Tell, after each pass, what the thresholds are and how near they are (None: not known)."""
+        """Record, after each pass, what the thresholds are and how near they are (None: not known)."""
         for step in self._steps:
             step.expect(levels)
 
@@ -287,7 +287,7 @@ class ProcessSource:
 # Thresholds on pid.available by eBPF: the kernel compares the number of tasks with them at each fork.
 #
 # Counted are the tasks of the node's cgroup where that has a limit, by the pids controller's own counter,
-# else those of the machine. Forks below the thresholds cost one lookup in a map, and wake nothing.
+# else those of the machine. Forks below the thresholds cost one read of a map, and wake nothing.
 
 
 class TasksProbe(WatchProbe, Protocol):
@@ -306,14 +306,14 @@ class _TasksWatch(EbpfWatch[ProcessLevels]):
 
     def serves(self, armed: ProcessLevels, wanted: ProcessLevels) -> bool:
         is_same = (armed.thresholds, armed.fires) == (wanted.thresholds, wanted.fires)
-        return is_same and len(self.standing(wanted)) == len(self.told)
+        return is_same and len(self.standing(wanted)) == len(self.reported)
 
     def pack(self, wanted: ProcessLevels) -> list[Crossing]:
         used = self._count()
         step = max(1, (wanted.limit - min(wanted.fires, default=0)) // _STEPS_TO_LIMIT)
         return [
             Crossing(
-                level=Level(fire=fire, rearm=fire, step=step, told=used if used >= fire else None),
+                level=Level(fire=fire, rearm=fire, step=step, reported=used if used >= fire else None),
                 key=threshold,
                 signal=Signal.PID_AVAILABLE,
             )
@@ -324,8 +324,8 @@ class _TasksWatch(EbpfWatch[ProcessLevels]):
         self._count()
 
     def standing(self, wanted: ProcessLevels) -> set[Hashable]:
-        told = super().standing(wanted)
-        return {one for one in wanted.thresholds if one in told and wanted.used >= wanted.fire(one)}
+        reported = super().standing(wanted)
+        return {one for one in wanted.thresholds if one in reported and wanted.used >= wanted.fire(one)}
 
 
 class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
@@ -348,7 +348,7 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch as every such source; load nothing before there is a threshold."""
-        await self._is_told.wait()
+        await self._is_wanted_known.wait()
         if not self._wanted:
             armed(self.without_levels)
         while not self._wanted:

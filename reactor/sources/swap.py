@@ -1,4 +1,4 @@
-"""Swap: sampled at a pace that follows how fast it fills, and sooner where the kernel tells of it.
+"""Swap: sampled at a pace that follows how fast it fills, and sooner if the kernel reports that it fills.
 
 No kernel reports that so much swap is left. What it does report, on v2, is that a cgroup was refused some or
 is at its limit (memory.swap.events). So swap is read as often as it could run down to a threshold meanwhile:

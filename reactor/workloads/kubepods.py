@@ -5,7 +5,7 @@
 
 Guaranteed pods lie directly in `kubepods`, the other two classes in a cgroup each. The systemd driver writes
 a uid's dashes as underscores. A container's cgroup ends in its id, which is 64 hexadecimal digits with every
-runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go; containerd and CRI-O name the rest.
+runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go; containerd and CRI-O name the others.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
     `specs`, by the uids of cgroups, `runtime` and `files` return what is known at present, without waiting;
-    `all_told` whether the source of specs has listed all and still reports changes; `own_score` reads what
+    `is_complete` whether the source of specs has listed all and still reports changes; `own_score` reads what
     oom_score_adj a process has of its own. A pod keeps the spec that
     it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
@@ -286,7 +286,7 @@ class KubernetesPods:
         specs: Callable[[], Specs] = dict,
         runtime: Callable[[], Inventory] = dict,
         files: Callable[[], NodeFiles] = NodeFiles,
-        all_told: Callable[[], bool] = lambda: False,
+        is_complete: Callable[[], bool] = lambda: False,
         own_score: OwnScore | None = None,
         paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -299,7 +299,7 @@ class KubernetesPods:
         self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
         self._runtime = runtime
-        self._all_told = all_told
+        self._is_complete = is_complete
         self._clock_seconds = clock_seconds
         self._storage = KubeletStorage(tree, self._paths)
         self._files = files
@@ -373,7 +373,7 @@ class KubernetesPods:
                     continue
             reported = inventory.get(found.uid)
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
-            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
+            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._is_complete()
             pod = self._pod(found, spec, reported, before, problems, is_unlisted=is_unlisted)
             if len(known) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield

@@ -169,7 +169,7 @@ class BpfObject:
             self.close()
             raise
         finally:
-            _give_back_memory(self._c)
+            _release_free_memory(self._c)
 
     def map(self, name: str) -> BpfMap:
         """Return one of the object's maps. Raises BpfError for a name that it has not."""
@@ -293,7 +293,7 @@ def _read_object(path: Path) -> bytes:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
 
 
-def _give_back_memory(library: Any) -> None:
+def _release_free_memory(library: Any) -> None:
     """Return what libbpf took for the kernel's BTF and freed again, 7 MiB that malloc would keep resident."""
     try:
         library.malloc_trim(0)

@@ -60,14 +60,14 @@ class Watched(IntEnum):
 class Level:
     """Fires at `fire` and above; again at doubling distances while the value rises, `step` being the first.
 
-    Fires at `fire` again once a value below `rearm` was seen. `told` is the last value that user space knows
+    Fires at `fire` again once a value below `rearm` was seen. `reported` is the last that user space knows
     (None: none): the next one to fire is `step` above it. All in pages or tasks.
     """
 
     fire: int
     rearm: int
     step: int
-    told: int | None = None
+    reported: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ def pack_watch(watch_id: int, levels: Sequence[Level], *, of_node: bool = False)
             level.fire,
             level.rearm,
             level.step,
-            level.fire if level.told is None else level.told + level.step,
+            level.fire if level.reported is None else level.reported + level.step,
         )
         for level in levels
     ]

@@ -152,7 +152,7 @@ async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though
     node = node_in(tmp_path)
     make_cgroup(tmp_path)
     for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, POD) or b""]):
-        node.told.take(piece)
+        node.facts.take(piece)
     attempt = attempt_of()
     node.evicted(attempt, nursery)
     attempt.ended.set()
@@ -161,7 +161,7 @@ async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though
 
     after = node_in(tmp_path)
 
-    assert {"u": replace(POD, cgroup=None)} == after.told.specs
+    assert {"u": replace(POD, cgroup=None)} == after.facts.specs
     assert 1 == after.document()["held_down"]
 
 

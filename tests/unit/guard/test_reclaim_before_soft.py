@@ -13,7 +13,7 @@ from reactor.guard.recorder import Tally
 from reactor.model.decisions import Hold, PolicyState
 from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.policy.attention import look_again_seconds
+from reactor.policy.attention import next_pass_seconds
 from reactor.policy.holds import goes_on
 from reactor.reclaim.memory import PIECE_BYTES, PodReclaim, Reclaimable
 from reactor.reclaim.runner import ReclaimJob, ReclaimRunner
@@ -188,7 +188,7 @@ async def test_soft_eviction_follows_a_reclaim_that_was_not_enough(soft_loop) ->
         "wanted_bytes": 30 * MIB,
         "most_seconds": 5.0,
     }
-    assert 4 < look_again_seconds(soft_loop.known.state, soft_loop.now_seconds) <= 5.001
+    assert 4 < next_pass_seconds(soft_loop.known.state, soft_loop.now_seconds) <= 5.001
 
     reclaims = Reclaims(soft_loop.node, reclaimable("/node/one", swap_mib=5))
     awaited = []

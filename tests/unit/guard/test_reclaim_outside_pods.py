@@ -5,7 +5,7 @@ from __future__ import annotations
 from reactor.model.decisions import PolicyState
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.policy.attention import look_again_seconds
+from reactor.policy.attention import next_pass_seconds
 from reactor.reclaim.runner import Reclaimed
 
 MIB = 1 << 20
@@ -20,7 +20,7 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
 
     record = loop.passes.make([WAKE])
     assert (loop.kills.killed, (record.decision.memory_reclaim,)) == ([], loop.known.state.holds)
-    assert look_again_seconds(loop.known.state, loop.now_seconds) < 0.1
+    assert next_pass_seconds(loop.known.state, loop.now_seconds) < 0.1
 
     loop.now_seconds += 0.1
     reclaimed = Reclaimed(

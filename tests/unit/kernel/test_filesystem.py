@@ -20,7 +20,7 @@ from reactor.kernel.filesystem import (
     read_space,
     read_upper_directory,
     same_filesystem,
-    wait_given_back,
+    wait_space_freed,
 )
 from reactor.model.signals import Filesystem, Layout
 
@@ -78,9 +78,9 @@ def test_paths_lie_on_one_filesystem_where_their_devices_are_one(tmp_path: Path)
 
 
 def test_filesystem_on_which_nothing_comes_back_is_waited_for_no_longer_than_that(tmp_path: Path) -> None:
-    wait_given_back(str(tmp_path), most_seconds=60.0)
+    wait_space_freed(str(tmp_path), most_seconds=60.0)
     with pytest.raises(FileNotFoundError):
-        wait_given_back(str(tmp_path / "none"))
+        wait_space_freed(str(tmp_path / "none"))
 
 
 def test_path_lies_nowhere_without_mounts() -> None:

@@ -9,7 +9,7 @@ import pytest
 from reactor.model.decisions import Hold, PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
-from reactor.policy.attention import Pace, has_grown, look_again_seconds
+from reactor.policy.attention import Pace, has_grown, next_pass_seconds
 from tests.support.builders import make_observation, make_threshold
 
 
@@ -24,18 +24,18 @@ def test_passes_are_at_least_five_times_as_far_apart_as_one_takes(
 
 def test_a_look_that_costs_little_is_as_frequent_as_wanted_while_a_pass_may_kill() -> None:
     pace = Pace()
-    pace.looked(0.0004)
-    assert 0.01 == pace.between_looks_seconds(0.01, 5.0, is_powerless=False)
-    pace.looked(0.004)
-    assert 0.02 == pytest.approx(pace.between_looks_seconds(0.01, 5.0, is_powerless=False))
+    pace.checked(0.0004)
+    assert 0.01 == pace.between_checks_seconds(0.01, 5.0, is_powerless=False)
+    pace.checked(0.004)
+    assert 0.02 == pytest.approx(pace.between_checks_seconds(0.01, 5.0, is_powerless=False))
 
 
 @pytest.mark.parametrize("cost_seconds", [0.00001, 0.0003, 0.002, 0.1])
 def test_while_no_pass_can_kill_looks_and_passes_take_half_a_percent_together(cost_seconds: float) -> None:
     pace = Pace()
-    pace.looked(cost_seconds)
+    pace.checked(cost_seconds)
     pace.passed(cost_seconds)
-    looks = pace.between_looks_seconds(0.01, 5.0, is_powerless=True)
+    looks = pace.between_checks_seconds(0.01, 5.0, is_powerless=True)
     passes = pace.between_passes_seconds(is_powerless=True)
     if cost_seconds < 0.002:
         assert cost_seconds / looks + cost_seconds / passes <= 0.005
@@ -51,10 +51,10 @@ def test_while_no_pass_can_kill_passes_over_many_pods_take_a_few_tenths_of_a_per
 
 def test_for_a_second_after_a_pod_has_come_looks_are_as_frequent_as_wanted() -> None:
     pace = Pace()
-    pace.looked(0.0004)
+    pace.checked(0.0004)
     pace.hurry(5.0)
-    assert 0.01 == pace.between_looks_seconds(0.01, 5.9, is_powerless=True)
-    assert 0.1 < pace.between_looks_seconds(0.01, 6.0, is_powerless=True)
+    assert 0.01 == pace.between_checks_seconds(0.01, 5.9, is_powerless=True)
+    assert 0.1 < pace.between_checks_seconds(0.01, 6.0, is_powerless=True)
 
 
 @pytest.mark.parametrize("cost_seconds", [0.00006, 0.0002, 0.0005])
@@ -62,8 +62,8 @@ def test_while_evictions_are_slowed_down_observing_takes_a_hundredth_of_a_cpu_wh
     cost_seconds: float,
 ) -> None:
     pace = Pace()
-    pace.looked(cost_seconds)
-    looks = pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=8 << 30)
+    pace.checked(cost_seconds)
+    looks = pace.between_checks_seconds(0.005, 5.0, is_powerless=False, left_bytes=8 << 30)
     assert cost_seconds / looks <= 0.01
     assert looks <= 0.1
 
@@ -72,10 +72,10 @@ def test_while_evictions_are_slowed_down_no_hog_takes_all_that_is_left_before_it
     None
 ):
     pace = Pace()
-    pace.looked(0.0002)
+    pace.checked(0.0002)
     pace.passed(0.002)
     left = {
-        mib: pace.between_looks_seconds(0.005, 5.0, is_powerless=False, left_bytes=mib << 20)
+        mib: pace.between_checks_seconds(0.005, 5.0, is_powerless=False, left_bytes=mib << 20)
         for mib in (0, 30, 80)
     }
     assert {0: 0.005, 30: 0.005} == {mib: left[mib] for mib in (0, 30)}
@@ -109,4 +109,4 @@ def test_a_pass_is_worth_it_at_a_new_threshold_or_if_much_less_is_left_of_a_hard
 def test_the_end_of_a_reclaim_before_a_soft_eviction_is_looked_at() -> None:
     hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
 
-    assert 4.0 == pytest.approx(look_again_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)
+    assert 4.0 == pytest.approx(next_pass_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)

@@ -181,7 +181,7 @@ async def test_level_that_is_past_when_it_is_armed_wakes_once_and_is_told_furthe
     node.uses(450)
     async with node.watched(level(400)) as step:
         await node.woken()
-        assert node.watch[1][0].told == 450 * PAGES
+        assert node.watch[1][0].reported == 450 * PAGES
         step.arm([level(400.25)])
         assert await node.quiet()
 

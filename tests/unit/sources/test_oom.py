@@ -81,11 +81,11 @@ class Node:
                 self.tree,
                 guarded,
                 self.board,
-                source.heed,
+                source.on_kill,
                 open_probe=self.open_probe,
                 absent=lambda: None,
             ),
-            OomCounters(self.tree, guarded, source.heed, interval_seconds=0.02),
+            OomCounters(self.tree, guarded, source.on_kill, interval_seconds=0.02),
         )
         source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=steps)
         async with trio.open_nursery() as nursery:
@@ -223,7 +223,7 @@ async def test_kill_is_known_to_the_passes_before_the_loop_is_woken_by_it(node: 
     )
     node.wakes.run_memory_pass_inline(lambda _: happened.append("woken"))
     kill = OomKill(source=EBPF_OOM, scope=OomScope.NODE, at_ns=5, pid=42, victim_bytes=1)
-    source.heed(kill)
+    source.on_kill(kill)
     assert happened == ["expected", "woken", "told"]
 
 
@@ -234,7 +234,7 @@ async def test_kills_that_were_only_counted_are_seconds_old_and_nothing_is_expec
     source = OomSource(
         node.tree, node.settings, node.wakes, node.board, node.told.append, steps=(), expect=expected.append
     )
-    source.heed(OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=5, kills=2))
+    source.on_kill(OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=5, kills=2))
     assert (expected, len(node.told)) == ([], 1)
 
 

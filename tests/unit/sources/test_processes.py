@@ -168,7 +168,7 @@ def node(tmp_path: Path) -> Node:
 async def test_each_threshold_is_a_level_of_the_nodes_counter(node: Node) -> None:
     async with node.watched(HARD, SOFT):
         assert [81, 61] == [level.fire for level in node.levels]
-        assert [None, None] == [level.told for level in node.levels]
+        assert [None, None] == [level.reported for level in node.levels]
         assert "/node pid.available<20 at 81 tasks" in node.board.state(EBPF_PIDS).detail
         assert node.board.state(PROCESSES).detail == "ebpf-pids is armed"
     assert node.probe.closed
@@ -191,7 +191,7 @@ async def test_threshold_that_is_past_when_it_is_armed_wakes_the_loop_once(node:
     node.has(90)
     async with node.watched(HARD, SOFT):
         await node.wake()
-        assert [90, 90] == [level.told for level in node.levels]
+        assert [90, 90] == [level.reported for level in node.levels]
         node.expect(HARD, SOFT, used=90)
         await trio.sleep(0.05)
         assert node.board.state(EBPF_PIDS).wakes == 1

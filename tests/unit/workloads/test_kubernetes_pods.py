@@ -42,7 +42,7 @@ class Node:
     logs: Path
     specs: dict[str, Pod] = field(default_factory=dict)
     inventory: Inventory = field(default_factory=dict)
-    all_told: bool = False
+    is_complete: bool = False
     now_seconds: float = 1000.0
     next_pid: int = 100
     own_score: OwnScore | None = None
@@ -53,7 +53,7 @@ class Node:
             Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
-            all_told=lambda: self.all_told,
+            is_complete=lambda: self.is_complete,
             own_score=self.own_score,
             files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
@@ -270,12 +270,12 @@ def test_a_mirror_that_is_gone_leaves_nothing_behind(node: Node) -> None:
 def test_requests_equal_to_limits_exempt_no_pod_that_the_api_server_does_not_list(node: Node) -> None:
     cgroup = f"/kubepods/pod{UID}"
     node.pod(cgroup, score=-997)
-    node.all_told = True
+    node.is_complete = True
     pods = node.list()
     assert only(trio.run(pods.listed)).critical_because is not None  # it may have come just now
     node.now_seconds += 61
     assert only(trio.run(pods.listed)).critical_because is None
-    node.all_told = False
+    node.is_complete = False
     assert only(trio.run(pods.listed)).critical_because is not None
 
 
@@ -287,7 +287,7 @@ def test_no_listing_says_of_a_static_pod_that_it_is_none(node: Node) -> None:
 
 def test_a_pod_that_is_node_critical_by_its_score_stays_so_though_no_listing_has_it(node: Node) -> None:
     node.pod(BURSTABLE, score=-997)
-    node.all_told = True
+    node.is_complete = True
     pods = node.list()
     trio.run(pods.listed)
     node.now_seconds += 120
@@ -309,7 +309,7 @@ def test_no_later_listing_takes_away_the_priority_by_which_a_pod_is_critical(nod
 
 def test_a_static_pod_stays_one_though_the_api_server_does_not_list_it(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
-    node.all_told = True
+    node.is_complete = True
     pods = node.list()
     trio.run(pods.listed)
     node.now_seconds += 61

@@ -160,7 +160,9 @@ def test_watch_and_constants_are_the_same_in_c_and_in_python(c_layouts: dict[str
 
 
 def test_watch_holds_its_levels_and_marks_the_others_unused() -> None:
-    raw = pack_watch(7, [Level(fire=100, rearm=90, step=10), Level(fire=200, rearm=190, step=10, told=205)])
+    raw = pack_watch(
+        7, [Level(fire=100, rearm=90, step=10), Level(fire=200, rearm=190, step=10, reported=205)]
+    )
     assert (7, 0, 0) == WATCH_HEAD.unpack_from(raw)
     levels = [LEVEL.unpack_from(raw, WATCH_HEAD.size + LEVEL.size * place) for place in range(4)]
     assert [(100, 90, 10, 100), (200, 190, 10, 215), (UNUSED,) * 4, (UNUSED,) * 4] == levels
