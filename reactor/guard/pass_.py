@@ -158,7 +158,7 @@ class Passes:
         self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
         if is_housekeeping(wakes):
             self._oom_kills.recount(self.known.pods)
-        return record
+        return dataclasses.replace(record, is_repeated=is_repeated)
 
     def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
         """Evict the pod that the kernel has killed by a decision that it was given: a record of its own."""

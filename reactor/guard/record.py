@@ -107,7 +107,10 @@ class EvictionAttempt(Termination):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock."""
+    """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock.
+
+    `is_repeated`: it observed once more what a first look suggested, or after a pod that was found empty.
+    """
 
     id: int
     at_unix_seconds: float
@@ -118,6 +121,7 @@ class PassRecord:
     attempts: tuple[EvictionAttempt, ...] = ()
     reclaimed: tuple[Reclaimed, ...] = ()
     dry_run: bool = False
+    is_repeated: bool = False
 
     def as_it_stands(self) -> Self:
         """Return it with what has become of its evictions by now; of this one that goes on.
@@ -135,6 +139,7 @@ class PassRecord:
             "time": instant(self.at_unix_seconds),
             "monotonic_seconds": decision.at_seconds,
             "dry_run": self.dry_run,
+            **({"repeated": True} if self.is_repeated else {}),
             "wakes": [_wake(wake) for wake in self.wakes],
             "threshold": _threshold(decision.acted_on, self.snapshot),
             "thresholds_met": [str(threshold) for threshold in decision.thresholds_met],

@@ -180,6 +180,7 @@ async def test_pod_without_a_process_spares_no_pod_and_is_chosen_again_once_it_h
         [attempt.eviction.pod.name for attempt in one.attempts] for one in (earlier, record)
     ]
     assert (earlier.id + 1, []) == (record.id, loop.passes.take_earlier())
+    assert [None, True] == [one.document().get("repeated") for one in (earlier, record)]
     assert not loop.passes.is_unfinished
 
     loop.kills.empty.clear()
