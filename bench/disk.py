@@ -145,12 +145,12 @@ class LooksHere:
                     self._places.add(place, pod, path)
                 case Drop(place):
                     self._places.drop(place)
-        self._usage.look_begins()
+        self._usage.round_begins()
         self._places.due()
         pace = pace or Pace()
         while not self._places.is_idle:
             self._places.turn(pace)
-        self._usage.look_ended()
+        self._usage.round_ended()
 
 
 def counting(directory: Path) -> dict[str, Any]:

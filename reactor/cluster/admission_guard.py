@@ -28,8 +28,8 @@ class AdmissionGuard:
         self._clock_unix_seconds = clock_unix_seconds
         self._seen: frozenset[str] | None = None
 
-    def look(self, conditions: Sequence[NodeCondition], *, is_shutting_down: bool = False) -> None:
-        """Refuse what has arrived since the last look, where conditions or a shutdown don't admit it."""
+    def check(self, conditions: Sequence[NodeCondition], *, is_shutting_down: bool = False) -> None:
+        """Refuse what has arrived since the last check, if conditions or a shutdown don't admit it."""
         if not self._pods.is_complete:
             return
         known = self._pods.known

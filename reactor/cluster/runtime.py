@@ -49,12 +49,12 @@ _LONGEST_PAUSE_SECONDS: Final = 30.0
 _IMAGES: Final = "images.json"
 
 
-# Images, looked at now and then: when each was last used can only be known by who has watched.
+# Images, listed now and then: when each was last used can only be known by who has watched.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Who is told where collection was not enough, failed more than once in a row, or can't be.
+class Alarms:
+    """Called if collection was not enough, failed more than once in a row, or can't be done.
 
     `containers_failed`: dead containers could not be removed.
     """
@@ -66,10 +66,10 @@ class Told:
 
 
 class ImageWatch:
-    """Looks at the images, and where it `collects`, removes what garbage collection would.
+    """Lists the images, and if it `collects`, removes what garbage collection would.
 
-    Beside a kubelet that does the same it only looks. Each configuration has it `use` its own. `problem` is
-    why it could not look the last time. Source: Kubelet.StartGarbageCollection.
+    Beside a kubelet that does the same it only lists. Each configuration has it `use` its own. `problem` is
+    why it could not list them the last time. Source: Kubelet.StartGarbageCollection.
     """
 
     def __init__(
@@ -77,34 +77,34 @@ class ImageWatch:
         observed: Observed,
         *,
         collects: bool,
-        told: Told | None = None,
+        alarms: Alarms | None = None,
         interval_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._observed = observed
         self._collects = collects
-        self._told = told or Told()
+        self._alarms = alarms or Alarms()
         self._interval_seconds = interval_seconds
         self.problem: str | None = None
         self._images: ImageReclaim | None = None
         self._configured = trio.Event()
 
     def use(self, images: ImageReclaim) -> None:
-        """Look by these from now on."""
+        """List by these from now on."""
         self._images = images
         self._configured.set()
 
     async def run(self) -> None:
-        """Look until cancelled, for the first time once it is known by which configuration."""
+        """List until cancelled, for the first time once it is known by which configuration."""
         await self._configured.wait()
         while True:
             if self._images is not None:
-                problem = await self._look(self._images)
+                problem = await self._list(self._images)
                 if problem is not None and self.problem is not None and self._collects:
-                    self._told.failed(problem)
+                    self._alarms.failed(problem)
                 self.problem = problem
             await trio.sleep(self._interval_seconds)
 
-    async def _look(self, images: ImageReclaim) -> str | None:
+    async def _list(self, images: ImageReclaim) -> str | None:
         """Return what went wrong, None where nothing did."""
         try:
             if not self._collects:
@@ -118,7 +118,7 @@ class ImageWatch:
         if report is not None:
             _IMAGES_LOG.info("image garbage collection: %s", "; ".join(report.did))
         if filesystem is not None and filesystem.capacity == 0:
-            self._told.invalid_capacity(_NO_CAPACITY)
+            self._alarms.invalid_capacity(_NO_CAPACITY)
             return _NO_CAPACITY
         if collected.freed_bytes < collected.wanted_bytes:
             # Upstream's words.
@@ -127,12 +127,12 @@ class ImageWatch:
                 f"Attempted to free {collected.wanted_bytes} bytes, "
                 f"but only found {collected.freed_bytes} bytes eligible to free."
             )
-            self._told.not_enough(message)
+            self._alarms.not_enough(message)
             return message
         return None if report is None or not report.problems else "; ".join(report.problems)
 
 
-# The container runtime, watched: what it tells of pods is asked for at intervals and kept at hand.
+# The container runtime, watched: its pods are asked for at intervals and kept at hand.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +147,11 @@ class RuntimeState:
 class RuntimeWatch:
     """Asks the runtime every `interval_seconds` and whenever it is `due`.
 
-    `inventory` is what it told last, for as long as it tells nothing new. While it gives no answer it is
+    `inventory` is what it reported last, for as long as nothing is new. While it gives no answer it is
     asked again with a growing pause, found again where its endpoint is not configured; that is logged when it
     begins and when it ends. `on_change` is called when the inventory has changed, `on_filesystems` when
     `filesystems` has: paths on those that hold images and writable layers, as far as they are seen from here.
-    `was_asked` is set after the first try, whatever came of it; `has_told` is whether it has ever answered.
+    `was_asked` is set after the first try, whatever came of it; `has_answered` once it has answered.
     """
 
     endpoint: str | None
@@ -162,7 +162,7 @@ class RuntimeWatch:
     filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     state: RuntimeState = field(default_factory=RuntimeState)
     was_asked: trio.Event = field(default_factory=trio.Event)
-    has_told: bool = False
+    has_answered: bool = False
     _client: RuntimeClient | None = None
     _due: trio.Event = field(default_factory=trio.Event)
 
@@ -207,7 +207,7 @@ class RuntimeWatch:
             client = self.client
             version = await client.version()
             sandboxes, containers = await client.sandboxes(), await client.containers()
-            told = await client.image_filesystems()
+            images = await client.image_filesystems()
         except ReactorError as error:
             self._note(RuntimeState(description=self.state.description, problem=str(error)))
             if self.endpoint is None:
@@ -218,9 +218,9 @@ class RuntimeWatch:
         if found != self.inventory:
             self.inventory = found
             self.on_change()
-        paths = await in_thread(following(_paths), told, abandon_on_cancel=True)
-        if paths != self.filesystems or not self.has_told:
-            self.filesystems, self.has_told = paths, True
+        paths = await in_thread(following(_paths), images, abandon_on_cancel=True)
+        if paths != self.filesystems or not self.has_answered:
+            self.filesystems, self.has_answered = paths, True
             self.on_filesystems()
         return True
 
@@ -236,11 +236,11 @@ class RuntimeWatch:
         self.state = state
 
 
-def _paths(told: ImageFilesystems) -> dict[Filesystem, str]:
+def _paths(images: ImageFilesystems) -> dict[Filesystem, str]:
     """Return a path on each filesystem that the runtime names and that is seen from here."""
     found = {
-        Filesystem.IMAGEFS: _first(told.image_filesystems),
-        Filesystem.CONTAINERFS: _first(told.container_filesystems),
+        Filesystem.IMAGEFS: _first(images.image_filesystems),
+        Filesystem.CONTAINERFS: _first(images.container_filesystems),
     }
     return {name: path for name, path in found.items() if path is not None}
 
@@ -280,17 +280,17 @@ def _source(uid: str, annotations: Mapping[str, str]) -> PodSource:
 
 # The steward's part with the container runtime: what is watched and tidied up through it.
 #
-# watch    what it tells of pods, kept at hand
+# watch    what it reports of pods, kept at hand
 # images   when each was last used; collected where no kubelet does that
-# reclaims dead containers and unused images, given back before a pod is evicted for a disk
+# reclaims dead containers and unused images, removed before a pod is evicted for a disk
 
 
 class NodeRuntime:
     """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
 
-    `runs` tells whether a pod of a uid is still to run; `on_change` is called when what the runtime tells
-    has changed, `on_filesystems` when its filesystems lie elsewhere than before; `told` are those who want to
-    know of image collection.
+    `runs` returns whether a pod of a uid is still to run; `on_change` is called when what the runtime reports
+    has changed, `on_filesystems` when its filesystems lie elsewhere than before; `alarms` are called for
+    problems of image collection.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class NodeRuntime:
         observed: Observed,
         on_change: Callable[[], None],
         on_filesystems: Callable[[], None],
-        told: Told,
+        alarms: Alarms,
     ) -> None:
         self.watch = RuntimeWatch(
             settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change, on_filesystems
@@ -311,8 +311,8 @@ class NodeRuntime:
         self._history.load()
         self.removed_images = RemovedImages()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
-        self._told = told if is_sole else Told()  # beside a kubelet those are its own events
-        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, told=told)
+        self._alarms = alarms if is_sole else Alarms()  # beside a kubelet those are its own events
+        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, alarms=alarms)
 
     @property
     def problems(self) -> Mapping[str, str | None]:
@@ -333,17 +333,17 @@ class NodeRuntime:
         return self.watch.client
 
     def placed(self, settings: Settings) -> Settings:
-        """Return the settings with the paths of filesystems that the runtime tells; configured ones hold."""
+        """Return the settings with the paths of filesystems that the runtime names; configured ones hold."""
         return replace(settings, filesystems={**self.watch.filesystems, **settings.filesystems})
 
     def unplaced(self, settings: Settings) -> frozenset[Filesystem]:
         """Return the filesystems of which only the runtime, which has never answered, says where they lie."""
-        if self.watch.has_told or Filesystem.IMAGEFS in settings.filesystems:
+        if self.watch.has_answered or Filesystem.IMAGEFS in settings.filesystems:
             return frozenset()
         return frozenset({Filesystem.IMAGEFS, Filesystem.CONTAINERFS} - settings.filesystems.keys())
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what the runtime can give back, as these settings have it."""
+        """Return what the runtime can reclaim, as these settings have it."""
         images = ImageReclaim(
             RuntimeImages(self.client), self._history, settings.eviction.image_gc, self.removed_images
         )
@@ -357,7 +357,7 @@ class NodeRuntime:
                     lambda: tuple(self.watch.filesystems.values()),
                     kept=settings.dead_containers_kept,
                 ),
-                self._told.containers_failed,
+                self._alarms.containers_failed,
             ),
             Reclaim.IMAGES: images,
         }

@@ -1,16 +1,16 @@
-"""What a directory tree takes on its filesystem, as `du` and `df -i` count, looked at again and again.
+"""What a directory tree takes on its filesystem, as `du` and `df -i` count, counted again and again.
 
 Each inode counts once, however many names it has; its bytes are its blocks, so that holes take nothing;
 symlinks are counted and not followed; what is mounted below is another filesystem's.
 
-A directory's times tell of entries that came and went, but not of files that grow. So a look stats every
+A directory's times show entries that came and went, but not files that grow. So a count stats every
 directory, and the files again in those whose entries changed, whose files were written lately, or whose turn
-it is: in a large tree each look takes its share of the rest. A small tree is looked at as a whole.
+it is: in a large tree each count takes its share of the others. A small tree is counted as a whole.
 
 The tree is a tenant's: it may have a million directories in one, or one in another a hundred thousand deep,
 and be renamed meanwhile. So directories are remembered up to a limit, near the top only, and what lies below
-the others is counted into the last one that is (`descent`). A look can be left at any step; what cannot be
-read is counted as such, and never in the way of the rest.
+the others is counted into the last one that is (`descent`). A count can be left at any step; what cannot be
+read is counted as such, and never in the way of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What an entry answers that was removed, or replaced by something else, since it was listed."""
 
 OWN_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What says nothing of a tree, and all the more of the process that looks at it."""
+"""What says nothing of a tree, and all the more of the process that counts it."""
 
 _DEEPEST: Final = 250_000  # levels: 4 MiB
 _CHUNKS_KEPT: Final = 16  # of the innermost directories, so that going up need not read again
@@ -41,7 +41,7 @@ _CHUNKS_KEPT: Final = 16  # of the innermost directories, so that going up need 
 _BLOCK_BYTES: Final = 512
 _LARGE_INODES: Final = 5000
 _LATELY_NS: Final = 60 * 10**9
-_LONGEST_WAIT_LOOKS: Final = 16
+_LONGEST_WAIT_COUNTS: Final = 16
 _LINKS_REMEMBERED: Final = 20_000
 _LINKS_IN_ROOM: Final = 4  # of files with several names, in the room of one directory
 _LONGEST_REMEMBERED: Final = 512  # bytes of a path below the tree's root: those below are counted by descent
@@ -78,7 +78,7 @@ class Descent:
         self._offsets = array("q")
         self._chunks: deque[list[Entry]] = deque(maxlen=_CHUNKS_KEPT)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Let go of what would only have to be read again."""
         self._chunks.clear()
 
@@ -202,7 +202,7 @@ class DirectoryBudget:
         return True
 
     def give(self, count: int) -> None:
-        """Give back the room of so many directories."""
+        """Return the room of so many directories to the budget."""
         self._left += count
         if self._whole is not None:
             self._whole.give(count)
@@ -226,33 +226,33 @@ class _Counted:
 
 
 class _Directory:
-    """A directory that is remembered, with what it held when it was last looked through."""
+    """A directory that is remembered, with what it held when it was last counted."""
 
-    __slots__ = ("children", "counted", "looks", "pause", "wait")
+    __slots__ = ("children", "counted", "pause", "times", "wait")
 
     def __init__(self) -> None:
         self.children: dict[bytes, _Directory] = {}
         self.counted = _Counted()
-        self.looks: tuple[int, int, int] = (0, 0, 0)
+        self.times: tuple[int, int, int] = (0, 0, 0)
         self.wait = 0
         self.pause = 1
 
     def size(self) -> int:
         """Return the room that is taken from here on."""
-        found, rest = 0, [self]
-        while rest:
-            directory = rest.pop()
+        found, pending = 0, [self]
+        while pending:
+            directory = pending.pop()
             found += 1 + directory.counted.link_room
-            rest.extend(directory.children.values())
+            pending.extend(directory.children.values())
         return found
 
 
 class TreeUsage:
     """Counts one tree.
 
-    `usage` is what is known: the last whole look's, or as far as the first has come. `so_far` is how far the
-    look under way has come, a lower bound, and `directories` how many directories it has been through.
-    `unreadable` is how many entries the last whole look could not read, `error_number` why the last of them.
+    `usage` is what is known: the last whole count's, or as far as the first has come. `so_far` is how far the
+    count under way has come, a lower bound, and `directories` how many directories it has been through.
+    `unreadable` is how many entries the last whole count could not read, `error_number` why the last of them.
     """
 
     def __init__(self, path: str, budget: DirectoryBudget) -> None:
@@ -274,22 +274,22 @@ class TreeUsage:
 
     @property
     def usage(self) -> FilesystemUsage | None:
-        """Return the last whole look's usage, or the first one's so far; None where none has begun."""
+        """Return the last whole count's usage, or the first one's so far; None where none has begun."""
         if self._whole is None and self.directories == 0:
             return None
         return self._whole or self.so_far
 
     @property
     def so_far(self) -> FilesystemUsage:
-        """Return what the look under way has counted, which may be a part."""
+        """Return what the count under way has found, which may be a part."""
         counting = self._counting or _Counted()
         return FilesystemUsage(
             used_bytes=int(self._used_bytes + counting.used_bytes),
             inodes_used=int(self._inodes + counting.inodes),
         )
 
-    def look(self, pace: Pace) -> None:
-        """Look at the tree; `pace` is called at each step, may sleep, and may raise to give up.
+    def count(self, pace: Pace) -> None:
+        """Count the tree; `pace` is called at each step, may sleep, and may raise to give up.
 
         Raises OSError where the tree's own directory can't be read. What vanishes meanwhile is not counted.
         """
@@ -297,9 +297,9 @@ class TreeUsage:
             pace()
 
     def steps(self) -> Iterator[None]:
-        """Look at the tree step by step, each of some milliseconds. Raises OSError as `look`.
+        """Count the tree step by step, each of some milliseconds. Raises OSError as `count`.
 
-        Between two steps at most two descriptors are open. Closing the iterator gives the look up.
+        Between two steps at most two descriptors are open. Closing the iterator gives the count up.
         """
         with ExitStack() as stack:
             root_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -308,20 +308,20 @@ class TreeUsage:
             if self._root is None:
                 self._root = _Directory()
                 self._budget.take()
-            yield from self._look(root_fd, self._root)
+            yield from self._count_tree(root_fd, self._root)
 
-    def rest(self) -> None:
-        """Let go of what the look under way would only have to read again: it is not continued at once."""
+    def pause(self) -> None:
+        """Let go of what the count under way would only have to read again: it is not continued at once."""
         if self._descent is not None:
-            self._descent.rest()
+            self._descent.pause()
 
     def forget(self) -> None:
-        """Give back the room of what is remembered."""
+        """Return the room of what is remembered to the budget."""
         if self._root is not None:
             self._budget.give(self._root.size())
             self._root = None
 
-    def _look(self, root_fd: int, root: _Directory) -> Iterator[None]:
+    def _count_tree(self, root_fd: int, root: _Directory) -> Iterator[None]:
         self._used_bytes = self._inodes = 0.0
         self.directories = 0
         unreadable = error_number = 0
@@ -330,10 +330,10 @@ class TreeUsage:
             self._whole is not None and (self._whole.inodes_used or 0) < _LARGE_INODES
         )
         self._links_left = _LINKS_REMEMBERED
-        rest = [(b"", root)]
-        while rest:
+        pending = [(b"", root)]
+        while pending:
             yield
-            relative, directory = rest.pop()
+            relative, directory = pending.pop()
             if not (yield from self._refresh(root_fd, relative, directory, whole=whole)):
                 continue
             counted = directory.counted
@@ -347,7 +347,7 @@ class TreeUsage:
             self._links_left -= len(counted.links) // 2
             unreadable += counted.unreadable
             error_number = counted.error_number or error_number
-            rest.extend((_join(relative, name), child) for name, child in directory.children.items())
+            pending.extend((_join(relative, name), child) for name, child in directory.children.items())
         self._whole = FilesystemUsage(used_bytes=round(self._used_bytes), inodes_used=round(self._inodes))
         self.unreadable, self.error_number = unreadable, error_number
         self.complete = True
@@ -355,7 +355,7 @@ class TreeUsage:
     def _refresh(
         self, root_fd: int, relative: bytes, directory: _Directory, *, whole: bool
     ) -> Generator[None, None, bool]:
-        """Look through a directory where that is due; the result is False where it is gone or another's."""
+        """Count a directory if that is due; the result is False if it is gone or another's."""
         self.directories += 1
         try:
             found = _stat(root_fd, relative)
@@ -368,17 +368,17 @@ class TreeUsage:
             return True
         if found.st_dev != self._device or not stat.S_ISDIR(found.st_mode):
             return False
-        looks = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-        if not whole and looks == directory.looks and directory.wait > 0:
+        times = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        if not whole and times == directory.times and directory.wait > 0:
             directory.wait -= 1
             return True
-        return (yield from self._look_through(root_fd, relative, directory, looks))
+        return (yield from self._count_directory(root_fd, relative, directory, times))
 
-    def _look_through(
-        self, root_fd: int, relative: bytes, directory: _Directory, looks: tuple[int, int, int]
+    def _count_directory(
+        self, root_fd: int, relative: bytes, directory: _Directory, times: tuple[int, int, int]
     ) -> Generator[None, None, bool]:
         began_ns = time.time_ns()
-        counted = _Counted(newest_ns=max(looks[:2]))
+        counted = _Counted(newest_ns=max(times[:2]))
         children: dict[bytes, _Directory] = {}
         is_there = False
         self._counting = counted
@@ -386,12 +386,12 @@ class TreeUsage:
             is_there = yield from self._count(root_fd, relative, directory, counted, children)
         finally:
             self._counting = None
-            if not is_there:  # gone, or the look was given up
+            if not is_there:  # gone, or the count was given up
                 new = (child for name, child in children.items() if name not in directory.children)
                 self._budget.give(counted.link_room + sum(child.size() for child in new))
         if is_there:
             self._remember(directory, counted, children)
-            directory.looks = looks
+            directory.times = times
             directory.pause, directory.wait = self._next_turn(
                 directory.pause, lately=counted.newest_ns > began_ns - _LATELY_NS
             )
@@ -530,16 +530,16 @@ class TreeUsage:
         return True
 
     def _next_turn(self, pause: int, *, lately: bool) -> tuple[int, int]:
-        """Return how many looks a directory's turns are apart, and after how many the next one is.
+        """Return how many counts a directory's turns are apart, and after how many the next one is.
 
         Directories that came at one time would have their turns at one time as well: they are spread when
-        they come to rest.
+        their files stop growing.
         """
         if lately:
             return 1, 0
-        if pause == _LONGEST_WAIT_LOOKS:
+        if pause == _LONGEST_WAIT_COUNTS:
             return pause, pause - 1
-        longer = min(2 * pause, _LONGEST_WAIT_LOOKS)
+        longer = min(2 * pause, _LONGEST_WAIT_COUNTS)
         self._spread = (self._spread + 1) % longer
         return longer, self._spread
 

@@ -1,7 +1,7 @@
-"""What places take of the node's filesystems, as the walker reports it, and what the guard is to hear of it.
+"""What places take of the node's filesystems, as the walker reports it, and what the guard receives of it.
 
-What is found is told place by place, so that a large pod delays no other one's numbers. Of a count under way
-it is told what has been found so far.
+Results are reported place by place, so that a large pod delays no other one's numbers. Of a count under way
+the guard gets what was found so far.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DiskUsage:
         self._pod_numbers = {uid: number for uid, number in self._pod_numbers.items() if uid in uids}
 
     def assign(self, without: Collection[str] = ()) -> list[Request]:
-        """Return what the walker is to be told before it looks at all places, but for these paths."""
+        """Return the requests before the walker counts all places, but for these paths."""
         for place in self._places.values():
             if place.number is not None and place.place.path in without:
                 self._withdraw(place)
@@ -132,32 +132,32 @@ class DiskUsage:
         return requests
 
     def drops(self) -> list[Drop]:
-        """Return what the walker is to be told of places that it is to count no longer, each once."""
+        """Return the requests for places that the walker is to count no longer, each once."""
         drops = [Drop(number) for number in self._dropped]
         self._dropped.clear()
         return drops
 
     def forget_walker(self) -> None:
-        """Take note that the walker is gone: another one has to be told everything."""
+        """Record that the walker is gone: another one is to be given every place."""
         for place in self._places.values():
             place.number, place.directories = None, 0
             self._stop(place)
         self._by_number.clear()
         self._dropped.clear()
 
-    def look_begins(self) -> None:
-        """Take note that the walker is asked for a look."""
+    def round_begins(self) -> None:
+        """Record that the walker is asked for a round."""
         now_seconds = self._clock_seconds()
         for place in self._by_number.values():
             if place.due_seconds is None:
                 place.due_seconds = now_seconds
 
-    def look_ended(self) -> None:
-        """Take note that the walker has looked: what it did not speak of is as it was."""
+    def round_ended(self) -> None:
+        """Record that a round is over: a place that was not reported is as it was."""
         for place in self._by_number.values():
             if place.so_far is None and not place.is_failing and place.counted is not None:
                 place.due_seconds = None
-                self._tell(place.counted)
+                self._report(place.counted)
 
     def path_of(self, number: int) -> str | None:
         """Return a place's path by the walker's number, None where it is not asked about (any more)."""
@@ -176,12 +176,12 @@ class DiskUsage:
             case Kind.SO_FAR:
                 place.so_far = PlaceUsage(number, UsageKind.SO_FAR, report.used_bytes, report.inodes)
                 place.directories = report.directories
-                self._tell(place.so_far)
+                self._report(place.so_far)
             case Kind.COUNTED:
                 place.counted = PlaceUsage(number, UsageKind.COUNTED, report.used_bytes, report.inodes)
                 place.so_far, place.due_seconds, place.is_failing = None, None, False
                 place.problem = _unreadable(report)
-                self._tell(place.counted)
+                self._report(place.counted)
             case Kind.FAILED:  # what it last took stands while that is fresh
                 self._stop(place)
                 place.due_seconds, place.is_failing = None, True
@@ -190,16 +190,16 @@ class DiskUsage:
                 return
 
     def news(self) -> Iterator[Usages]:
-        """Yield what the guard has not heard yet, as messages, of which each is yielded once."""
+        """Yield what the guard has not received yet, as messages, of which each is yielded once."""
         while self._news:
-            told = [self._news.pop(key) for key in list(self._news)[:MOST_USAGES]]
-            yield Usages(at_ns=min(at_ns for _, at_ns in told), places=tuple(usage for usage, _ in told))
+            news = [self._news.pop(key) for key in list(self._news)[:MOST_USAGES]]
+            yield Usages(at_ns=min(at_ns for _, at_ns in news), places=tuple(usage for usage, _ in news))
 
-    def _tell(self, usage: PlaceUsage) -> None:
+    def _report(self, usage: PlaceUsage) -> None:
         is_whole = usage.kind is UsageKind.COUNTED
         if is_whole:
             self._forget_news(usage.place)
-        self._news.pop((usage.place, is_whole), None)  # behind what was told of it before
+        self._news.pop((usage.place, is_whole), None)  # behind what was reported of it before
         self._news[usage.place, is_whole] = usage, time.monotonic_ns()
 
     def _forget_news(self, place: int) -> None:
@@ -207,10 +207,10 @@ class DiskUsage:
             self._news.pop((place, is_whole), None)
 
     def _stop(self, place: _Place) -> None:
-        """Take note that the count under way has come to nothing, if there is one."""
+        """Record that the count under way has come to nothing, if there is one."""
         if place.so_far is not None:
             place.so_far = None
-            self._tell(PlaceUsage(place.place.number, UsageKind.NOT_COUNTED))
+            self._report(PlaceUsage(place.place.number, UsageKind.NOT_COUNTED))
 
     def _withdraw(self, place: _Place) -> None:
         """Have the walker asked about a place no longer."""

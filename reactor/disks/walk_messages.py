@@ -1,7 +1,7 @@
 """What the daemon and the walker say to each other: small messages of fixed form, each a datagram.
 
 The daemon names places by numbers that it never uses twice, and believes nothing of what comes back before
-it was looked at (`read_report`): the walker reads what tenants wrote, and may be taken over by then.
+it was checked (`read_report`): the walker reads what tenants wrote, and may be taken over by then.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Count all places, of which those under way are only continued; answered by LOOKED with its number."""
+class Round:
+    """Count all places, of which those under way only go on; answered by ROUND_OVER with its number."""
 
     number: U32
 
@@ -44,7 +44,7 @@ class Hurry:
     """Take a larger share of the CPU until all is counted."""
 
 
-Request = Add | Drop | Look | Hurry
+Request = Add | Drop | Round | Hurry
 
 
 class Kind(IntEnum):
@@ -58,8 +58,8 @@ class Kind(IntEnum):
     """`place` takes so much; `unreadable` entries could not be read, the last for `error_number`."""
     FAILED = 4
     """`place` can't be read, for `error_number`."""
-    LOOKED = 5
-    """Look number `place` is over, after `nanoseconds` of CPU; what takes long is continued."""
+    ROUND_OVER = 5
+    """Round `place` is over, after `nanoseconds` of CPU; what takes long is continued."""
     IDLE = 6
     """Nothing is under way any more: said after each request, at once or when what it began is over."""
 
@@ -84,7 +84,7 @@ def _problem(report: Report) -> str | None:
     return None
 
 
-_REQUESTS: Final = Forms[Request](1, {Add: None, Drop: None, Look: None, Hurry: None})
+_REQUESTS: Final = Forms[Request](1, {Add: None, Drop: None, Round: None, Hurry: None})
 _REPORT: Final = Form(Report, check=_problem)
 LONGEST_REQUEST: Final = _REQUESTS.most_bytes
 REPORT_BYTES: Final = _REPORT.most_bytes

@@ -33,8 +33,8 @@ from reactor.disks.walk_messages import (
     Drop,
     Hurry,
     Kind,
-    Look,
     Report,
+    Round,
     read_request,
     write_report,
 )
@@ -51,7 +51,7 @@ _WORK_SECONDS: Final = 0.005
 _SHARE_AT_REST: Final = 0.1
 _SHARE_URGENT: Final = 0.5
 _SLICE_SECONDS: Final = 0.02
-_SETTLED_SECONDS: Final = 1.0  # a pod that has had so much time in a look is no longer waited for
+_SETTLED_SECONDS: Final = 1.0  # a pod that has had so much time in a round is no longer waited for
 _REPORT_SECONDS: Final = 0.5
 # Returns what a project takes on the filesystem of a descriptor. Raises OSError.
 Quota: TypeAlias = Callable[[int, int], FilesystemUsage]
@@ -64,7 +64,7 @@ _IDLE_IO_CLASS: Final = 3 << 13
 
 
 class GivenUpError(Exception):
-    """A look was given up: its answer is not wanted any more."""
+    """A count was given up: its answer is not wanted any more."""
 
 
 class Pace:
@@ -106,11 +106,11 @@ class Pace:
 
 
 class _Place:
-    """What is known of one place, and what its filesystem showed before it was looked at."""
+    """What is known of one place, and what its filesystem showed before it was counted."""
 
     __slots__ = (
+        "counted_seconds",
         "is_known",
-        "looked_at_seconds",
         "number",
         "pod",
         "project",
@@ -130,12 +130,12 @@ class _Place:
         # Before the first is counted: who shares a project has no number of its own.
         self.project = _project_at(tree.path)
         self.shown: tuple[int, int, int] | None = None
-        self.looked_at_seconds = -math.inf
+        self.counted_seconds = -math.inf
         self.reported_seconds = -math.inf
         self.steps: Iterator[None] | None = None
 
     def size(self) -> float:
-        """Return by how much to look at it late: one never looked at may be of any size."""
+        """Return by how much to count it late: one never counted may be of any size."""
         known = self.usage
         return math.inf if known is None or known.inodes_used is None else known.inodes_used
 
@@ -150,9 +150,9 @@ class _Place:
 
 # The places that are counted, and whose turn it is: what runs in the walker.
 #
-# A look goes through all places. It asks the filesystem's project quota where a directory has one of its
+# A round goes through all places. It asks the filesystem's project quota where a directory has one of its
 # own, and counts the tree where it has none. A directory whose filesystem has not allocated or freed a
-# single block or inode since is not looked at again.
+# single block or inode since is not counted again.
 #
 # Pods take turns in short slices, the one that has had the least time first: one with few files waits for
 # no other one's millions. What takes long is continued in the time that the others leave.
@@ -192,7 +192,7 @@ class Places:
         return not self._queue or self._queue[0][0] >= _SETTLED_SECONDS
 
     def add(self, number: int, pod: int, path: str) -> None:
-        """Know a place from now on. It is counted from the next look on."""
+        """Know a place from now on. It is counted from the next round on."""
         share = self._shares.setdefault(pod, self._budget.share(_DIRECTORIES_OF_A_POD))
         self.step_seconds = time.monotonic()
         self.at = number  # its directory is opened, which may hang as well
@@ -220,7 +220,7 @@ class Places:
         self._had_seconds = {pod: had for pod, had in self._had_seconds.items() if pod in under_way}
         for place in self._places.values():
             if place.steps is None:
-                place.steps = self._look_at(place)
+                place.steps = self._count(place)
                 had_seconds = self._had_seconds.get(place.pod, 0.0)
                 heapq.heappush(self._queue, (had_seconds, place.size(), place.number))
 
@@ -249,13 +249,13 @@ class Places:
             if place.steps is not None:
                 heapq.heappush(self._queue, (had_seconds, place.size(), place.number))
         if not is_over:
-            place.tree.rest()
-            self._tell_so_far(place)
+            place.tree.pause()
+            self._report_so_far(place)
 
-    def tell_all_so_far(self) -> None:
+    def report_all_so_far(self) -> None:
         """Report how far everything that is under way has come."""
         for _, _, number in self._queue:
-            self._tell_so_far(self._places[number], in_any_case=True)
+            self._report_so_far(self._places[number], in_any_case=True)
 
     def _next(self) -> _Place | None:
         """Take the place off the queue whose turn it is."""
@@ -283,13 +283,13 @@ class Places:
             self.at = None
         return place.steps is None
 
-    def _look_at(self, place: _Place) -> Iterator[None]:
-        """Look at one place, step by step, where that may tell something new, and report it."""
+    def _count(self, place: _Place) -> Iterator[None]:
+        """Count one place, step by step, if that may show something new, and report it."""
         began_seconds = self._clock_seconds()
         try:
             shown = _shown(place.tree.path)
             known = place.usage is not None and place.shown == shown
-            if known and began_seconds - place.looked_at_seconds < _TRUSTED_SECONDS:
+            if known and began_seconds - place.counted_seconds < _TRUSTED_SECONDS:
                 return
             usage = self._by_quota(place)
             if usage is None:
@@ -307,7 +307,7 @@ class Places:
                 )
             )
         else:
-            place.usage, place.shown, place.looked_at_seconds = usage, shown, began_seconds
+            place.usage, place.shown, place.counted_seconds = usage, shown, began_seconds
             self._report(
                 Report(
                     kind=Kind.COUNTED,
@@ -333,7 +333,7 @@ class Places:
         finally:
             os.close(fd)
 
-    def _tell_so_far(self, place: _Place, *, in_any_case: bool = False) -> None:
+    def _report_so_far(self, place: _Place, *, in_any_case: bool = False) -> None:
         now_seconds = time.monotonic()
         if not in_any_case and now_seconds - place.reported_seconds < _REPORT_SECONDS:
             return
@@ -375,7 +375,7 @@ class _Walker:
         self._heartbeat_seconds = heartbeat_seconds
         self._places = Places(self._report, quota=quota)
         self._pace = Pace()
-        self._look: int | None = None
+        self._round: int | None = None
         self._worked_before_seconds = 0.0
         self._is_busy = threading.Event()
 
@@ -384,13 +384,13 @@ class _Walker:
         threading.Thread(target=self._beat, daemon=True).start()
         while self._take_requests():
             self._places.turn(self._pace)
-            if self._look is not None and self._places.is_settled:
-                self._places.tell_all_so_far()
+            if self._round is not None and self._places.is_settled:
+                self._places.report_all_so_far()
                 worked_seconds = self._pace.worked_seconds - self._worked_before_seconds
                 self._report(
-                    Report(kind=Kind.LOOKED, place=self._look, nanoseconds=int(worked_seconds * 1e9))
+                    Report(kind=Kind.ROUND_OVER, place=self._round, nanoseconds=int(worked_seconds * 1e9))
                 )
-                self._look = None
+                self._round = None
                 self._pace.relax()
             if self._places.is_idle and self._is_busy.is_set():
                 self._is_busy.clear()
@@ -410,8 +410,8 @@ class _Walker:
                     self._places.add(place, pod, path)
                 case Drop(place):
                     self._places.drop(place)
-                case Look(number):
-                    self._look = number
+                case Round(number):
+                    self._round = number
                     self._worked_before_seconds = self._pace.worked_seconds
                     self._places.due()
                 case Hurry():

@@ -1,8 +1,8 @@
 """Watches the filesystems, in the steward: each from a task and a thread of its own, as often as it fills.
 
-A look that hangs makes no other one stale. What a look shows is taken over where it matters: where a
-threshold comes to be met or ceases to be, or a signal to be known. The rest only sets the pace, so that a
-disk which is looked at twenty times a second is not acted on twenty times a second. Housekeeping takes over
+A reading that hangs makes no other one stale. A reading is taken over if it matters: if a threshold
+comes to be met or ceases to be, or a signal to be known. Any other only sets the pace, so that a disk
+which is read twenty times a second is not acted on twenty times a second. Housekeeping takes over
 everything there is.
 """
 
@@ -42,13 +42,13 @@ _LOG: Final = logging.getLogger("reactor.filesystems")
 _NEAR_SECONDS: Final = 30.0
 
 
-# How fast a filesystem fills, and how soon it has to be looked at again for that.
+# How fast a filesystem fills, and how soon it has to be read again for that.
 #
-# A statvfs costs microseconds, but a crossing is seen only by a look. So looks come the more often the
-# nearer a threshold is: at half of the time that is left at the rate seen, and, since a disk at rest may
+# A statvfs costs microseconds, but a crossing is seen only by reading. So readings come the more often the
+# nearer a threshold is: at half of the time that is left at the rate seen, and, since an idle disk may
 # begin to fill at any moment, never later than the fastest disk could reach it.
 class Filling:
-    """Follows the signals of the filesystems at one path, from one look to the next."""
+    """Follows the signals of the filesystems at one path, from one reading to the next."""
 
     def __init__(self, thresholds: Sequence[Threshold]) -> None:
         self._thresholds = thresholds
@@ -57,7 +57,7 @@ class Filling:
         self._rates: dict[Signal, float] = {}
 
     def take(self, seen: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Take over what a look showed. A filesystem that has changed its size starts again."""
+        """Take over what a reading showed. A filesystem that has changed its size starts again."""
         elapsed_seconds = now_seconds - self._seen_at_seconds
         rates = {}
         for signal, observation in seen.items():
@@ -81,7 +81,7 @@ class Filling:
         return max(0.0, margin / rate)
 
     def pause_seconds(self, longest_seconds: float) -> float:
-        """Return after how long to look again."""
+        """Return after how long to read again."""
         return min([longest_seconds, *self._pauses()])
 
     def _pauses(self) -> Iterable[float]:
@@ -105,8 +105,8 @@ class Filling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look at a path showed. `real_path` is the path without symlinks."""
+class Reading:
+    """What one reading at a path showed. `real_path` is the path without symlinks."""
 
     space: FilesystemSpace
     real_path: str
@@ -121,9 +121,9 @@ class Survey:
 
 
 class FilesystemObserver:
-    """Looks at the filesystems at `paths`; one path may stand for several of them.
+    """Reads the filesystems at `paths`; one path may stand for several of them.
 
-    Of the `unplaced` ones it is not known where they lie: they are not looked at.
+    Of the `unplaced` ones it is not known where they lie: they are not read.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class FilesystemObserver:
         }
 
     @staticmethod
-    def look(path: str) -> Look:
+    def read(path: str) -> Reading:
         """Return what is left of the filesystem at a path. Raises OSError with the path.
 
         For a worker thread: a dead network filesystem holds the caller for as long as it likes.
         """
-        return Look(space=read_space(path), real_path=os.path.realpath(path))
+        return Reading(space=read_space(path), real_path=os.path.realpath(path))
 
     def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
         """Return where the filesystems lie. Raises OSError where the mount table can't be read.
@@ -157,19 +157,19 @@ class FilesystemObserver:
 
 
 class Filesystems(Protocol):
-    """Looks at filesystems, by the paths that stand for them."""
+    """Reads filesystems, by the paths that stand for them."""
 
     paths: Mapping[Filesystem, str]
 
-    def look(self, path: str) -> Look:
-        """Look at the filesystem at a path; raises OSError, and may hang."""
+    def read(self, path: str) -> Reading:
+        """Read the filesystem at a path; raises OSError, and may hang."""
 
     def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
         """Find out where the paths lie; raises OSError."""
 
 
-class Told(Protocol):
-    """Is told what the watch finds; nothing here blocks. `board` shows how the watch stands."""
+class Receiver(Protocol):
+    """Receives what the watch finds; nothing here blocks. `board` shows how the watch stands."""
 
     board: SourceBoard
 
@@ -177,20 +177,20 @@ class Told(Protocol):
         """Take over what was just seen of the signals asked for; one that is absent is unknown now."""
 
     def wake(self) -> None:
-        """Take note that a threshold has come to be met or ceased to be."""
+        """Record that a threshold has come to be met or ceased to be."""
 
     def filling(self) -> None:
-        """Take note, again and again, that a threshold is near: it may soon matter who takes how much."""
+        """Record, again and again, that a threshold is near: it may soon matter who takes how much."""
 
     def adopt_layout(self, layout: Layout) -> None:
-        """Take note that the devices show another layout than the one in force, and none is configured."""
+        """Record that the devices show another layout than the one in force, and none is configured."""
 
 
 class _Watched:
     """One path, and the filesystems that it stands for."""
 
     def __init__(
-        self, path: str, filesystems: tuple[Filesystem, ...], bounded: Bounded[Look], settings: Settings
+        self, path: str, filesystems: tuple[Filesystem, ...], bounded: Bounded[Reading], settings: Settings
     ) -> None:
         self.path = path
         self.filesystems = filesystems
@@ -200,8 +200,8 @@ class _Watched:
         )
         self.thresholds = tuple(one for one in settings.eviction.thresholds if one.signal in self.signals)
         self.filling = Filling(self.thresholds)
-        self.looked = trio.Event()
-        self.last: Look | None = None
+        self.refreshed = trio.Event()
+        self.last: Reading | None = None
         self.met: tuple[Threshold, ...] = ()
         self.shown: Collection[Signal] = ()
 
@@ -209,23 +209,23 @@ class _Watched:
     def name(self) -> str:
         return f"{', '.join(self.filesystems)} {self.path}"
 
-    def take(self, look: Look | None, now_seconds: float) -> dict[Signal, Observation]:
-        """Take over a look (None: it failed); return the signals that it shows."""
-        if look is None or self.last is None or look.space.identity != self.last.space.identity:
+    def take(self, reading: Reading | None, now_seconds: float) -> dict[Signal, Observation]:
+        """Take over a reading (None: it failed); return the signals that it shows."""
+        if reading is None or self.last is None or reading.space.identity != self.last.space.identity:
             self.filling = Filling(self.thresholds)  # another filesystem: its rates are its own
-        self.last = look
+        self.last = reading
         seen: dict[Signal, Observation] = {}
-        if look is not None:
+        if reading is not None:
             for filesystem in self.filesystems:
-                seen |= observations(filesystem, look.space)
+                seen |= observations(filesystem, reading.space)
         self.filling.take(seen, now_seconds)
-        self.looked.set()
-        self.looked = trio.Event()
+        self.refreshed.set()
+        self.refreshed = trio.Event()
         return seen
 
 
 class FilesystemWatch:
-    """Follows the filesystems, and tells where a threshold of theirs is crossed.
+    """Follows the filesystems, and reports if a threshold of theirs is crossed.
 
     Another layout than the configured one is only a problem.
     """
@@ -234,19 +234,19 @@ class FilesystemWatch:
         self,
         observer: Filesystems,
         settings: Settings,
-        told: Told,
+        receiver: Receiver,
         *,
         timeout_seconds: float,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._told = told
+        self._receiver = receiver
         self._clock_seconds = clock_seconds
         self._watched = tuple(
             _Watched(
                 path,
                 tuple(filesystem for filesystem in Filesystem if observer.paths.get(filesystem) == path),
-                Bounded(partial(observer.look, path), timeout_seconds),
+                Bounded(partial(observer.read, path), timeout_seconds),
                 settings,
             )
             for path in dict.fromkeys(observer.paths.values())
@@ -271,17 +271,17 @@ class FilesystemWatch:
         return found
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at each filesystem at its own pace, until cancelled."""
+        """Read each filesystem at its own pace, until cancelled."""
         async with trio.open_nursery() as nursery:
             for watched in self._watched:
                 nursery.start_soon(self._follow, watched)
             task_status.started()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Observe all the filesystems again, here and now; without an answer what was seen grows stale."""
         async with trio.open_nursery() as nursery:
             for watched in self._watched:
-                nursery.start_soon(self._look_and_take, watched)
+                nursery.start_soon(self._refresh, watched)
         survey = await self._surveys.ask()
         if survey is not None:
             self._compare(survey)
@@ -310,36 +310,36 @@ class FilesystemWatch:
             longest_seconds = self._settings.housekeeping_interval_seconds
             pause_seconds = watched.filling.pause_seconds(longest_seconds)
             with trio.move_on_after(pause_seconds):
-                await watched.looked.wait()
-                continue  # housekeeping looked: the pace may be another now
-            seen = await self._look(watched)
+                await watched.refreshed.wait()
+                continue  # housekeeping has read it: the pace may be another now
+            seen = await self._read(watched)
             if seen is None:
                 await trio.sleep(longest_seconds)
                 continue
             left_seconds = _soonest(watched, watched.signals)
             if left_seconds is not None and left_seconds < _NEAR_SECONDS:
-                self._told.filling()
+                self._receiver.filling()
             if self._met(watched, seen) != watched.met or seen.keys() != watched.shown:
                 self._take(watched, seen)
-                self._told.wake()
+                self._receiver.wake()
 
-    async def _look_and_take(self, watched: _Watched) -> None:
-        seen = await self._look(watched)
+    async def _refresh(self, watched: _Watched) -> None:
+        seen = await self._read(watched)
         if seen is not None:
             self._take(watched, seen)
 
-    async def _look(self, watched: _Watched) -> dict[Signal, Observation] | None:
+    async def _read(self, watched: _Watched) -> dict[Signal, Observation] | None:
         """Return what a path shows, nothing where it can't be read; None where it does not answer."""
-        look = await watched.bounded.ask()
-        if look is None and watched.bounded.hangs:
+        reading = await watched.bounded.ask()
+        if reading is None and watched.bounded.hangs:
             return None
-        seen = watched.take(look, self._clock_seconds())
+        seen = watched.take(reading, self._clock_seconds())
         self._report()
         return seen
 
     def _take(self, watched: _Watched, seen: Mapping[Signal, Observation]) -> None:
         watched.met, watched.shown = self._met(watched, seen), seen.keys()
-        self._told.take(watched.signals, seen, self._clock_seconds())
+        self._receiver.take(watched.signals, seen, self._clock_seconds())
 
     @staticmethod
     def _met(watched: _Watched, seen: Mapping[Signal, Observation]) -> tuple[Threshold, ...]:
@@ -355,7 +355,7 @@ class FilesystemWatch:
         self._survey = survey
         layout = survey.layout
         if layout is not None and layout is not self._settings.eviction.layout and self._settings.by_layout:
-            self._told.adopt_layout(layout)
+            self._receiver.adopt_layout(layout)
 
     def _real_paths(self) -> dict[Filesystem, str]:
         return {
@@ -371,7 +371,7 @@ class FilesystemWatch:
             f"{watched.path} every {round(watched.filling.pause_seconds(longest_seconds), 2):g} s"
             for watched in self._watched
         ]
-        self._told.board.set(FILESYSTEMS, SourceHealth.ARMED, ", ".join(paces))
+        self._receiver.board.set(FILESYSTEMS, SourceHealth.ARMED, ", ".join(paces))
 
     def _describe(self, watched: _Watched, filesystem: Filesystem) -> dict[str, Any]:
         mount = self._survey.mounts.get(filesystem)

@@ -125,16 +125,16 @@ def _filesystems(settings: Settings) -> Mapping[Signal, Observation]:
     observer = FilesystemObserver(settings)
     found: dict[Signal, Observation] = {}
 
-    def look() -> None:
+    def read_all() -> None:
         for filesystem, path in observer.paths.items():
             try:
-                found.update(observations(filesystem, observer.look(path).space))
+                found.update(observations(filesystem, observer.read(path).space))
             except OSError:
                 continue
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(_PATIENCE_SECONDS * len(observer.paths))
+    reading = threading.Thread(target=read_all, daemon=True)
+    reading.start()
+    reading.join(_PATIENCE_SECONDS * len(observer.paths))
     return dict(found)
 
 

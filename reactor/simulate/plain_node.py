@@ -74,7 +74,7 @@ class PlainNode:
         for filesystem, path in self._filesystems.paths.items():
             with trio.move_on_after(_PATIENCE_SECONDS):
                 try:
-                    found = await in_thread(self._filesystems.look, path, abandon_on_cancel=True)
+                    found = await in_thread(self._filesystems.read, path, abandon_on_cancel=True)
                 except OSError:
                     continue
                 seen |= observations(filesystem, found.space)

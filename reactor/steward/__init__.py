@@ -2,6 +2,6 @@
 
 It may end at any moment; the guard restarts it.
 
-It knows what the guard tells it over a socket pair (reactor.link) and what the journal still holds, and has
+It knows what the guard sends over a socket pair (reactor.link) and what the journal still holds, and has
 no state of its own that would be missed.
 """

@@ -1,4 +1,4 @@
-"""What clients are answered: what the guard tells, with what the steward knows itself."""
+"""What clients are answered: what the guard reports, with what the steward knows itself."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class RestartLoops:
             return
         self.repeated += 1
         if count == self.settings.evictions:
-            _LOG.warning("pod %s: %s", name, self._told(count))
+            _LOG.warning("pod %s: %s", name, self._loop_text(count))
 
     def present(self, now_unix_seconds: float) -> dict[str, int]:
         """Return how often each pod that is in a loop now was evicted within the window, by its name."""
@@ -255,7 +255,7 @@ class RestartLoops:
     def problems(self, now_unix_seconds: float) -> dict[str, str]:
         """Return a problem for each pod that is in a loop now."""
         present = self.present(now_unix_seconds)
-        return {f"restart loop {name}": self._told(count) for name, count in present.items()}
+        return {f"restart loop {name}": self._loop_text(count) for name, count in present.items()}
 
     def _note(self, name: str, at_unix_seconds: float) -> int:
         """Return how often the pod was evicted within the window that ends at this instant."""
@@ -270,7 +270,7 @@ class RestartLoops:
             del self._evicted[next(iter(self._evicted))]
         return len(times)
 
-    def _told(self, count: int) -> str:
+    def _loop_text(self, count: int) -> str:
         minutes = self.settings.within_seconds / 60
         return (
             f"evicted {count} times in {minutes:g} min and restarted each time: "

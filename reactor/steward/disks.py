@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _MADE_HERE: Final = "localhost/"
 _IMAGES: Final = "podman-images.json"
-_LOOK_SECONDS: Final = 300.0  # its unit starts podman again for each look: 70 ms of a CPU
+_IMAGES_SECONDS: Final = 300.0  # its unit starts podman again for each listing: 70 ms of a CPU
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0
 _UNPLACED: Final = (
@@ -160,7 +160,7 @@ def _lies_on_any(path: str, others: Collection[str]) -> bool:
     return any(same_filesystem(path, other) for other in others)
 
 
-# The daemon's part with podman on a plain node: its images, watched, and given back before a pod is
+# The daemon's part with podman on a plain node: its images, watched, and removed before a pod is
 # evicted.
 #
 # Where there is no socket nothing happens, until there is one. Regular collection by watermarks is not
@@ -172,11 +172,11 @@ class Podman:
     """
 
     def __init__(
-        self, settings: Settings, supervisor: Supervisor, *, look_seconds: float = _LOOK_SECONDS
+        self, settings: Settings, supervisor: Supervisor, *, images_seconds: float = _IMAGES_SECONDS
     ) -> None:
         self.description: str | None = None
         self._settings = settings
-        self._look_seconds = look_seconds
+        self._images_seconds = images_seconds
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
         self.removed_images = RemovedImages()
@@ -190,13 +190,13 @@ class Podman:
         return {name: why for name, why in found.items() if why is not None}
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what podman can give back, as these settings have it."""
+        """Return what podman can reclaim, as these settings have it."""
         self._settings = settings
         paths = filesystem_paths(settings)
         return {Reclaim.IMAGES: PodmanReclaim(self._client, self._images, paths)} if settings.podman else {}
 
     async def run(self) -> None:
-        """Look at the images now and then, until cancelled: when one was last used only a watcher knows."""
+        """List the images now and then, until cancelled: when one was last used only a watcher knows."""
         await self._supervisor.keep_all(
             {"podman images": self._watch, "podman report": lambda: report(lambda: self.problems)}
         )
@@ -207,10 +207,10 @@ class Podman:
             if client is None:
                 self.description = self._problem = None
             else:
-                self._problem = await self._look(client)
-            await trio.sleep(self._look_seconds)
+                self._problem = await self._list_images(client)
+            await trio.sleep(self._images_seconds)
 
-    async def _look(self, client: PodmanClient) -> str | None:
+    async def _list_images(self, client: PodmanClient) -> str | None:
         """Return what went wrong, None where nothing did."""
         try:
             info = await client.info()
@@ -250,7 +250,7 @@ class Disks:
         self._podman = None if kubernetes is not None else Podman(orders.settings, supervisor)
         self._commands = CommandReclaim(orders.settings.reclaim, run=run)
         self._scope = trio.CancelScope()
-        self._told = _Told(guard, orders, self._observed)
+        self._receiver = _GuardReceiver(guard, orders, self._observed)
         self._watch = self._watched()
         self._reclaims = Reclaims(self._reclaimed())
 
@@ -276,7 +276,7 @@ class Disks:
 
     def renew(self) -> None:
         """Go on by the same orders where the filesystems may lie elsewhere than before."""
-        self._told = _Told(self._guard, self._orders, self._observed)
+        self._receiver = _GuardReceiver(self._guard, self._orders, self._observed)
         self._watch = self._watched()
         self._reclaims.use(self._reclaimed())
         self._scope.cancel()
@@ -301,7 +301,7 @@ class Disks:
         """Do what the guard asks for, and say when it is done."""
         if message.kind is FrameKind.OBSERVE:
             await self._wait_placed()
-            await self._watch.look()
+            await self._watch.refresh()
             await self._guard.say(Request(kind=RequestKind.OBSERVED, number=message.number))
             return
         asked = json.loads(message.content)
@@ -323,7 +323,7 @@ class Disks:
 
     def completed(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return a status with what the steward knows of the disks."""
-        state = self._told.board.state(FILESYSTEMS)
+        state = self._receiver.board.state(FILESYSTEMS)
         left = {
             str(threshold): seconds
             for threshold in self._orders.settings.eviction.thresholds
@@ -377,7 +377,7 @@ class Disks:
         return FilesystemWatch(
             FilesystemObserver(settings, unplaced=self._unplaced()),
             settings,
-            self._told,
+            self._receiver,
             timeout_seconds=_TIMEOUT_SECONDS,
         )
 
@@ -390,8 +390,8 @@ class Disks:
         return by_kind
 
 
-class _Told:
-    """Tells the guard what the watch of one set of orders finds; `board` has how the watch stands."""
+class _GuardReceiver:
+    """Sends the guard what the watch of one set of orders finds; `board` has how the watch stands."""
 
     def __init__(self, guard: Guard, orders: Orders, observed: Observed) -> None:
         self.board = SourceBoard()
@@ -400,11 +400,11 @@ class _Told:
         self._order = orders.number
 
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Tell what was just seen of the signals asked for: those of filesystems in one place."""
+        """Send what was just seen of the signals asked for: those of filesystems in one place."""
         self._observed.take(asked, seen, now_seconds)
         filesystems = tuple(one for one in Filesystem if FILESYSTEM_SIGNALS[one][0] in asked)
         in_bytes, in_inodes = (seen.get(signal) for signal in FILESYSTEM_SIGNALS[filesystems[0]])
-        self._guard.tell(
+        self._guard.offer(
             Space(
                 order=self._order,
                 filesystems=filesystems,
@@ -418,16 +418,16 @@ class _Told:
 
     def wake(self) -> None:
         """Wake the guard's loop."""
-        self._guard.tell(Request(kind=RequestKind.DISK_WAKE))
+        self._guard.offer(Request(kind=RequestKind.DISK_WAKE))
 
     def filling(self) -> None:
-        """Tell that a threshold is near."""
-        self._guard.tell(Request(kind=RequestKind.FILLING))
+        """Report that a threshold is near."""
+        self._guard.offer(Request(kind=RequestKind.FILLING))
 
     def adopt_layout(self, layout: Layout) -> None:
-        """Tell the layout that the devices show."""
+        """Report the layout that the devices show."""
         number = layout_number(layout)
-        self._guard.tell(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))
+        self._guard.offer(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))
 
 
 def _stale_seconds(orders: Orders) -> float:

@@ -1,4 +1,4 @@
-"""The steward's end of the pair: what it asks the guard, and what it tells it of the journal."""
+"""The steward's end of the pair: what it asks the guard, and what it reports of the journal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Guard:
         raise GuardError(f"the guard has not answered within {_ANSWER_SECONDS:g} s")
 
     def taken(self, place: int, *, is_written: bool) -> None:
-        """Tell that a line is done with, soon; to be called in the lines' order."""
+        """Report that a line is done with, soon; to be called in the lines' order."""
         self._taken_up_to = place
         self._lost += not is_written
         self._has_taken.set()
@@ -98,8 +98,8 @@ class Guard:
         """Say something in its turn."""
         await self._outgoing.send(request)
 
-    def tell(self, request: Request | Space) -> None:
-        """Say something in its turn, or not at all where the guard does not read."""
+    def offer(self, request: Request | Space) -> None:
+        """Send something in its turn, or not at all if the guard does not read."""
         with suppress(trio.WouldBlock):
             self._outgoing.send_nowait(request)
 

@@ -2,7 +2,7 @@
 
     pods        a watch (or the kubelet's list) into a store that outlives its source
     runtime     which sandboxes and containers there are; images, and what is dead
-    listings    both, and what files tell, handed to the guard
+    listings    both, and what files show, handed to the guard
     evictions   an evicted pod's status and event, as the guard reports it, until they are there
     node        conditions and taints, kept as the guard reports them; events about the node itself
     admission   pods that the node under pressure does not admit
@@ -28,7 +28,7 @@ from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_lease import NodeLease, lease_namespace
 from reactor.cluster.node_status import NodeStatus
 from reactor.cluster.pod_specs import NodeFilesWatch, PodSpecs, session_read
-from reactor.cluster.runtime import NodeRuntime, Observed, RuntimeWatch, Told
+from reactor.cluster.runtime import Alarms, NodeRuntime, Observed, RuntimeWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
@@ -65,10 +65,10 @@ _RUNTIME_SECONDS: Final = 3.0  # less than the guard waits for an observation of
 
 # Hands the guard what is known of the node's pods: each time something differs, the listing that it is in.
 #
-# A listing goes as a whole; the guard keeps the one before it until then. Nothing is told before all pods
+# A listing goes as a whole; the guard keeps the one before it until then. Nothing is sent before all pods
 # of the source have been listed: what the guard knows is better than a part of them.
 class PodListings:
-    """Tells the guard; `due` says that something may differ. `run` is a part of the steward."""
+    """Sends the guard listings; `due` says that something may differ. `run` is a part of the steward."""
 
     def __init__(self, guard: Guard, specs: PodSpecs, runtime: RuntimeWatch, files: NodeFilesWatch) -> None:
         self._guard = guard
@@ -76,23 +76,23 @@ class PodListings:
         self._runtime = runtime
         self._files = files
         self._number = 0
-        self._told: dict[Section, tuple[int, Sequence[bytes]]] = {}  # the listing's number and its records
+        self._sent: dict[Section, tuple[int, Sequence[bytes]]] = {}  # the listing's number and its records
         self._due = trio.Event()
         self.problem: str | None = None
 
     def due(self) -> None:
-        """Have the guard told soon."""
+        """Have the listings sent soon."""
         self._due.set()
 
     async def run(self) -> None:
-        """Tell until cancelled; at intervals that all pods are still heard of."""
+        """Send until cancelled; report at intervals whether all pods are still heard of."""
         while True:
             self._due = trio.Event()
             if self._specs.store.is_complete:
-                await self._tell(Section.SPECS, list(self._spec_records()))
-            await self._tell(Section.RUNTIME, list(self._runtime_records()))
-            await self._tell(Section.FILES, list(self._file_records()))
-            number, _ = self._told.get(Section.SPECS, (0, ()))
+                await self._send(Section.SPECS, list(self._spec_records()))
+            await self._send(Section.RUNTIME, list(self._runtime_records()))
+            await self._send(Section.FILES, list(self._file_records()))
+            number, _ = self._sent.get(Section.SPECS, (0, ()))
             if number:
                 is_heard = self._specs.is_heard
                 await self._guard.say(Request(kind=RequestKind.PODS_COMPLETE, number=number, places=is_heard))
@@ -100,16 +100,16 @@ class PodListings:
             with trio.move_on_after(_HEARD_SECONDS):
                 await self._due.wait()
 
-    async def _tell(self, section: Section, records: Sequence[bytes]) -> None:
+    async def _send(self, section: Section, records: Sequence[bytes]) -> None:
         fits = fitting(records)
         if section is Section.SPECS and len(fits) < len(records):
             self.problem = f"the guard is told of {len(fits)} of {len(records)} pods: more than it accepts"
-        if section in self._told and self._told[section][1] == fits:
+        if section in self._sent and self._sent[section][1] == fits:
             return
         self._number += 1
         for piece in pieces(section, self._number, fits):
             await self._guard.say(piece)
-        self._told[section] = (self._number, fits)
+        self._sent[section] = (self._number, fits)
 
     def _spec_records(self) -> Iterator[bytes]:
         """Yield the records of specs; those of pods that have ended last."""
@@ -158,7 +158,7 @@ class Kubernetes:
         self._kubernetes = settings.kubernetes or KubernetesSettings()
         self._conditions: tuple[NodeCondition, ...] = ()
         self._is_shutting_down = False
-        self._is_telling = trio.Event()
+        self._is_reporting = trio.Event()
         self._safe: list[int] = []
         self._has_safe = trio.Event()
         self.node_name = node_name(self._kubernetes)
@@ -190,7 +190,7 @@ class Kubernetes:
             observed=observed,
             on_change=self._due,
             on_filesystems=on_filesystems,
-            told=Told(
+            alarms=Alarms(
                 not_enough=self._events.free_disk_space_failed,
                 failed=self._events.image_gc_failed,
                 invalid_capacity=self._events.invalid_disk_capacity,
@@ -211,13 +211,13 @@ class Kubernetes:
         self.order(settings)
 
     def order(self, settings: Settings) -> None:
-        """Go on by other settings; what is reported is told where they are of no dry run."""
+        """Go on by other settings; what the guard reports is published unless they are of a dry run."""
         self._settings = settings
         if not settings.dry_run:
-            self._is_telling.set()
+            self._is_reporting.set()
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what the runtime can give back, as these settings have it."""
+        """Return what the runtime can reclaim, as these settings have it."""
         return self._runtime.reclaims(settings)
 
     @property
@@ -255,10 +255,10 @@ class Kubernetes:
     @property
     def watches(self) -> dict[str, bool]:
         """Return whether each of the watches is well."""
-        told = {"pods": self._specs.is_heard}
-        if self._is_telling.is_set():
-            told["node"] = self._node_watch.synced.is_set() and self._node_watch.problem is None
-        return told
+        well = {"pods": self._specs.is_heard}
+        if self._is_reporting.is_set():
+            well["node"] = self._node_watch.synced.is_set() and self._node_watch.problem is None
+        return well
 
     def document(self) -> dict[str, Any]:
         """Return how it stands, as plain JSON values."""
@@ -271,7 +271,7 @@ class Kubernetes:
         }
 
     def take(self, message: Message) -> None:
-        """Take a report of the guard's; it is told that the report is safe, soon."""
+        """Take a report of the guard's, and soon report to it that this is safe."""
         document = json.loads(message.content)
         match document["report"]:
             case "eviction":
@@ -309,7 +309,7 @@ class Kubernetes:
         It takes `seconds` at most: the guard waits no longer. Taints and conditions are two requests, which
         no server takes as one. So the first is made only where time is left for both.
         """
-        if not self._is_telling.is_set():
+        if not self._is_reporting.is_set():
             return (), ()
         began, writing = trio.current_time(), trio.Event()
         with trio.CancelScope(deadline=began + seconds * _TO_BEGIN) as scope:
@@ -332,7 +332,7 @@ class Kubernetes:
         return (), (f"node {self.node_name}: conditions or taints may stay ({remedy}): {late}",)
 
     def close(self) -> None:
-        """Save what is not told yet."""
+        """Save what is not reported yet."""
         self._file.flush()
 
     async def run(self) -> None:
@@ -344,7 +344,7 @@ class Kubernetes:
             "listings": self._listings.run,
             "report": lambda: report(lambda: self.problems),
         }
-        telling: dict[str, Part] = {
+        reporting: dict[str, Part] = {
             "node watch": self._node_watch.run,
             "node status": self._node.run,
             "node events": self._events.run,
@@ -352,14 +352,14 @@ class Kubernetes:
             "reports": self._say_safe,
         }
         if self._lease is not None:
-            telling["lease"] = self._lease.run
+            reporting["lease"] = self._lease.run
         if self._kubernetes.evicted_pod_ttl_seconds > 0:
-            telling["clean-up"] = self._cleanup.run
+            reporting["clean-up"] = self._cleanup.run
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep, parts)
-                await self._is_telling.wait()
-                nursery.start_soon(self._keep, telling)
+                await self._is_reporting.wait()
+                nursery.start_soon(self._keep, reporting)
         finally:
             with self._supervisor.hook("kubernetes close").guard():
                 self._client.close()
@@ -369,7 +369,7 @@ class Kubernetes:
         await self._supervisor.keep_all({f"kubernetes {name}": part for name, part in parts.items()})
 
     async def _say_safe(self) -> None:
-        """Tell the guard which reports outlive the steward, until cancelled."""
+        """Report to the guard which reports outlive the steward, until cancelled."""
         while True:
             await self._has_safe.wait()
             self._has_safe = trio.Event()
@@ -434,5 +434,5 @@ class Kubernetes:
     def _pods_changed(self) -> None:
         self._runtime.watch.due()
         if not self._settings.dry_run:
-            self._admission.look(self._conditions, is_shutting_down=self._is_shutting_down)
+            self._admission.check(self._conditions, is_shutting_down=self._is_shutting_down)
         self._due()

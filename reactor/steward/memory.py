@@ -130,7 +130,7 @@ class SwapTrafficWatch:
 class MemoryKinds:
     """Memory in bytes; inactive page cache, which counts as available, is none of it.
 
-    `kernel_bytes` are slab, stacks, page tables and the like; of them on v2 only slab, where the kernel tells
+    `kernel_bytes` are slab, stacks, page tables and the like; of them on v2 only slab, where the kernel shows
     no more (before 5.18). The usage of the machine, unlike that of any other cgroup, is without them.
     """
 
@@ -188,10 +188,10 @@ def memory_holders(
     if "counted_as" in held:  # as MemAvailable: page cache is not used, the kernel's memory is
         kinds = kinds and replace(kinds, active_file_bytes=0, kernel_bytes=kernel_bytes or kinds.kernel_bytes)
         kernel_bytes = None
-    told = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
+    shown = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
     parts = ", ".join(
         f"{_SAYS[name]} {amount_text(amount, Resource.MEMORY)}"
-        for name, amount in told
+        for name, amount in shown
         if amount >= _MENTIONED_BYTES
     )
     used_text, pods_text, outside_text = (
@@ -202,7 +202,7 @@ def memory_holders(
         "used_bytes": used_bytes,
         "pods_bytes": used_bytes - outside_bytes,
         "outside_bytes": outside_bytes,
-        "outside": dict(told) or None,
+        "outside": dict(shown) or None,
         "kernel_bytes": kernel_bytes,
         "never_evicted": held["never_evicted"],
         "message": f"{used_text} used, {pods_text} by pods; {outside_text} belong to no pod"
@@ -244,6 +244,6 @@ def _outside(tree: CgroupTree, node: str, cgroups: Sequence[str]) -> MemoryKinds
 
 
 def _field(stat: bytes, key: bytes) -> int:
-    with suppress(ReactorError):  # a kind that this kernel does not tell
+    with suppress(ReactorError):  # a kind that this kernel does not show
         return parse_field(stat, key, "memory.stat")
     return 0

@@ -76,7 +76,7 @@ class Notifications:
         self._events.remember(documents)
 
     def take(self, line: Document) -> None:
-        """Notify of what a line of the journal tells, if that is news."""
+        """Notify of what a line of the journal reports, if that is news."""
         for event in self._events.take(line):
             for outbox in self._outboxes:
                 outbox.put(event)

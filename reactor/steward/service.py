@@ -1,9 +1,9 @@
 """The steward's loop: lines into the journal, answers to clients, and what it remembers of both.
 
 hear            what the guard says
-    filesystems     followed for the guard; what is to be given back of them
+    filesystems     followed for the guard; what is to be reclaimed of them
     storage         what pods take of them, counted by the walker
-journal         a thread writes it; the guard is told what is written
+journal         a thread writes it; what is written is reported to the guard
 notifications   of evictions, OOM kills and lost sources, by the journal's lines
 status socket   status, explain, top: asked of the guard, completed here
 metrics         scrapes and health, asked of the guard
@@ -287,7 +287,7 @@ class _Steward:
     async def _count(self, number: int) -> None:
         """Have everything counted, and say so; the guard has not waited for longer."""
         with trio.move_on_after(_COUNTING_SECONDS):
-            await self._storage.look()
+            await self._storage.refresh()
             await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
 
     def _kubernetes_of(self, settings: Settings) -> Kubernetes | None:
@@ -383,7 +383,7 @@ class _Steward:
         await serve_questions(listener.dup(), commands, self._questions.failed)
 
     async def _status(self) -> dict[str, Any]:
-        """Return the status; who holds the node's memory is left out where that can't be told in time."""
+        """Return the status; who holds the node's memory is left out if that is not known in time."""
         answer = await self._guard.ask(RequestKind.STATUS)
         holders = None
         if answer["held"] is not None:

@@ -1,11 +1,11 @@
 """Has what pods take of the filesystems counted for the guard: by the walker, with a share of a CPU.
 
-The guard says which places there are and asks for a look at each of its turns; after one that took long the
+The guard says which places there are and asks for a round at each of its turns; after one that took long the
 next waits for a while, a minute at the most. A filesystem that fills, and an eviction whose files are to go,
-are urgent: the look under way gets a larger share, and the next one follows at once. A directory that hangs,
-or at which the walker ends again and again, is left alone for a while; the others are looked at without it.
+are urgent: the round under way gets a larger share, and the next one follows at once. A directory that hangs,
+or at which the walker ends again and again, is left alone for a while; the others are counted without it.
 
-A place that is to be forgotten waits for no look: the walker may have its directory open, which keeps a
+A place that is to be forgotten waits for no round: the walker may have its directory open, which keeps a
 volume from being unmounted, and would go on counting it.
 """
 
@@ -29,9 +29,9 @@ from reactor.disks.walk_messages import (
     REPORT_BYTES,
     Hurry,
     Kind,
-    Look,
     Report,
     Request,
+    Round,
     read_report,
     write_request,
 )
@@ -99,8 +99,8 @@ class Walker:
         self._command = command
         self._quotas = () if quotas_fd is None else (quotas_fd,)
         self._socket: trio.socket.SocketType | None = None
-        self._looks = 0
-        self._looked = trio.Event()
+        self._rounds = 0
+        self._round_over = trio.Event()
         self._asking = trio.Lock()
         self._is_busy = False
         self._heard_seconds = 0.0
@@ -120,16 +120,16 @@ class Walker:
             listen = partial(self._listen, connection, process)
             await run_until_lost(process.run, listen, self._notice_silence)
 
-    async def look(self, requests: Iterable[Request], hurry: trio.Event) -> None:
-        """Have it look, after these requests; return when it has. Raises WalkerError.
+    async def count(self, requests: Iterable[Request], hurry: trio.Event) -> None:
+        """Have it count all places, after these requests; return when it has. Raises WalkerError.
 
         Once `hurry` is set it takes a larger share of a CPU.
         """
-        self._looks += 1
-        self._looked = trio.Event()
-        await self.ask(*requests, Look(self._looks))
+        self._rounds += 1
+        self._round_over = trio.Event()
+        await self.ask(*requests, Round(self._rounds))
         with trio.CancelScope() as hurrying:
-            await run_until_lost(partial(self._pass_on, hurry), partial(self._wait_looked, hurrying))
+            await run_until_lost(partial(self._pass_on, hurry), partial(self._wait_round_over, hurrying))
 
     async def ask(self, *requests: Request) -> None:
         """Send requests, in the order of the calls: a place is never dropped before it was added.
@@ -140,8 +140,8 @@ class Walker:
             for request in requests:
                 await self._send(request)
 
-    async def _wait_looked(self, hurrying: trio.CancelScope) -> None:
-        await self._looked.wait()
+    async def _wait_round_over(self, hurrying: trio.CancelScope) -> None:
+        await self._round_over.wait()
         hurrying.cancel()
 
     async def _pass_on(self, hurry: trio.Event) -> None:
@@ -184,12 +184,12 @@ class Walker:
                 self.at = report.place or None
                 if report.nanoseconds >= self._hanging_seconds * 1e9:
                     raise HangingError(self.at, self._hanging_seconds)
-            case Kind.LOOKED:
-                if report.place > self._looks:
-                    raise FormError(f"got look {report.place}; accepted: 1 to {self._looks}")
-                if report.place == self._looks:
+            case Kind.ROUND_OVER:
+                if report.place > self._rounds:
+                    raise FormError(f"got look {report.place}; accepted: 1 to {self._rounds}")
+                if report.place == self._rounds:
                     self.worked_seconds = report.nanoseconds / 1e9
-                    self._looked.set()
+                    self._round_over.set()
             case Kind.IDLE:
                 self._is_busy, self.at = False, None
             case _:
@@ -316,11 +316,11 @@ class _LeftAlone:
 
 
 class StorageWatch:
-    """Looks at the places that the guard names. What it finds is `tell`'s to pass on."""
+    """Has the places counted that the guard names, and passes the results to `report_usages`."""
 
     def __init__(
         self,
-        tell: Callable[[Usages], Awaitable[None]],
+        report_usages: Callable[[Usages], Awaitable[None]],
         *,
         hanging_seconds: float = _HANGING_SECONDS,
         left_alone_seconds: tuple[float, float] = _LEFT_ALONE_SECONDS,
@@ -328,7 +328,7 @@ class StorageWatch:
         quotas_fd: int | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        self._tell = tell
+        self._report_usages = report_usages
         self._usage = DiskUsage()
         self._hanging_seconds = hanging_seconds
         self._left_alone_seconds = left_alone_seconds
@@ -337,16 +337,16 @@ class StorageWatch:
         self._supervisor = supervisor or Supervisor()
         self._due = trio.Event()
         self._hurry = trio.Event()
-        self._looked = trio.Event()
+        self._round_over = trio.Event()
         self._forgot = trio.Event()
         self._has_news = trio.Event()
-        self._telling = trio.Lock()
+        self._reporting = trio.Lock()
         self._left_alone: dict[str, _LeftAlone] = {}
         self._ended_at: str | None = None
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return what could not be looked at, and why."""
+        """Return what could not be counted, and why."""
         alone = {f"storage {path}": f"{one.why}: left alone" for path, one in self._left_alone.items()}
         return {**self._usage.problems, **alone}
 
@@ -356,47 +356,47 @@ class StorageWatch:
         return self._usage.overdue
 
     def know(self, places: Places) -> None:
-        """Look at these places too from now on, soon, and at those that are to be forgotten no longer."""
+        """Count these places too from now on, soon, and forget those that are to be forgotten."""
         self._usage.forget(places.forget)
         self._usage.know(places.count)
         self._forgot.set()
         self.due()
 
     def due(self, *, urgent: bool = False) -> None:
-        """Have everything looked at soon; an urgent look takes a larger share of a CPU."""
+        """Have everything counted soon; an urgent round takes a larger share of a CPU."""
         if urgent:
             self._hurry.set()
         self._due.set()
 
-    async def look(self) -> None:
-        """Look at everything, urgently; return when the guard has been told what was found."""
-        for _ in range(2 if self._usage else 0):  # the look under way may have passed by what matters
-            looked = self._looked
+    async def refresh(self) -> None:
+        """Count everything, urgently; return when the guard has received what was found."""
+        for _ in range(2 if self._usage else 0):  # the round under way may have passed by what matters
+            round_over = self._round_over
             self.due(urgent=True)
-            await looked.wait()
-        await self._tell_news()
+            await round_over.wait()
+        await self._report_news()
 
     async def run(self) -> None:
-        """Look whenever it is due, until cancelled."""
+        """Count whenever it is due, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_telling)
+            nursery.start_soon(self._keep_reporting)
             nursery.start_soon(report, lambda: self.problems)
             await self._supervisor.keep(_WALKER, self._run_walker)
 
-    async def _keep_telling(self) -> None:
+    async def _keep_reporting(self) -> None:
         while True:
             await self._has_news.wait()
             self._has_news = trio.Event()
-            await self._tell_news()
+            await self._report_news()
             await trio.sleep(_BETWEEN_NEWS_SECONDS)
 
-    async def _tell_news(self) -> None:
-        async with self._telling:
+    async def _report_news(self) -> None:
+        async with self._reporting:
             for usages in self._usage.news():
-                await self._tell(usages)
+                await self._report_usages(usages)
 
     async def _run_walker(self) -> None:
-        """Look whenever it is due, by one walker. Raises WalkerError where that one is lost."""
+        """Count whenever it is due, by one walker. Raises WalkerError if that one is lost."""
         while not self._usage:
             await self._due.wait()
             self._due = trio.Event()
@@ -409,22 +409,22 @@ class StorageWatch:
         )
         try:
             await run_until_lost(
-                walker.run, partial(self._look_when_due, walker), partial(self._drop_forgotten, walker)
+                walker.run, partial(self._count_when_due, walker), partial(self._drop_forgotten, walker)
             )
         except WalkerError as error:
             self._blame(walker, error)
             raise
         finally:
             self._usage.forget_walker()
-            self._heed_news()
+            self._on_news()
 
-    async def _look_when_due(self, walker: Walker) -> None:
+    async def _count_when_due(self, walker: Walker) -> None:
         while True:
             await self._due.wait()
             self._due = trio.Event()
-            await self._look(walker)
-            self._looked.set()
-            self._looked = trio.Event()
+            await self._count(walker)
+            self._round_over.set()
+            self._round_over = trio.Event()
             await trio.sleep(_BETWEEN_URGENT_SECONDS)
             with trio.move_on_after(min(walker.worked_seconds * _REST_PER_WORK, _LONGEST_REST_SECONDS)):
                 await self._hurry.wait()
@@ -435,27 +435,27 @@ class StorageWatch:
             self._forgot = trio.Event()
             await walker.ask(*self._usage.drops())
 
-    async def _look(self, walker: Walker) -> None:
+    async def _count(self, walker: Walker) -> None:
         now_seconds = trio.current_time()
         alone = {path for path, one in self._left_alone.items() if now_seconds < one.until_seconds}
         requests = self._usage.assign(alone)
         if not self._usage and not requests:
             return
-        self._usage.look_begins()
-        await walker.look(requests, self._hurry)
-        if not self._due.is_set():  # else the look may have passed by what became urgent meanwhile
+        self._usage.round_begins()
+        await walker.count(requests, self._hurry)
+        if not self._due.is_set():  # else the round may have passed by what became urgent meanwhile
             self._hurry = trio.Event()
-        self._usage.look_ended()
-        self._heed_news()
+        self._usage.round_ended()
+        self._on_news()
 
     def _take(self, report: Report) -> None:
         path = self._usage.path_of(report.place)
         if path is not None and self._left_alone:
             self._left_alone.pop(path, None)  # it answers again
         self._usage.take(report)
-        self._heed_news()
+        self._on_news()
 
-    def _heed_news(self) -> None:
+    def _on_news(self) -> None:
         if self._usage.has_news:
             self._has_news.set()
 

@@ -38,15 +38,15 @@ class _Node:
 
 def test_a_best_effort_pod_that_arrives_under_memory_pressure_is_refused_in_upstreams_words() -> None:
     node = _Node()
-    node.arrivals.look([_MEMORY])
+    node.arrivals.check([_MEMORY])
     node.arrive("new", spec=_BEST_EFFORT)
-    node.arrivals.look([_MEMORY])
+    node.arrivals.check([_MEMORY])
     [refused] = node.refused
     assert ("new", "uid-new", False) == (refused.name, refused.uid, refused.disrupted)
     message = "The node had condition: [MemoryPressure]. "
     assert message == event_of(refused, "one")["message"]
     assert f"Pod was rejected: {message}" == status_of(refused)["status"]["message"]
-    node.arrivals.look([_MEMORY])
+    node.arrivals.check([_MEMORY])
     assert 1 == len(node.refused)
 
 
@@ -65,27 +65,27 @@ def test_a_best_effort_pod_that_arrives_under_memory_pressure_is_refused_in_upst
 )
 def test_who_is_admitted_or_runs_already_is_left_alone(changes: dict[str, Any]) -> None:
     node = _Node()
-    node.arrivals.look([_MEMORY])
+    node.arrivals.check([_MEMORY])
     node.arrive("new", **changes)
-    node.arrivals.look([_MEMORY])
+    node.arrivals.check([_MEMORY])
     assert [] == node.refused
 
 
 def test_without_pressure_everybody_is_admitted() -> None:
     node = _Node()
-    node.arrivals.look([])
+    node.arrivals.check([])
     node.arrive("new", spec=_BEST_EFFORT)
-    node.arrivals.look([])
-    node.arrivals.look([_DISK])  # it was there before the pressure
+    node.arrivals.check([])
+    node.arrivals.check([_DISK])  # it was there before the pressure
     assert [] == node.refused
 
 
 def test_pods_of_the_first_list_were_there_before_us() -> None:
     node = _Node("old")
-    node.arrivals.look([_DISK])
+    node.arrivals.check([_DISK])
     assert [] == node.refused
     node.list("old", "new")
-    node.arrivals.look([_DISK])
+    node.arrivals.check([_DISK])
     assert ["new"] == [refused.name for refused in node.refused]
 
 
@@ -94,9 +94,9 @@ def test_before_the_first_list_no_pod_is_refused() -> None:
     store = PodStore()
     arrivals = AdmissionGuard(store, refused.append, lambda: 60.0)
     store.take(pod_document("early", status=_PENDING))
-    arrivals.look([_DISK])
+    arrivals.check([_DISK])
     store.listed()
-    arrivals.look([_DISK])
+    arrivals.check([_DISK])
     assert [] == refused
 
 
@@ -151,9 +151,9 @@ async def test_a_deletion_that_is_refused_is_a_problem_and_a_pod_that_is_gone_is
 
 def test_a_pod_that_arrives_while_the_node_shuts_down_is_refused_even_a_critical_one() -> None:
     node = _Node()
-    node.arrivals.look([])
+    node.arrivals.check([])
     node.arrive("new", spec={**_BEST_EFFORT, "priority": 2_000_000_000})
-    node.arrivals.look([], is_shutting_down=True)
+    node.arrivals.check([], is_shutting_down=True)
     [refused] = node.refused
     message = "Pod was rejected as the node is shutting down."
     assert "NodeShutdown" == event_of(refused, "one")["reason"] == status_of(refused)["status"]["reason"]

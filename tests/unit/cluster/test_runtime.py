@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from reactor.cluster import runtime
-from reactor.cluster.runtime import ImageWatch, RuntimeWatch, Told, inventory_of
+from reactor.cluster.runtime import Alarms, ImageWatch, RuntimeWatch, inventory_of
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
     Container,
@@ -51,7 +51,7 @@ async def test_a_collection_that_fails_again_and_again_is_told(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     failures: list[str] = []
-    watch = ImageWatch(dict, collects=True, told=Told(failed=failures.append), interval_seconds=60)
+    watch = ImageWatch(dict, collects=True, alarms=Alarms(failed=failures.append), interval_seconds=60)
     watch.use(images(tmp_path))
     nursery.start_soon(watch.run)
     await trio.sleep(59)
@@ -70,7 +70,7 @@ class Images:
 
 async def test_a_collection_that_frees_too_little_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
     shortages: list[str] = []
-    watch = ImageWatch(dict, collects=True, told=Told(not_enough=shortages.append))
+    watch = ImageWatch(dict, collects=True, alarms=Alarms(not_enough=shortages.append))
     watch.use(Images())  # type: ignore[arg-type]
     nursery.start_soon(watch.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -92,7 +92,7 @@ async def test_before_there_is_a_configuration_nothing_is_looked_at(
 
 async def test_as_soon_as_there_is_one_the_first_look_is_made(nursery: trio.Nursery) -> None:
     shortages: list[str] = []
-    watch = ImageWatch(dict, collects=True, told=Told(not_enough=shortages.append))
+    watch = ImageWatch(dict, collects=True, alarms=Alarms(not_enough=shortages.append))
     nursery.start_soon(watch.run)
     await trio.testing.wait_all_tasks_blocked()
     watch.use(Images())  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ async def test_as_soon_as_there_is_one_the_first_look_is_made(nursery: trio.Nurs
 async def test_an_image_filesystem_without_capacity_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
     told: list[str] = []
     observed = {Signal.IMAGEFS_AVAILABLE: Observation(available=0, capacity=0)}
-    watch = ImageWatch(lambda: observed, collects=True, told=Told(invalid_capacity=told.append))
+    watch = ImageWatch(lambda: observed, collects=True, alarms=Alarms(invalid_capacity=told.append))
     watch.use(NoImages())  # type: ignore[arg-type]
     nursery.start_soon(watch.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -170,9 +170,9 @@ async def test_the_first_answer_tells_where_filesystems_lie_though_they_are_not_
 ) -> None:
     calls: list[bool] = []
     watch = RuntimeWatch(endpoint=str(tmp_path / "none.sock"), interval_seconds=10)
-    watch.on_filesystems = lambda: calls.append(watch.has_told)
+    watch.on_filesystems = lambda: calls.append(watch.has_answered)
     assert not await watch.ask()
-    assert ([], False) == (calls, watch.has_told)
+    assert ([], False) == (calls, watch.has_answered)
     watch._client = _Answering()  # type: ignore[assignment] - as far as it is asked
     assert await watch.ask()
     assert await watch.ask()

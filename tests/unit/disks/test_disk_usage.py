@@ -170,8 +170,8 @@ def test_count_from_before_its_files_were_removed_is_not_believed_when_it_is_hea
     disk = counted()
     before = look(disk, full_pod)
     Path(full_pod.storage[0].path, "file").unlink()
-    disk.usage.look_begins()
-    disk.usage.look_ended()  # what is told now is of the numbers that the places had
+    disk.usage.round_begins()
+    disk.usage.round_ended()  # what is told now is of the numbers that the places had
     disk.storage.hold("full")
     disk.storage.release("full")
     disk.storage.assign([full_pod])
@@ -192,7 +192,7 @@ class Walked:
         self.usage = self.disk.usage
         self.disk.name([pod])
         (self.add,) = self.usage.assign()
-        self.usage.look_begins()
+        self.usage.round_begins()
 
     def says(self, kind: Kind, **told: int) -> None:
         self.usage.take(Report(kind=kind, place=self.add.place, **told))
@@ -271,7 +271,7 @@ def test_pod_that_the_walker_never_came_to_is_overdue_too(walked: Walked) -> Non
     walked.now += 60
     walked.usage.forget_walker()
     walked.usage.assign()
-    walked.usage.look_begins()
+    walked.usage.round_begins()
     walked.now += 60
     assert 1 == walked.usage.overdue
 
@@ -306,9 +306,9 @@ def test_place_that_fails_keeps_its_last_number_while_that_is_fresh_with_a_probl
     walked.says(Kind.COUNTED, used_bytes=8 << 20)
     assert 8 == walked.used_mib()
     walked.now += 200
-    walked.usage.look_begins()
+    walked.usage.round_begins()
     walked.says(Kind.FAILED, error_number=errno.EIO)
-    walked.usage.look_ended()
+    walked.usage.round_ended()
     assert 8 == walked.used_mib()
     assert "Input/output error" in str(walked.usage.problems)
     walked.now += 101
@@ -319,7 +319,7 @@ def test_place_of_which_nothing_is_said_in_a_look_is_as_it_was(walked: Walked) -
     walked.says(Kind.COUNTED, used_bytes=8 << 20)
     for _ in range(5):
         walked.now += 200
-        walked.usage.look_begins()
-        walked.usage.look_ended()
+        walked.usage.round_begins()
+        walked.usage.round_ended()
         assert 8 == walked.used_mib()
     assert 0 == walked.usage.overdue

@@ -34,7 +34,7 @@ def du(path: Path) -> FilesystemUsage:
 
 
 def looked(tree: TreeUsage) -> FilesystemUsage | None:
-    tree.look(lambda: None)
+    tree.count(lambda: None)
     return tree.usage
 
 
@@ -196,7 +196,7 @@ def test_missing_tree_is_an_error_and_a_look_given_up_leaves_no_descriptor(tmp_p
     fill(tmp_path, 5, 1)
     before = open_descriptors()
     with pytest.raises(RuntimeError):
-        TreeUsage(str(tmp_path), DirectoryBudget(PLENTY)).look(_raise_at(3))
+        TreeUsage(str(tmp_path), DirectoryBudget(PLENTY)).count(_raise_at(3))
     assert before == open_descriptors()
 
 
@@ -215,7 +215,7 @@ def test_first_look_that_is_given_up_counts_as_far_as_it_came(tmp_path: Path) ->
     fill(tmp_path, 20, 5)
     tree = TreeUsage(str(tmp_path), DirectoryBudget(PLENTY))
     with contextlib.suppress(RuntimeError):
-        tree.look(_raise_at(10))
+        tree.count(_raise_at(10))
     assert not tree.complete
     assert 0 < tree.usage.inodes_used < du(tmp_path).inodes_used
 
@@ -296,7 +296,7 @@ def test_deep_and_wide_tree_is_counted_also_where_the_walk_rests_at_each_step(tm
         at /= f"{level}-17"
     for remembered in (0, 5, PLENTY):
         tree = TreeUsage(str(tmp_path), DirectoryBudget(remembered))
-        tree.look(tree.rest)
+        tree.count(tree.pause)
         assert du(tmp_path) == tree.usage
 
 

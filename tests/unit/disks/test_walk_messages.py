@@ -16,8 +16,8 @@ from reactor.disks.walk_messages import (
     Drop,
     Hurry,
     Kind,
-    Look,
     Report,
+    Round,
     read_report,
     read_request,
     write_report,
@@ -52,11 +52,11 @@ def test_report_comes_back_as_it_was_written(report: Report) -> None:
     st.one_of(
         st.builds(Add, NUMBER, NUMBER, PATHS),
         st.builds(Drop, NUMBER),
-        st.builds(Look, NUMBER),
+        st.builds(Round, NUMBER),
         st.just(Hurry()),
     )
 )
-def test_request_comes_back_as_it_was_written(request: Add | Drop | Look | Hurry) -> None:
+def test_request_comes_back_as_it_was_written(request: Add | Drop | Round | Hurry) -> None:
     raw = write_request(request)
     assert len(raw) <= LONGEST_REQUEST
     assert request == read_request(raw)

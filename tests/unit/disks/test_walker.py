@@ -95,7 +95,7 @@ def test_look_is_over_for_those_that_are_counted_and_goes_on_for_the_others(
             looks.places.turn(no_pace)
         assert [2] * (look + 1) == looks.counted()
     assert not looks.places.is_idle
-    looks.places.tell_all_so_far()
+    looks.places.report_all_so_far()
     assert looks.reports[-1].kind is Kind.SO_FAR
     assert looks.reports[-1].directories > 1000
     looks.places.drop(1)

@@ -13,7 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.disks.watch import FilesystemObserver, FilesystemWatch, Filling, Look, Survey
+from reactor.disks.watch import FilesystemObserver, FilesystemWatch, Filling, Reading, Survey
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
@@ -64,7 +64,7 @@ class FakeFilesystems:
         self.device = "8:2"
         self.looks = []
 
-    def look(self, path: str) -> Look:
+    def read(self, path: str) -> Reading:
         self.looks.append(path)
         shown = self.spaces[path]
         if isinstance(shown, threading.Event):
@@ -72,7 +72,7 @@ class FakeFilesystems:
             raise OSError(5, "Input/output error", path)
         if isinstance(shown, Exception):
             raise shown
-        return Look(space=shown, real_path=path)
+        return Reading(space=shown, real_path=path)
 
     def survey(self, real_paths) -> Survey:
         mounts = {
@@ -129,19 +129,19 @@ def make_world():
 async def test_look_observes_each_path_once_for_all_that_lies_there(make_world):
     world = make_world()
     world.filesystems.spaces["/images"] = space(200)
-    await world.watch.look()
+    await world.watch.refresh()
     assert ["/images", "/node"] == sorted(world.filesystems.looks)
     assert {"nodefs.available": 500, "imagefs.available": 200, "containerfs.available": 200} == world.seen()
 
 
 async def test_one_that_hangs_makes_no_other_stale_and_is_said(make_world):
     world, hung = make_world(timeout_seconds=1.0), threading.Event()
-    await world.watch.look()
+    await world.watch.refresh()
     world.filesystems.spaces["/images"] = hung
     try:
         for available in (400, 300):
             world.filesystems.spaces["/node"] = space(available)
-            await world.watch.look()
+            await world.watch.refresh()
         assert 300 == world.seen()["nodefs.available"]
         assert 500 == world.seen()["imagefs.available"]  # as last seen, until it is stale
         assert {"imagefs, containerfs /images": "no answer within 1 s"} == world.watch.problems
@@ -152,9 +152,9 @@ async def test_one_that_hangs_makes_no_other_stale_and_is_said(make_world):
 
 async def test_one_that_disappears_is_unknown_at_once_and_said(make_world):
     world = make_world()
-    await world.watch.look()
+    await world.watch.refresh()
     world.filesystems.spaces["/images"] = FileNotFoundError(2, "No such file or directory", "/images")
-    await world.watch.look()
+    await world.watch.refresh()
     assert {"nodefs.available": 500} == world.seen()
     assert "/images" in world.watch.problems["imagefs, containerfs /images"]
 
@@ -162,11 +162,11 @@ async def test_one_that_disappears_is_unknown_at_once_and_said(make_world):
 async def test_read_only_one_is_unknown_and_said_and_well_when_it_is_writable_again(make_world):
     world = make_world()
     world.filesystems.spaces["/node"] = space(0, read_only=True)
-    await world.watch.look()
+    await world.watch.refresh()
     assert "nodefs.available" not in world.seen()
     assert "read-only" in world.watch.problems["nodefs /node"]
     world.filesystems.spaces["/node"] = space(7)
-    await world.watch.look()
+    await world.watch.refresh()
     assert 7 == world.seen()["nodefs.available"]
     assert {} == world.watch.problems
 
@@ -180,7 +180,7 @@ async def wakes_within(world: World, seconds: float) -> int:
 async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_world):
     world = make_world()
     world.filesystems.spaces["/node"] = space(1.1)
-    await world.watch.look()
+    await world.watch.refresh()
     await nursery.start(world.watch.run)
     world.filesystems.spaces["/node"] = space(0.9)
     await until(lambda: world.wakes == 1, "it is told")
@@ -195,7 +195,7 @@ async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_wo
 async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(nursery, make_world):
     world = make_world()
     world.filesystems.spaces["/node"] = space(1.5)
-    await world.watch.look()
+    await world.watch.refresh()
     await nursery.start(world.watch.run)
     await trio.sleep(0.7)
     assert 0 == world.near
@@ -206,7 +206,7 @@ async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(n
 async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):
     world = make_world()
     world.filesystems.spaces["/node"] = space(1.2)
-    await world.watch.look()
+    await world.watch.refresh()
     await nursery.start(world.watch.run)
     world.filesystems.spaces["/node"] = space(1.1)
     await until(lambda: world.filesystems.looks.count("/node") > 2, "it is observed again")
@@ -216,10 +216,10 @@ async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):
 
 async def test_other_layout_by_the_devices_is_told_and_the_same_is_not(make_world, caplog):
     world = make_world()
-    await world.watch.look()
+    await world.watch.refresh()
     assert [] == world.layouts
     world.filesystems.layout, world.filesystems.device = Layout.SINGLE, "8:1"
-    await world.watch.look()
+    await world.watch.refresh()
     assert [Layout.SINGLE] == world.layouts
     assert {} == world.watch.problems
     assert any("now lies on /images (ext4 8:1)" in one.getMessage() for one in caplog.records)
@@ -228,16 +228,16 @@ async def test_other_layout_by_the_devices_is_told_and_the_same_is_not(make_worl
 async def test_configured_layout_that_the_devices_belie_is_a_problem_and_stays(make_world):
     world = make_world(layout_is_configured=True)
     world.filesystems.layout = Layout.SPLIT
-    await world.watch.look()
+    await world.watch.refresh()
     assert [] == world.layouts
     assert {"layout": "configured is dedicated, but the paths lie as split"} == world.watch.problems
 
 
 async def test_document_shows_how_they_lie_and_fill(make_world):
     world = make_world()
-    await world.watch.look()
+    await world.watch.refresh()
     world.filesystems.spaces["/node"] = space(400)
-    await world.watch.look()
+    await world.watch.refresh()
     document = world.watch.document()
     assert ("dedicated", "dedicated") == (document["layout"], document["layout_by_devices"])
     node = next(one for one in document["filesystems"] if one["filesystem"] == "nodefs")
@@ -250,9 +250,9 @@ async def test_document_shows_how_they_lie_and_fill(make_world):
 
 async def test_another_filesystem_at_the_same_path_has_no_rate_from_the_one_before(make_world):
     world = make_world()
-    await world.watch.look()
+    await world.watch.refresh()
     world.filesystems.spaces["/node"] = space(400, identity=2)
-    await world.watch.look()
+    await world.watch.refresh()
     node = world.watch.document()["filesystems"][0]
     assert (0, None) == (node["fills_by_bytes_per_second"], node["seconds_to_threshold"])
 
@@ -406,14 +406,14 @@ def test_survey_without_a_path_knows_no_layout_but_the_other_mounts(proc: Path) 
 def test_look_tells_the_path_without_symlinks(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    look = FilesystemObserver.look(str(link))
-    assert os.path.realpath(tmp_path) == look.real_path
-    assert os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize == look.space.capacity_bytes
+    reading = FilesystemObserver.read(str(link))
+    assert os.path.realpath(tmp_path) == reading.real_path
+    assert os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize == reading.space.capacity_bytes
 
 
 def test_missing_filesystem_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="/nowhere"):
-        FilesystemObserver.look("/nowhere")
+        FilesystemObserver.read("/nowhere")
 
 
 def test_bytes_and_inodes_are_signals_of_their_own() -> None:

@@ -42,7 +42,7 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[Said] = []
 
-    def tell(self, said: Said) -> None:
+    def offer(self, said: Said) -> None:
         self.said.append(said)
 
     async def say(self, said: Said) -> None:

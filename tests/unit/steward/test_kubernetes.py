@@ -456,7 +456,7 @@ async def test_where_time_runs_out_nothing_is_removed_or_all_of_it(
     assert (outcome == _REMOVED) == bool(done)
 
 
-async def test_a_steward_that_has_told_nothing_removes_nothing(tmp_path: Path) -> None:
+async def test_a_steward_that_has_answered_nothing_removes_nothing(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server, dry_run=True) as (kubernetes, _):
         assert ((), ()) == await kubernetes.leave(stands_by=False, seconds=60.0)

@@ -19,8 +19,8 @@ from reactor.disks.walk_messages import (
     Drop,
     Hurry,
     Kind,
-    Look,
     Report,
+    Round,
     read_report,
     write_report,
     write_request,
@@ -87,7 +87,7 @@ async def test_look_is_over_when_the_guard_knows_what_was_written_before_it(nurs
     nursery.start_soon(watch.run)
     (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
     with trio.fail_after(90):
-        await watch.look()
+        await watch.refresh()
     assert watched.used_bytes["a"] > 1_000_000
 
 
@@ -98,13 +98,13 @@ async def test_place_that_is_forgotten_is_told_of_no_longer(nursery, watched, tm
     watch.know(Places(forget=(1,)))
     watched.used_bytes.clear()
     with trio.fail_after(90):
-        await watch.look()
+        await watch.refresh()
     assert ["b"] == list(watched.used_bytes)
 
 
 async def test_node_without_any_storage_is_looked_at_not_at_all(watched):
     with trio.fail_after(90):
-        await watched.watch().look()  # nobody runs it
+        await watched.watch().refresh()  # nobody runs it
 
 
 # The walker itself, with directories that hang as long as they are named so, or at which it dies.
@@ -148,14 +148,14 @@ async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(nurse
     await until(lambda: f"storage {tmp_path}/hung" in watch.problems)
     (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
     with trio.fail_after(90):
-        await watch.look()
+        await watch.refresh()
     assert watched.used_bytes["a"] > 1_000_000
     assert "hung" not in watched.used_bytes
     (tmp_path / "hung" / "hangs").unlink()
     with trio.fail_after(90):
         while "hung" not in watched.used_bytes:
             with trio.move_on_after(1):
-                await watch.look()
+                await watch.refresh()
     assert f"storage {tmp_path}/hung" not in watch.problems
 
 
@@ -180,7 +180,7 @@ async def test_walker_that_is_killed_is_restarted_and_told_everything(nursery, w
     await until(lambda: walker not in watched.walkers())
     (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
     with trio.fail_after(90):
-        await watch.look()
+        await watch.refresh()
     assert watched.used_bytes["a"] > 1_000_000
 
 
@@ -198,7 +198,7 @@ def report(**fields: int) -> bytes:
         bytes(REPORT_BYTES),
         report(place=0),
         report(place=77),
-        report(kind=Kind.LOOKED, place=2),
+        report(kind=Kind.ROUND_OVER, place=2),
     ],
     ids=["short", "cut", "long", "ones", "zeros", "no place", "unknown place", "look never asked for"],
 )
@@ -257,11 +257,11 @@ directory = {directory!r}
 daemon = socket.socket(fileno=0)
 while raw := daemon.recv(9000):
     request = read_request(raw)
-    if isinstance(request, Look):
+    if isinstance(request, Round):
         open(directory + "/looks", "a").write("x")
         while os.path.exists(directory + "/held up"):
             time.sleep(0.01)
-        daemon.send(write_report(Report(kind=Kind.LOOKED, place=request.number, nanoseconds=10**9)))
+        daemon.send(write_report(Report(kind=Kind.ROUND_OVER, place=request.number, nanoseconds=10**9)))
         daemon.send(write_report(Report(kind=Kind.IDLE)))
     if isinstance(request, Drop):
         open(directory + "/dropped", "a").write("x")
@@ -290,7 +290,7 @@ async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(nur
         await trio.sleep(0.1)
     assert "x" == looks.read_text()
     with trio.fail_after(90):
-        await watch.look()
+        await watch.refresh()
     assert "xxx" == looks.read_text()
 
 
@@ -309,7 +309,7 @@ def test_walker_says_that_it_is_idle_after_each_request():
     ours.settimeout(90)
     with subprocess.Popen([*COMMAND, str(os.getpid()), "60"], stdin=theirs.fileno()) as walker, ours:
         theirs.close()
-        for request in (Add(1, 1, "/proc/self/fd"), Drop(1), Drop(1), Hurry(), Look(1)):
+        for request in (Add(1, 1, "/proc/self/fd"), Drop(1), Drop(1), Hurry(), Round(1)):
             ours.send(write_request(request))
             while read_report(ours.recv(REPORT_BYTES)).kind is not Kind.IDLE:
                 pass
