@@ -20,7 +20,7 @@ from reactor.processes import child_environment, ended_text
 from reactor.threads import in_thread
 
 _REAP_SECONDS: Final = 2.0
-# Not passed on: the service manager hears the guard alone. Of the rest the steward needs how it logs, the
+# Not passed on: the service manager hears the guard alone. Of the others the steward needs how it logs, the
 # time zone, the API server's address in a pod, the node's name, and what a credentials plugin goes by.
 _KEPT_BACK: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 

@@ -116,8 +116,8 @@ def split_failure(error: BaseException) -> tuple[Exception | None, BaseException
     if isinstance(error, Exception):
         return error, None
     if isinstance(error, BaseExceptionGroup):
-        failures, rest = error.split(Exception)
-        return failures, rest
+        failures, others = error.split(Exception)
+        return failures, others
     return None, error
 
 

@@ -111,9 +111,9 @@ def texts(most: int, most_bytes: int, code: str = "H", *, end: str, errors: str)
     """Return a tuple of texts, each followed by `end`, which is in none of them."""
 
     def read(raw: bytes) -> tuple[str, ...]:
-        *found, rest = _decoded(raw, errors).split(end)
-        if rest or len(found) > most:
-            raise FormError(f"got {len(found)} texts and {rest!r:.80}; accepted: up to {most}, ended ones")
+        *found, tail = _decoded(raw, errors).split(end)
+        if tail or len(found) > most:
+            raise FormError(f"got {len(found)} texts and {tail!r:.80}; accepted: up to {most}, ended ones")
         return tuple(found)
 
     def write(values: Sequence[str]) -> bytes:

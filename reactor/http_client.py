@@ -289,10 +289,10 @@ def _in_time(seconds: float, without: str) -> Iterator[None]:
 def _because(error: BaseException) -> str:
     """Return why a connection failed: the deepest cause that says something."""
     prefix = "answered with invalid HTTP: " if isinstance(error, h11.RemoteProtocolError) else ""
-    told = type(error).__name__
+    why = type(error).__name__
     cause: BaseException | None = error
     while cause is not None:
         text = " ".join((getattr(cause, "strerror", None) or str(cause)).split())
-        told = text or told
+        why = text or why
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
-    return prefix + told
+    return prefix + why

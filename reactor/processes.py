@@ -25,7 +25,7 @@ from typing import Any, Final
 STEWARD_DATA_BYTES: Final = 160 << 20
 _STACK_BYTES: Final = 512 << 10
 
-# Only what is imported whole (`import ssl`) and not looked into at its import can be postponed.
+# Only what is imported whole (`import ssl`) and not used at its import can be postponed.
 UNUSED: Final = (
     "ssl",  # Trio, prometheus_client
     "hmac",  # Trio's DTLS: 3.5 MiB of OpenSSL by itself
@@ -76,13 +76,13 @@ def close_others(kept: Collection[int]) -> None:
 
 
 class _Postponed(ModuleType):
-    """A module that is loaded when something is looked for in it that is not there yet.
+    """A module that is loaded when an attribute is read that is not there yet.
 
     importlib's own LazyLoader does so at each `import` of it already, which asks for `__spec__`.
     """
 
     def __getattr__(self, name: str) -> Any:
-        with _loading:  # reentrant: while it is loading a module may look for what it lacks
+        with _loading:  # reentrant: while it is loading a module may read what it lacks
             loader = vars(self).pop("_postponed_loader", None)
             if loader is not None:
                 loader.exec_module(self)
@@ -93,7 +93,7 @@ class _Postponed(ModuleType):
 
 
 def postpone(names: Iterable[str]) -> None:
-    """Have these modules loaded when they are first looked into; to be called before they are imported.
+    """Have these modules loaded when they are first used; to be called before they are imported.
 
     What is imported already or is not to be had stays so, and so does what is not written in Python.
     """

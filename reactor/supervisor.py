@@ -182,11 +182,11 @@ class Jobs:
         try:
             await _with_faults(self._record.name, job, self._faults)
         except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-            failure, rest = split_failure(raised)
+            failure, others = split_failure(raised)
             if failure is not None:
                 self._record.failed(failure, PartHealth.FAILED, "it is not repeated")
-            if rest is not None:
-                raise rest from None
+            if others is not None:
+                raise others from None
         else:
             self._record.health = PartHealth.RUNNING
 
@@ -277,11 +277,11 @@ class Supervisor:
         try:
             await _with_faults(record.name, part, self._faults)
         except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-            failure, rest = split_failure(raised)
+            failure, others = split_failure(raised)
             if failure is not None:
                 record.failed(failure, PartHealth.RESTARTING, "restarting")
-            if rest is not None:
-                raise rest from None
+            if others is not None:
+                raise others from None
             return False
         if not ends:
             record.failed(PartEndedError("ended unexpectedly"), PartHealth.RESTARTING, "restarting")

@@ -74,7 +74,7 @@ def limit_threads() -> None:
 
 
 class NameLookups(trio.abc.HostnameResolver):
-    """Looks the names of hosts up: what Trio's own sockets would start threads for by themselves.
+    """Resolves the names of hosts: what Trio's own sockets would start threads for by themselves.
 
     For trio.socket.set_custom_hostname_resolver; arguments, answers and errors are those of `socket`'s.
     """

@@ -21,7 +21,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebAddress:
-    """`target` is the path with the query. `origin` is what may be shown: the rest may be a secret."""
+    """`target` is the path with the query. `origin` is what may be shown: all else may be a secret."""
 
     is_tls: bool
     host: str

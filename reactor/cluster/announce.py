@@ -1,4 +1,4 @@
-"""Tells the control plane of evictions: the pod's status and one event, until both are there and stay there.
+"""Reports evictions to the control plane: a pod's status and one event, until both are there and stay there.
 
     announce     called when the guard reports an eviction; returns at once
     see through  a task for each pod: the event, and the status
@@ -62,11 +62,11 @@ _AT_ONCE: Final = 4
 _REWRITE_SECONDS: Final = (0.1, 1.0)
 _RETRY_SECONDS: Final = (0.25, 30.0)
 _UNREACHED_SECONDS: Final = 5.0  # there is something to report, and nobody to be spared by longer pauses
-_LOOK_SECONDS: Final = 1.0
+_RETRY_AFTER_SECONDS: Final = 1.0
 _MARGIN_SECONDS: Final = 15.0
-_TOLD_SECONDS: Final = 10.0
-# A pod may be evicted before the server, or a kubelet that is asked every few seconds, has told of it.
-_UNTOLD_SECONDS: Final = 60.0
+_REPORTED_SECONDS: Final = 10.0
+# A pod may be evicted before the server, or a kubelet that is asked every few seconds, has reported it.
+_UNREPORTED_SECONDS: Final = 60.0
 # After this long without another write to the status, and with the pod's cgroup gone, it is settled.
 _SETTLED_SECONDS: Final = 30.0
 # So long after a pod's end the kubelet reports what it has evicted the pod for.
@@ -93,8 +93,8 @@ def soft_resources(path: str) -> frozenset[Resource]:
     return frozenset(RESOURCE[one.signal] for one in settings.thresholds if not one.is_hard)
 
 
-# What the control plane is still to be told of evictions; a small file, since it may be away for longer than
-# the daemon lives.
+# The evictions that are not reported to the control plane yet; a small file, since it may be away for
+# longer than the daemon lives.
 
 
 def _text(value: Any, _: Any) -> str:
@@ -109,7 +109,7 @@ _CONVERTER.register_structure_hook(str, _text)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """One pod that was evicted, or refused at its arrival, and how far the telling has come.
+    """One pod that was evicted, or refused at its arrival, and how far its report has come.
 
     `uid` is the API server's. `name` and `namespace` are empty where they were not known yet. `disrupted`:
     it ran, and was killed on the node's behalf, not for a limit of its own. `refused`: it was not admitted,
@@ -230,14 +230,14 @@ class Announcer:
         self._announcements: dict[str, Announcement] = {}
         self._over: dict[str, trio.Event] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
-        self._told_of: set[str] = set()
+        self._seen: set[str] = set()
         self._new = trio.Event()
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._problems: dict[str, str] = {}
 
     @property
     def pending(self) -> Sequence[Announcement]:
-        """Return what is not told yet."""
+        """Return what is not reported yet."""
         return [
             one
             for one in self._announcements.values()
@@ -246,7 +246,7 @@ class Announcer:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return why something is not told yet."""
+        """Return why something is not reported yet."""
         found = {
             f"eviction of {self._announcements[uid].name or uid}": why
             for uid, why in self._problems.items()
@@ -262,7 +262,7 @@ class Announcer:
         return announcement is not None and not announcement.is_called_off
 
     def announce(self, announcement: Announcement) -> None:
-        """Have this told from now on. Never waits; one pod is announced once, and over once it is over."""
+        """Report this from now on. Never waits; one pod is announced once, and over once it is over."""
         if not self.is_announced(announcement.uid):
             known = self._pods.known.get(announcement.uid)
             # Who evicted it before us, the kubelet, has an event of its own.
@@ -278,7 +278,7 @@ class Announcer:
             self._over.setdefault(uid, trio.Event()).set()
 
     def withdraw(self, uid: str) -> None:
-        """Tell no more of this pod: it is not evicted after all. Its status says so; an event stays."""
+        """Report no more of this pod: it is not evicted after all. Its status says so; an event stays."""
         if self.is_announced(uid):
             self._begin(replace(self._announcements[uid], is_called_off=True))
 
@@ -296,7 +296,7 @@ class Announcer:
         await self._file.wait_saved()
 
     async def run(self) -> None:
-        """Tell until cancelled, beginning with what an earlier run left untold."""
+        """Report until cancelled, beginning with what an earlier run left unreported."""
         for left in await in_thread(self._file.load):
             self._announcements.setdefault(left.uid, left)
         self._scopes = {}
@@ -324,7 +324,7 @@ class Announcer:
         if not scope.cancel_called:
             del self._announcements[uid]
         self._scopes.pop(uid)
-        self._told_of.discard(uid)
+        self._seen.discard(uid)
         self._over.pop(uid, None)
         self._problems.pop(uid, None)
         if uid in self._announcements:
@@ -345,7 +345,7 @@ class Announcer:
                     ordered.cancel_scope.cancel()
             nursery.start_soon(self._wait_gone, uid, let_go)
             nursery.start_soon(self._keep_status, uid, let_go)
-            await self._wait_told(uid)
+            await self._wait_status_written(uid)
             await self._node.take_down(self._announcements[uid])
 
     async def _wait_over(self, uid: str) -> None:
@@ -357,10 +357,10 @@ class Announcer:
                 await self._over.setdefault(uid, trio.Event()).wait()
         self.over(uid)
 
-    async def _wait_told(self, uid: str) -> None:
+    async def _wait_status_written(self, uid: str) -> None:
         """Wait until the status is written, or there is no such pod any more to write it to."""
         while not self._announcements[uid].status_written and not self._is_gone(uid):
-            await self._look_again()
+            await self._wait_changed()
 
     async def _wait_gone(self, uid: str, let_go: trio.Event) -> None:
         await self._node.wait_gone(self._announcements[uid])
@@ -376,7 +376,7 @@ class Announcer:
             if announcement is None:
                 if self._is_gone(uid):
                     return  # and its name is not known
-                await self._look_again()
+                await self._wait_changed()
                 continue
             try:
                 async with self._limiter:
@@ -408,7 +408,7 @@ class Announcer:
                 return True
             if self._announcements[uid].is_over:
                 until = min(until, trio.current_time() + self._kubelet_seconds)
-            await self._look_again(min(_LOOK_SECONDS, self._kubelet_seconds))
+            await self._wait_changed(min(_RETRY_AFTER_SECONDS, self._kubelet_seconds))
         return False
 
     def _has_other_message(self, uid: str) -> bool:
@@ -422,7 +422,7 @@ class Announcer:
 
         Of a pod that is asked to end it says why, until the server has its end, or the guard reports it: the
         kubelet drops the reason where it reports the end first. A conflict is either a quarrel over
-        the status, and tried again, or another pod by that name: of that the watch tells.
+        the status, and tried again, or another pod by that name: the watch reports that.
         """
         retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
         while True:
@@ -430,7 +430,7 @@ class Announcer:
             if self._is_gone(uid):
                 return
             if uid not in self._pods.known:
-                await self._look_again()
+                await self._wait_changed()
             elif self._is_reported(uid):
                 self._status_written(uid)
                 had_ended = self._has_ended(uid)
@@ -444,7 +444,7 @@ class Announcer:
                 try:
                     if await self._is_patched(announcement, status_of(ended, before.generation), retry):
                         self._status_written(uid)
-                        await self._wait_told_of(before)
+                        await self._wait_reported(before)
                 except NotFoundError:
                     return
 
@@ -457,7 +457,7 @@ class Announcer:
         while not self._is_gone(uid):
             announcement, known = self._named(uid), self._pods.known.get(uid)
             if announcement is None or known is None:
-                await self._look_again()
+                await self._wait_changed()
                 continue
             if known.is_terminal:
                 return
@@ -487,9 +487,9 @@ class Announcer:
         announcement = self._announcements[uid]
         self._note(replace(announcement, status_written=announcement.is_over))
 
-    async def _wait_told_of(self, before: KnownPod) -> None:
-        """Wait until the watch tells of the pod as it is since, but not for ever: it may be down."""
-        with trio.move_on_after(_TOLD_SECONDS):
+    async def _wait_reported(self, before: KnownPod) -> None:
+        """Wait until the watch reports the pod as it is since, but not for ever: it may be down."""
+        with trio.move_on_after(_REPORTED_SECONDS):
             while self._pods.known.get(before.pod.uid) is before:
                 await self._pods.wait_changed()
 
@@ -502,24 +502,24 @@ class Announcer:
                 settled_at = min(settled_at, now + self._settled_seconds)
             if now >= settled_at:
                 return True
-            await self._look_again(min(_LOOK_SECONDS, settled_at - now))
+            await self._wait_changed(min(_RETRY_AFTER_SECONDS, settled_at - now))
         return False
 
-    async def _look_again(self, seconds: float = _LOOK_SECONDS) -> None:
-        """Wait until the watch tells of anything, or for so long."""
+    async def _wait_changed(self, seconds: float = _RETRY_AFTER_SECONDS) -> None:
+        """Wait until the watch reports anything, or for so long."""
         with trio.move_on_after(seconds):
             await self._pods.wait_changed()
 
     def _is_gone(self, uid: str) -> bool:
-        """Return whether the server has no such pod any more; it may have one that it has not told of yet."""
+        """Return whether the server has no such pod any more; it may have one that is not reported yet."""
         if uid in self._pods.known:
-            self._told_of.add(uid)
+            self._seen.add(uid)
             return False
         if not self._pods.is_complete:
             return False
         # A clock that was set back makes it no younger.
         age_seconds = abs(self._clock_unix_seconds() - self._announcements[uid].at_unix_seconds)
-        return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
+        return uid in self._seen or age_seconds >= _UNREPORTED_SECONDS
 
     def _has_ended(self, uid: str) -> bool:
         """Return whether the pod has ended, as the guard reports or the server says.
@@ -564,11 +564,11 @@ class Announcer:
             self._show()
 
     def _forget_most(self) -> None:
-        """Keep the queue bounded: what is told goes first, then the oldest."""
+        """Keep the queue bounded: what is reported goes first, then the oldest."""
         while len(self._announcements) > _LIMIT:
             pending = {one.uid for one in self.pending}
-            told = (uid for uid in self._announcements if uid not in pending)
-            uid = next(told, next(iter(self._announcements)))
+            reported = (uid for uid in self._announcements if uid not in pending)
+            uid = next(reported, next(iter(self._announcements)))
             _LOG.warning(
                 "more than %d evictions to report to the API server: pod %s is left out", _LIMIT, uid
             )

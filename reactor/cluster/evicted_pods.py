@@ -39,8 +39,8 @@ _CLEANUP_SECONDS: Final = 10.0
 
 # The container runtime's part in an eviction: the grace period, and the end of the sandbox.
 #
-# The guard kills without it. The runtime is asked to stop containers where a pod has a grace period, and told
-# afterwards that what is dead may be tidied up.
+# The guard kills without it. The runtime is asked to stop containers where a pod has a grace period, and
+# asked afterwards to tidy up what is dead.
 
 
 async def stop_containers(client: Client, pod_uid: str, grace_period_seconds: float) -> None:
@@ -118,7 +118,7 @@ class EvictedOnNode:
         await stop_sandboxes(self._client, announcement.uid)
 
     def _is_there(self, uid: str) -> bool:
-        """Return whether a pod has a cgroup; one that can't be looked for has."""
+        """Return whether a pod has a cgroup; one that can't be searched for has."""
         for parent in self._parents:
             try:
                 if any(found.uid == uid for found in pod_cgroups(self._tree(), parent)):
@@ -154,12 +154,12 @@ class Cleanup:
         self.problem: str | None = None
 
     async def run(self) -> None:
-        """Look and delete until cancelled; returns at once where nothing is ever to be deleted."""
+        """List and delete until cancelled; returns at once if nothing is ever to be deleted."""
         while self._ttl_seconds > 0:
-            await self._look()
+            await self._delete_due()
             await trio.sleep(min(_CLEANUP_SECONDS, self._ttl_seconds))
 
-    async def _look(self) -> None:
+    async def _delete_due(self) -> None:
         now = self._clock_unix_seconds()
         evicted = {uid: known for uid, known in self._pods.known.items() if known.is_evicted}
         self._first_seen = {uid: self._first_seen.get(uid, now) for uid in evicted}

@@ -5,7 +5,7 @@
     under systemd    the unit's job: a restart makes one; so does a machine that shuts down, at its next start
     elsewhere        a daemon that stands by
 
-What can't be told counts as a successor: conditions and taints of a node that nobody guards can be removed
+What is not known counts as a successor: conditions and taints of a node that nobody guards can be removed
 (`reactor cluster clean`), while those that vanish in the middle of a rollout bring pods onto a node under
 pressure. systemd is asked by its own client, which needs no bus.
 """
@@ -71,7 +71,7 @@ class _DaemonSetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Object:
-    """Any object, as far as it is looked at; a list has `items`, a DaemonSet a `spec` of this kind."""
+    """Any object, as far as it is read; a list has `items`, a DaemonSet a `spec` of this kind."""
 
     metadata: _Metadata = field(default_factory=_Metadata)
 
@@ -104,7 +104,7 @@ async def successor(
 ) -> str | None:
     """Return who is to guard the node next, in words after which "is expected" fits; None: no one.
 
-    `stands_by` tells whether another daemon waits for this one's end.
+    `stands_by`: whether another daemon waits for this one's end.
     """
     try:
         if _IN_A_POD in environment or POD_NAME in environment:
@@ -135,10 +135,10 @@ async def _in_a_pod(
     owner = next((one for one in pods[0].metadata.owner_references if one.controller), None)
     if owner is None:
         return "the daemon that stands by" if stands_by else None
-    told = f"a pod of {owner.kind} {owner.name}"
+    expected = f"a pod of {owner.kind} {owner.name}"
     if owner.kind != "DaemonSet":
-        return told
-    return told if await _is_made_here(client, owner, namespace, node_name) else None
+        return expected
+    return expected if await _is_made_here(client, owner, namespace, node_name) else None
 
 
 async def _is_made_here(client: ApiClient, owner: OwnerReference, namespace: str, node_name: str) -> bool:
@@ -183,7 +183,7 @@ def _unit(own_cgroups: Path) -> str | None:
 # What a reactor that is gone has left on nodes: its taints, its annotation, its conditions.
 #
 # They stay when a daemon ends, for its successor. Where there will be none they are removed by this: by the
-# daemon itself where it can tell (leaving.py), else by `reactor cluster clean`, for one node or for all.
+# daemon itself if it knows (leaving.py), else by `reactor cluster clean`, for one node or for all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,45 +59,46 @@ class NodeEvents:
         self.problem: str | None = None
 
     def threshold_met(self, resource: Resource) -> None:
-        """Tell that the node tries to get back what is starved. Source: managerImpl.synchronize."""
-        self._tell("EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        """Report that the node tries to reclaim what is starved. Source: managerImpl.synchronize."""
+        self._report("EvictionThresholdMet", f"Attempting to reclaim {resource}")
 
     def system_oom(self, process_name: str, process_id: int) -> None:
-        """Tell that the kernel's OOM killer ended a process. Source: realWatcher.Start."""
-        self._tell("SystemOOM", f"System OOM encountered, victim process: {process_name}, pid: {process_id}")
+        """Report that the kernel's OOM killer ended a process. Source: realWatcher.Start."""
+        message = f"System OOM encountered, victim process: {process_name}, pid: {process_id}"
+        self._report("SystemOOM", message)
 
     def evictions_slowed_down(self, message: str) -> None:
-        """Tell that evicting does not end a shortage of memory; a reason that upstream has no event for."""
-        self._tell("EvictionsSlowedDown", message)
+        """Report that evicting does not end a shortage of memory; a reason that upstream has no event for."""
+        self._report("EvictionsSlowedDown", message)
 
     def no_evictable_pod(self, message: str) -> None:
         """Report a threshold that is met while no pod can be evicted; upstream has no such event."""
-        self._tell("NoEvictablePod", message)
+        self._report("NoEvictablePod", message)
 
     def free_disk_space_failed(self, message: str) -> None:
-        """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
-        self._tell("FreeDiskSpaceFailed", message)
+        """Report that image garbage collection found too little. Source: image_gc_manager.go."""
+        self._report("FreeDiskSpaceFailed", message)
 
     def shutdown(self, *, is_under_way: bool) -> None:
         """Report that the node shuts down, or not after all. Source: nodeshutdown, managerImpl.start."""
         what = "event" if is_under_way else "cancellation"
-        self._tell("Shutdown", f"Shutdown manager detected shutdown {what}", NORMAL)
+        self._report("Shutdown", f"Shutdown manager detected shutdown {what}", NORMAL)
 
     def condition_changed(self, reason: str) -> None:
         """Report a condition that the node has from now on. Source: Kubelet.recordNodeStatusEvent."""
-        self._tell(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)
+        self._report(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)
 
     def invalid_disk_capacity(self, message: str) -> None:
         """Report an image filesystem that can't be. Source: image_gc_manager.go."""
-        self._tell("InvalidDiskCapacity", message)
+        self._report("InvalidDiskCapacity", message)
 
     def container_gc_failed(self, message: str) -> None:
         """Report that dead containers could not be removed. Source: Kubelet.StartGarbageCollection."""
-        self._tell("ContainerGCFailed", message)
+        self._report("ContainerGCFailed", message)
 
     def image_gc_failed(self, message: str) -> None:
-        """Tell that image garbage collection failed again. Source: Kubelet.StartGarbageCollection."""
-        self._tell("ImageGCFailed", message)
+        """Report that image garbage collection failed again. Source: Kubelet.StartGarbageCollection."""
+        self._report("ImageGCFailed", message)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -120,7 +121,7 @@ class NodeEvents:
                 backoff.reset()
                 await trio.sleep(_AT_MOST_EVERY_SECONDS)
 
-    def _tell(self, reason: str, message: str, kind: str = WARNING) -> None:
+    def _report(self, reason: str, message: str, kind: str = WARNING) -> None:
         now = self._clock_unix_seconds()
         series = self._series.get((reason, message))
         if series is not None and now - series.last_unix_seconds < _SERIES_SECONDS:
@@ -149,14 +150,14 @@ class NodeEvents:
                 series.written = 0
         if not series.written:
             about = ObjectReference(kind="Node", name=self._node_name, uid=self._node_name)
-            told = Occurrence(
+            occurrence = Occurrence(
                 name=series.name,
                 about=about,
                 reason=series.reason,
                 message=series.message,
                 type=series.type,
             )
-            document = event(told, self._node_name, series.last_unix_seconds) | {"count": count}
+            document = event(occurrence, self._node_name, series.last_unix_seconds) | {"count": count}
             with suppress(ConflictError):  # an earlier attempt got through, its answer did not
                 await self._client.create(path, document)
         series.written = count

@@ -189,7 +189,7 @@ class NodeStatus:
         self._on_uid(self._node.uid)
         self._changed.set()
 
-    def drop(self, document: Any) -> None:  # noqa: ARG002 - a Sink is told which; there is only one
+    def drop(self, document: Any) -> None:  # noqa: ARG002 - a Sink gets the object; there is only one
         """Note that the node object was deleted."""
         self._lose()
 
@@ -229,8 +229,8 @@ class NodeStatus:
     async def _write(self) -> bool:
         """Write what differs; return whether anything did. Raises ApiError.
 
-        The answers are not looked at: the watch tells the same, in the order in which it happened, while an
-        answer may be older than what the watch has told meanwhile.
+        The answers are not read: the watch reports the same, in the order in which it happened, while an
+        answer may be older than what the watch has reported meanwhile.
         """
         # As of now: while something is being written another call of `want` may change both.
         wanted, unknown, node = self._wanted, self._unknown, self._node
@@ -341,7 +341,7 @@ class NodeStatus:
         await self._client.recovery.pause(backoff, error)
 
     def _take_newer(self, document: Any) -> None:
-        """Take a node that was asked for, unless the watch has told of a later one since."""
+        """Take a node that was asked for, unless the watch has reported a later one since."""
         before = self._node
         self.take(document)
         if before is not None and self._node is not None and _age(before) > _age(self._node):

@@ -68,7 +68,7 @@ class PodSpecs:
         return {"pods": self._source.run}
 
     def known(self, uid: str) -> KnownPod | None:
-        """Return what is told of a pod."""
+        """Return what is known of a pod."""
         return self.store.known.get(uid)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ def _kubelet_credentials(kubernetes: KubernetesSettings) -> Credentials:
     )
 
 
-# What files tell of pods without API server and runtime: the kubelet's logs, static pods' manifests.
+# What files show of pods without API server and runtime: the kubelet's logs, static pods' manifests.
 
 
 class NodeFilesWatch:
@@ -122,13 +122,13 @@ class NodeFilesWatch:
 def read_node_files(static_pods_path: str | None, log_directory: Path) -> NodeFiles:
     """Return what there is. Reads a disk; what can't be read is left out, since it is only a help.
 
-    A uid of which two directories tell different names has none.
+    A uid of which two directories show different names has none.
     """
-    told: dict[str, set[tuple[str, str]]] = {}
+    found: dict[str, set[tuple[str, str]]] = {}
     for uid, name in _named(log_directory):
-        told.setdefault(uid, set()).add(name)
+        found.setdefault(uid, set()).add(name)
     return NodeFiles(
-        names={uid: next(iter(names)) for uid, names in told.items() if len(names) == 1},
+        names={uid: next(iter(names)) for uid, names in found.items() if len(names) == 1},
         static_uids=frozenset() if static_pods_path is None else frozenset(_static_uids(static_pods_path)),
     )
 

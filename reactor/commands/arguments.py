@@ -66,7 +66,7 @@ def add_output(command: argparse.ArgumentParser) -> None:
 
 
 def add_socket(command: argparse.ArgumentParser) -> None:
-    """Add what tells where the daemon listens; `socket_of` reads it."""
+    """Add the options for where the daemon listens; `socket_of` reads it."""
     add_config(command, default=None)
     add_config_dir(command)
     command.add_argument("--socket", metavar="PATH", help=f"the daemon's socket ({_DEFAULT_SOCKET})")
@@ -117,7 +117,7 @@ def settings_given(options: argparse.Namespace) -> Settings | None:
 
 
 def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
-    """Return the settings in a file and its drop-ins, their warnings told. Raises ConfigError."""
+    """Return the settings in a file and its drop-ins, their warnings printed. Raises ConfigError."""
     from reactor.config.settings import load_settings
 
     settings = load_settings(path, config_dir)

@@ -89,8 +89,8 @@ def key_of(field: dataclasses.Field[Any]) -> str:
     named = field.metadata.get("key")
     if named is not None:
         return str(named)
-    first, *rest = field.name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    first, *others = field.name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def _problems(error: BaseException, path: str) -> Iterator[Problem]:
@@ -234,9 +234,9 @@ CONVERTER = _converter()
 
 
 def check_document(cls: type[Any], checks: Callable[[Mapping[str, Any]], Iterable[Refused]]) -> None:
-    """Have a document checked as a whole, too, and be told of all that is wrong with it in one go.
+    """Have a document checked as a whole, too, and all that is wrong with it reported in one go.
 
-    `checks` looks at the document as written, so that its findings don't wait for single keys to be mended.
+    `checks` reads the document as written, so that its findings don't wait for single keys to be mended.
     """
     read_fields = CONVERTER.get_structure_hook(cls)
 

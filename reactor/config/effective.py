@@ -48,7 +48,7 @@ _CONTAINERFS_RULE: Final = (
     "ignored; containerfs has the thresholds of the filesystem that holds writable layers"
 )
 
-# Thresholds are told as what they come to.
+# Thresholds are shown as what they come to.
 _THRESHOLDS: Final = frozenset(
     {
         "evictionHard",

@@ -185,7 +185,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
 
 
 def _allocated(spec: _Spec, status: _Status) -> _Spec:
-    """Return the spec with the requests that the kubelet has allocated, where the status tells them.
+    """Return the spec with the requests that the kubelet has allocated, if the status has them.
 
     A wish for more that was not granted counts for nothing: otherwise a tenant who may resize a pod could
     exempt it. The pod's own requests can be resized as well; without any, what the status has of the pod as

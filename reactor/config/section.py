@@ -83,7 +83,7 @@ def _protecting(raw: Any, _: type) -> ProtectingRule:
 
 
 def _process_rule(raw: Any, kind: type) -> ProcessRule:
-    """Return in which pods one process is killed: by names that count, as this spares the rest of them."""
+    """Return in which pods one process is killed: by names that count, as this spares all else of them."""
     if not isinstance(raw, Mapping):
         return ProcessRule(ProcessVictimEntry(pods=_protecting(raw, kind)))
     for key in raw:

@@ -252,7 +252,7 @@ def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Se
 
 
 def _placed(problem: Problem) -> Problem:
-    """Return a problem of the section; a key of the whole document is told its place."""
+    """Return a problem of the section; for a key of the whole document it names its place."""
     section, _, key = problem.path.partition(".")
     if section != SECTION or problem.got != UNKNOWN_KEY:
         return problem
@@ -480,7 +480,7 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
 
 
 def _layout(filesystems: Mapping[Filesystem, str]) -> Layout:
-    """Return the layout that the configured paths describe, until the devices tell more."""
+    """Return the layout that the configured paths describe, until the devices show more."""
     if Filesystem.IMAGEFS not in filesystems:
         return Layout.SINGLE
     if (

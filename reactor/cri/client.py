@@ -42,7 +42,7 @@ _MOST_EVENTS: Final = 200  # that bring no data: a server has some ten to send
 _LONGEST_CODE: Final = 4
 _LONGEST_WHY: Final = 500
 _PREFIX_BYTES: Final = 5  # one byte for compression, four for the length
-# A server's first frame has to be its settings; else h2 would wait for the rest of a frame of megabytes.
+# A server's first frame has to be its settings; else h2 would wait for the end of a frame of megabytes.
 _FRAME_TYPE: Final = slice(3, 4)
 _SETTINGS: Final = b"\x04"
 
@@ -185,7 +185,7 @@ def _as_text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
-# In the order in which they are looked for: containerd, CRI-O, containerd as k3s and as microk8s bring it.
+# In the order in which they are tried: containerd, CRI-O, containerd as k3s and as microk8s bring it.
 KNOWN_ENDPOINTS: Final = (
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",

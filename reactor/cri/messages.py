@@ -483,7 +483,7 @@ class ListContainersRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest(Message):
-    """Names a container: to be removed, its status to be told."""
+    """Names a container: to be removed, or its status to be reported."""
 
     container_id: str = text(1)
 

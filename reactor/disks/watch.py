@@ -65,7 +65,7 @@ class Filling:
             if before is None or before.capacity != observation.capacity or elapsed_seconds <= 0:
                 continue
             rate = (before.available - observation.available) / elapsed_seconds
-            # One pause in the writing is no end of it: a rate falls by half at each look, and rises at once.
+            # One pause in writing is no end of it: a rate falls by half at each reading, and rises at once.
             rates[signal] = max(rate, self._rates.get(signal, 0.0) / 2, 0.0)
         self._rates, self._seen, self._seen_at_seconds = rates, seen, now_seconds
 

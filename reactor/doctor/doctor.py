@@ -112,7 +112,7 @@ _BOOT: Final = "boot "
 def this_place(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Place:
     """Return where this runs.
 
-    The kubelet tells every container where the API server is; docker and podman leave a file, others the
+    The kubelet shows every container where the API server is; docker and podman leave a file, others the
     variable `container`. Source: systemd's detect_container.
     """
     if "KUBERNETES_SERVICE_HOST" in environment:
@@ -204,8 +204,8 @@ def _kubelets(settings: Settings, *, has_swap: bool) -> Iterator[str]:
         return
     behaviour = document.get("memorySwap")
     behaviour = behaviour.get("swapBehavior") if isinstance(behaviour, Mapping) else None
-    told = _BEHAVIOURS.get(behaviour or "") if isinstance(behaviour, str | None) else None
-    yield f"{path}: " + (told or f"unknown swapBehavior {printable(repr(behaviour))}")
+    text = _BEHAVIOURS.get(behaviour or "") if isinstance(behaviour, str | None) else None
+    yield f"{path}: " + (text or f"unknown swapBehavior {printable(repr(behaviour))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

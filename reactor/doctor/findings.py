@@ -393,8 +393,8 @@ def _without_mount_point(tree: CgroupTree, cgroup: str) -> str | None:
         return "/" + "/".join(parts[len(root) :])
     if tuple(parts[:3]) != _MOUNTED:
         return None
-    rest = parts[4:] if len(parts) > 3 and parts[3] in _V1_CONTROLLERS else parts[3:]
-    return "/" + "/".join(rest)
+    below = parts[4:] if len(parts) > 3 and parts[3] in _V1_CONTROLLERS else parts[3:]
+    return "/" + "/".join(below)
 
 
 def _nearest(tree: CgroupTree, cgroup: str) -> str:
@@ -407,8 +407,8 @@ def _nearest(tree: CgroupTree, cgroup: str) -> str:
         names = _children(tree, there or "/")
         meant = _meant(part, names)
         if meant is not None:
-            rest = "/".join((meant, *parts[index + 1 :]))
-            found = f"{there}/{rest}" if _is_there(tree, f"{there}/{rest}") else f"{there}/{meant}"
+            below = "/".join((meant, *parts[index + 1 :]))
+            found = f"{there}/{below}" if _is_there(tree, f"{there}/{below}") else f"{there}/{meant}"
             return f"did you mean {found}?"
         if there:
             return f"the nearest that is there: {there}"

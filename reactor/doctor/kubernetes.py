@@ -99,26 +99,26 @@ def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int]
         ).thresholds
         if threshold.signal in _OWN
     ]
-    told = (
+    found = (
         f"{path}: the kubelet evicts for {', '.join(active)}"
         if active
         else f"{path}: the kubelet's own eviction is off"
     )
     if settings.role is Role.ALONGSIDE:
-        return Feature(name=EVICTION, available=not active, detail=f"{told}; role alongside allows it")
+        return Feature(name=EVICTION, available=not active, detail=f"{found}; role alongside allows it")
     missing = [] if active else _not_reserved(configuration, kept_bytes or {})
     if missing:
-        told = f"{told}; less is reserved than reactor keeps free, and pods are scheduled into it: "
-        told += ", ".join(f"{name} by {format_bytes(kept)}" for name, kept in missing)
+        found = f"{found}; less is reserved than reactor keeps free, and pods are scheduled into it: "
+        found += ", ".join(f"{name} by {format_bytes(kept)}" for name, kept in missing)
     wanted = dict(NO_EVICTION) if active else {}
     grown = (kept_bytes or {}).items() if active else missing
     if grown:
         wanted["systemReserved"] = _grown(configuration.system_reserved, dict(grown))
     if not configuration.local_storage_capacity_isolation:
-        told = f"{told}; {_ISOLATION} is false: pods that request ephemeral-storage stay Pending"
+        found = f"{found}; {_ISOLATION} is false: pods that request ephemeral-storage stay Pending"
         wanted[_ISOLATION] = True
     remedy = f"put into {path} and restart the kubelet: {json.dumps(wanted)}" if wanted else ""
-    return Feature(name=EVICTION, available=not wanted, detail=told, remedy=remedy)
+    return Feature(name=EVICTION, available=not wanted, detail=found, remedy=remedy)
 
 
 def _not_reserved(

@@ -155,8 +155,8 @@ def _at_once(rule: Rule, values: Values) -> Iterator[str]:
         for cgroup in holding[:_SHOWN]
     )
     more = f" and {len(holding) - _SHOWN} more" if len(holding) > _SHOWN else ""
-    rest = "" if len(gauges) == len(rule.conditions) else ", if its counters grow as much"
-    yield f"holds now: it would {_would(rule)} {rule.for_seconds:g} s after the start{rest}: {shown}{more}"
+    also = "" if len(gauges) == len(rule.conditions) else ", if its counters grow as much"
+    yield f"holds now: it would {_would(rule)} {rule.for_seconds:g} s after the start{also}: {shown}{more}"
 
 
 def _holds(condition: Condition, seen: Mapping[Metric, float | None]) -> bool:

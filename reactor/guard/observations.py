@@ -387,7 +387,7 @@ class Observations:
         self.used(self._node.observed.at(now_seconds), ON_DISK)
 
     def used(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
-        """Take note that these observations have been decided over: the next pass is not to do it again."""
+        """Record that these observations have been decided over: the next pass is not to do it again."""
         at = {
             signal: observation.taken_at_seconds
             for signal, observation in seen.items()

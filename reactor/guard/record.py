@@ -109,7 +109,7 @@ class EvictionAttempt(Termination):
 class PassRecord:
     """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock.
 
-    `is_repeated`: it observed once more what a first look suggested, or after a pod that was found empty.
+    `is_repeated`: it observed again, after what it saw first or after a pod that was found empty.
     """
 
     id: int

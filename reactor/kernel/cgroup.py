@@ -304,7 +304,7 @@ def lift_cpu_quota(
 
     `note` is called with what each file held, before it is written.
     A tenant who may make cgroups could make so many that lifting takes seconds: after the first
-    LIFTED_CGROUPS the rest stay as they are. Raises the first OSError after everything else was lifted.
+    LIFTED_CGROUPS the others stay as they are. Raises the first OSError after everything else was lifted.
     """
     name, unlimited = ("cpu.max", b"max") if version is CgroupVersion.V2 else ("cpu.cfs_quota_us", b"-1")
     lifted = 0
@@ -475,7 +475,7 @@ def _controllers(root: Path) -> frozenset[str]:
 
 @contextmanager
 def _all_asked() -> Iterator[Refused]:
-    """Yield what takes note of an error; the first one is raised at the end, with its path."""
+    """Yield a callback that records an error; the first one is raised at the end, with its path."""
     first: list[OSError] = []
 
     def refused(cgroup: str, error: OSError) -> None:
@@ -490,7 +490,7 @@ def _all_asked() -> Iterator[Refused]:
 # Cgroups that systemd leaves to the service inside: `Delegate=`, and what reactor makes in its own.
 #
 # systemd marks a delegated cgroup by an extended attribute: trusted.delegate (since 236), and user.delegate
-# (since 251), which needs no privilege to read. The rest of the tree is systemd's, even if reactor may write
+# (since 251), which needs no privilege to read. All else of the tree is systemd's, even if reactor may write
 # to it. Source: "Control Group APIs and Delegation" (docs/CGROUP_DELEGATION.md of systemd).
 
 

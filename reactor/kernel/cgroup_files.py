@@ -26,8 +26,8 @@ class CgroupVersion(StrEnum):
 def parse_own_cgroup(raw: bytes, version: CgroupVersion) -> str | None:
     """Return the memory hierarchy's path among the `ID:CONTROLLERS:PATH` lines, None where it has none."""
     for line in raw.splitlines():
-        number, _, rest = line.partition(b":")
-        controllers, _, path = rest.partition(b":")
+        number, _, tail = line.partition(b":")
+        controllers, _, path = tail.partition(b":")
         found = number == b"0" if version is CgroupVersion.V2 else b"memory" in controllers.split(b",")
         if found and path.startswith(b"/"):
             return os.fsdecode(path)

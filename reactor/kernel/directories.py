@@ -29,7 +29,7 @@ Entry = tuple[bytes, int, int]
 """A name, its type (`DIRECTORY`, `UNKNOWN` or another), and the offset after it."""
 
 _EVENTS_BYTES: Final = 16 << 10
-_READ: Final = 4  # times so many bytes: of more events it is not told whose they are
+_READ: Final = 4  # times so many bytes: of more events it is not known whose they are
 _EVENT: Final = struct.Struct("=iIII")  # wd, mask, cookie, len
 _IGNORED: Final = 0x8000  # the directory is gone, and the number with it
 
@@ -74,7 +74,7 @@ def _parsed(raw: bytes) -> list[Entry]:
 
 # Whether anything was added to directories or removed from them, without listing them. Source: inotify(7).
 #
-# cgroup filesystems tell of mkdir(2) and rmdir(2) like any other, at once and without a limit on the rate.
+# cgroup filesystems report mkdir(2) and rmdir(2) like any other, at once and without a limit on the rate.
 # The queue holds fs.inotify.max_queued_events; one that ran over says so, and that counts as a change.
 
 
@@ -103,43 +103,43 @@ class DirectoryChanges:
         return self._fd
 
     def happened(self) -> bool:
-        """Return whether there was any change since the last call; True while that can't be told."""
+        """Return whether there was any change since the last call; True while that is not known."""
         changed = self.changed()
         return changed is None or bool(changed)
 
     def changed(self) -> Collection[str] | None:
-        """Return the directories with any change since the last call, None while that can't be told.
+        """Return the directories with any change since the last call, None while that is not known.
 
         So it is after a great many changes: to read whose each of them is would take long.
         """
         if not self._directories:
             return None
         changed: set[str] = set()
-        is_told, times = True, 0
+        is_known, times = True, 0
         try:
             while events := os.read(self._fd, _EVENTS_BYTES):
                 times += 1
-                is_told = times <= _READ and self._read(events, changed) and is_told
+                is_known = times <= _READ and self._read(events, changed) and is_known
         except BlockingIOError:
-            return changed if is_told else None
+            return changed if is_known else None
         except OSError:
             return None
         return None
 
     def _read(self, events: bytes, changed: set[str]) -> bool:
-        """Add whose events these are; return whether that can be told of all."""
-        at, is_told = 0, True
+        """Add whose events these are; return whether that is known of all."""
+        at, is_known = 0, True
         while at < len(events):
             number, mask, _, length = _EVENT.unpack_from(events, at)
             at += _EVENT.size + length
             directory = self._directories.get(number)
             if directory is None:  # IN_Q_OVERFLOW, which has no number
-                is_told = False
+                is_known = False
                 continue
             changed.add(directory)
             if mask & _IGNORED:
                 del self._directories[number]
-        return is_told
+        return is_known
 
     def close(self) -> None:
         """Close the descriptor; a second time is harmless."""

@@ -89,7 +89,7 @@ def probe(root: Path = Path("/"), *, for_others: bool = True) -> tuple[Feature, 
     cgroups that were delegated (a kubelet's belong to root), oom_score_adj of their processes.
     """
     node = _node(root, for_others=for_others)
-    return tuple(_tried(name, remedy, look, node) for name, remedy, look in _PROBES)
+    return tuple(_tried(name, remedy, probe, node) for name, remedy, probe in _PROBES)
 
 
 def _node(root: Path, *, for_others: bool) -> _Node:
@@ -102,10 +102,10 @@ def _node(root: Path, *, for_others: bool) -> _Node:
     )
 
 
-def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) -> Feature:
-    """Return the feature: `look` returns its detail, and raises where the feature is missing."""
+def _tried(name: str, remedy: str, probe: Callable[[_Node], str], node: _Node) -> Feature:
+    """Return the feature: `probe` returns its detail, and raises where the feature is missing."""
     try:
-        return Feature(name=name, available=True, detail=look(node))
+        return Feature(name=name, available=True, detail=probe(node))
     except _Absent as absent:
         return Feature(name=name, available=False, detail=str(absent), remedy=absent.remedy or remedy)
     except BpfError as error:

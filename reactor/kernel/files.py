@@ -159,9 +159,9 @@ def parse_field(raw: bytes, key: bytes, interface: str) -> int:
 
 def unescape_mount(field: bytes) -> bytes:
     r"""Return a field of a mount table without its escapes: `\040` and the like (see proc_pid_mounts(5))."""
-    head, *rest = field.split(b"\\")
+    head, *tail = field.split(b"\\")
     out = [head]
-    for part in rest:
+    for part in tail:
         octal = part[:3]
         if len(octal) == 3 and not octal.strip(b"01234567") and octal < b"400":
             out += [bytes([int(octal, 8)]), part[3:]]

@@ -241,11 +241,11 @@ def parse_upper_directory(raw: bytes) -> str | None:
     found = None
     for line in raw.split(b"\n"):
         head, _, tail = line.partition(b" - ")
-        fields, rest = head.split(b" "), tail.split(b" ")
-        if len(fields) < 6 or fields[4] != b"/" or len(rest) < 3:
+        fields, source = head.split(b" "), tail.split(b" ")
+        if len(fields) < 6 or fields[4] != b"/" or len(source) < 3:
             continue
-        upper = [option for option in rest[2].split(b",") if option.startswith(_UPPER)]
-        is_overlay = rest[0] == b"overlay" and len(upper) == 1
+        upper = [option for option in source[2].split(b",") if option.startswith(_UPPER)]
+        is_overlay = source[0] == b"overlay" and len(upper) == 1
         found = os.fsdecode(unescape_mount(upper[0].removeprefix(_UPPER))) if is_overlay else None
     return found
 

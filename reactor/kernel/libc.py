@@ -118,7 +118,7 @@ def open_inotify() -> int:
 
 
 def watch_directory(inotify_fd: int, path: str) -> int:
-    """Have an inotify descriptor tell of what is added to a directory or removed from it, and of its own end.
+    """Have an inotify descriptor report what is added to a directory or removed from it, and of its own end.
 
     Return the number that its events have. A second time does nothing, and gives the same number. Raises
     OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.

@@ -120,7 +120,7 @@ class MachineCounters(MemoryCounters):
 
 
 def available_bytes_of(available_bytes: int | None) -> int:
-    """Return MemAvailable. Raises KernelInterfaceError where the kernel does not tell it (before 3.14)."""
+    """Return MemAvailable. Raises KernelInterfaceError where the kernel does not show it (before 3.14)."""
     if available_bytes is None:
         raise KernelInterfaceError("/proc/meminfo", b"", "a line 'MemAvailable:'")
     return available_bytes

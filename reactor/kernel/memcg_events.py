@@ -28,7 +28,7 @@ def register_usage_level(directory: Path, level_bytes: int) -> int:
 def register_reclaim(directory: Path) -> int:
     """Return a non-blocking eventfd that is signalled while memory is reclaimed from the cgroup or below.
 
-    About once in 512 pages that reclaim looked at (mm/vmpressure.c), whether or not anything listens
+    About once in 512 pages that reclaim scanned (mm/vmpressure.c), whether or not anything listens
     further down. Raises OSError as `register_usage_level`.
     """
     return _register(directory, "memory.pressure_level", "low,hierarchy")

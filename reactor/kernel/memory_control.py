@@ -244,7 +244,7 @@ def unavailable_because(tree: CgroupTree) -> str | None:
 def reclaim(tree: CgroupTree, cgroup: str, wanted_bytes: int, *, to_swap: bool = False) -> bool:
     """Reclaim so much from a cgroup; return whether all of it was found. Blocks in the kernel meanwhile.
 
-    With `to_swap` anonymous memory and tmpfs go first, where the kernel can be told so. Raises OSError with
+    With `to_swap` anonymous memory and tmpfs go first, if the kernel can be asked for it. Raises OSError with
     the path, RefusedError as CgroupTree.path.
     """
     path = tree.path(cgroup) / NAME

@@ -154,7 +154,7 @@ def _known_events(raw: bytes) -> Iterator[Fork | Acknowledgement]:
 
 @cache
 def _marshal() -> Any:
-    """Return pyroute2's marshal of process events, without the rest of pyroute2.
+    """Return pyroute2's marshal of process events, without all else of pyroute2.
 
     The package's `__init__` imports all of it, 12 MiB of memory, and the sockets that stand beside the
     marshal bring asyncio, multiprocessing and TLS, 3 more. What is imported in their absence does not stay

@@ -106,7 +106,7 @@ def parse_memory_in_use(raw: bytes, interface: str = "/proc/meminfo") -> MemoryI
 
 
 def parse_kernel_memory(raw: bytes, interface: str = "/proc/meminfo") -> int:
-    """Return what the kernel itself holds and can't reclaim, in bytes: of the kinds that it tells.
+    """Return what the kernel itself holds and can't reclaim, in bytes: of the kinds that it shows.
 
     What is neither free nor used by processes and files is no measure of it: the free pages that each CPU
     keeps in lists, which MemFree is without, grow to an eighth of the memory since 6.7 (zoneinfo, high_max).

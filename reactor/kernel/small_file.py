@@ -112,7 +112,7 @@ def load(
 class KeptFile(Generic[_Content]):
     """Saves what it is shown, the latest wins. Nothing raises: a file that can't be had is a `problem`.
 
-    `to_document` makes JSON of it, where it is written. `failure` is how the log begins to tell, once,
+    `to_document` makes JSON of it, where it is written. `failure` is how the log begins to report, once,
     that it is not saved; `on_failure` is called for each write that failed.
     """
 

@@ -1,7 +1,7 @@
 """Requests to one API server (or one kubelet): JSON in and out, retried where that helps.
 
 What is refused comes as an ApiError that says what the operator can mend. Nothing here waits longer than it
-is told to; a caller that needs an answer asks again.
+is asked to; a caller that needs an answer asks again.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def _is_too_large(status: Any, message: str) -> bool:
 
 
 def _retry_after_seconds(answer: Answer) -> float | None:
-    told = answer.header(b"retry-after") or ""
-    if not told.isascii() or not told.isdigit() or len(told) > 9:
+    asked = answer.header(b"retry-after") or ""
+    if not asked.isascii() or not asked.isdigit() or len(asked) > 9:
         return None
-    return min(float(told), _LONGEST_RETRY_AFTER_SECONDS)
+    return min(float(asked), _LONGEST_RETRY_AFTER_SECONDS)
 
 
 def rule_for(method: str, path: str, query: Mapping[str, str]) -> str:
@@ -96,17 +96,17 @@ def rule_for(method: str, path: str, query: Mapping[str, str]) -> str:
         return _rule("", _KUBELET[path], "get")
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"]:
-        group, rest = "", parts[2:]
+        group, tail = "", parts[2:]
     elif parts[:1] == ["apis"]:
-        group, rest = parts[1], parts[3:]
+        group, tail = parts[1], parts[3:]
     else:
         return f"{{nonResourceURLs: [{path}], verbs: [{method.lower()}]}}"
     namespace = None
-    if rest[:1] == ["namespaces"] and len(rest) > 2:
-        namespace, rest = rest[1], rest[2:]
-    resource = "/".join((rest[0], *rest[2:])) if rest else ""
+    if tail[:1] == ["namespaces"] and len(tail) > 2:
+        namespace, tail = tail[1], tail[2:]
+    resource = "/".join((tail[0], *tail[2:])) if tail else ""
     where = "" if namespace is None else f" in namespace {namespace}"
-    return _rule(group, resource, _verb(method, query, is_named=len(rest) > 1)) + where
+    return _rule(group, resource, _verb(method, query, is_named=len(tail) > 1)) + where
 
 
 def _verb(method: str, query: Mapping[str, str], *, is_named: bool) -> str:
@@ -310,9 +310,9 @@ class ApiClient:
 
     def _compare_clocks(self, answer: Answer) -> None:
         """Note where the server's clock and ours are apart: tokens and certificates then fail oddly."""
-        told = answer.header(b"date")
+        date = answer.header(b"date")
         try:
-            server_unix_seconds = email.utils.parsedate_to_datetime(told or "").timestamp()
+            server_unix_seconds = email.utils.parsedate_to_datetime(date or "").timestamp()
         except (ValueError, TypeError, OverflowError, IndexError):  # the parser knows no others' dates
             return
         ahead_seconds = server_unix_seconds - self._clock_unix_seconds()

@@ -248,8 +248,8 @@ def access_from_kubeconfig(text: str, path: Path) -> Access:
 
 def _cluster_problems(cluster: _Cluster, name: str, path: Path) -> Iterable[Problem]:
     where = f"{path}.clusters[{name}].cluster"
-    scheme, separator, rest = cluster.server.partition("://")
-    if not separator or scheme not in {"https", "http"} or not rest or any(one.isspace() for one in rest):
+    scheme, separator, tail = cluster.server.partition("://")
+    if not separator or scheme not in {"https", "http"} or not tail or any(one.isspace() for one in tail):
         yield Problem(
             path=f"{where}.server",
             got=repr(cluster.server),
@@ -301,7 +301,7 @@ _EXEC_EARLY_SECONDS: Final = 60.0  # renewed this long before it ends
 _LARGEST_TOKEN_BYTES: Final = 1 << 16
 
 InThread = Callable[[Callable[[], "Session"]], Awaitable["Session"]]
-_Looks = tuple[tuple[str, int, int, int], ...]
+_FileStates = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,9 +362,9 @@ class Credentials:
         self._read_at_seconds = 0.0
         self._distrusted = False
         self._access: Access | None = None
-        self._access_looks: _Looks = ()
+        self._access_states: _FileStates = ()
         self._tls: ssl.SSLContext | None = None
-        self._tls_looks: _Looks | None = None
+        self._tls_states: _FileStates | None = None
         self._exec_token: tuple[str, float | None] | None = None
         self.problem: str | None = None
 
@@ -392,12 +392,12 @@ class Credentials:
             return self._session
 
     def _read(self) -> Session:
-        looks = _looks([self._watched] if self._watched else [])
+        states = _states_of([self._watched] if self._watched else [])
         access = self._access
-        if access is None or looks != self._access_looks:
+        if access is None or states != self._access_states:
             access = self._access = self._read_way_in()
-            self._access_looks = looks
-            self._tls_looks = None
+            self._access_states = states
+            self._tls_states = None
         self._renew_tls(access)
         token = self._token(access)
         if token is not None and self._tls is None and not _is_this_machine(access.server):
@@ -406,10 +406,10 @@ class Credentials:
         return Session(server=access.server, tls=self._tls, server_name=access.server_name, token=token)
 
     def _renew_tls(self, access: Access) -> None:
-        looks = _looks(access.paths)
-        if looks != self._tls_looks:
+        states = _states_of(access.paths)
+        if states != self._tls_states:
             self._tls = tls_context(access)
-            self._tls_looks = looks
+            self._tls_states = states
 
     def _token(self, access: Access) -> str | None:
         if access.exec is not None:
@@ -553,7 +553,7 @@ def _is_this_machine(server: str) -> bool:
         return False
 
 
-def _looks(paths: Iterable[str]) -> _Looks:
+def _states_of(paths: Iterable[str]) -> _FileStates:
     """Return what changes when a file does: links are followed, since renewals replace what they lead to."""
     found = []
     for path in paths:

@@ -31,7 +31,7 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """What an event tells. `name` is the event's own: the same one is never created twice."""
+    """What an event reports. `name` is the event's own: the same one is never created twice."""
 
     name: str
     about: ObjectReference

@@ -64,7 +64,7 @@ _SHUTDOWN_REASON: Final = "ReactorNodeShutdown"
 
 
 class TaintId(NamedTuple):
-    """What tells a node's taints apart."""
+    """What distinguishes a node's taints."""
 
     key: str
     effect: str
@@ -81,13 +81,13 @@ class Taint:
 
     @property
     def id(self) -> TaintId:
-        """Return what tells it from others."""
+        """Return what distinguishes it from others."""
         return TaintId(self.key, self.effect)
 
     def document(self) -> dict[str, str]:
         """Return it as the server has it."""
-        told = {"key": self.key, "effect": self.effect, "value": self.value, "timeAdded": self.time_added}
-        return {key: value for key, value in told.items() if value is not None}
+        document = {"key": self.key, "effect": self.effect, "value": self.value, "timeAdded": self.time_added}
+        return {key: value for key, value in document.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeObject:
-    """A v1.Node, as far as it is looked at."""
+    """A v1.Node, as far as it is read."""
 
     resource_version: str
     uid: str = ""
@@ -112,8 +112,8 @@ class NodeObject:
     @property
     def own_taints(self) -> frozenset[TaintId]:
         """Return which taints the reactor has set."""
-        told = self.annotations.get(TAINTS_ANNOTATION, "")
-        parted = (one.partition(":") for one in told.split(",") if one)
+        noted = self.annotations.get(TAINTS_ANNOTATION, "")
+        parted = (one.partition(":") for one in noted.split(",") if one)
         return frozenset(TaintId(key, effect or _NO_SCHEDULE) for key, _, effect in parted)
 
     @property
@@ -155,7 +155,7 @@ class _Node:
 
 
 def node_name(settings: KubernetesSettings) -> str:
-    """Return this node's name at the API server: as configured, as the pod was told, or the host's."""
+    """Return this node's name at the API server: as configured, as in the environment, or the host's."""
     return settings.node_name or os.environ.get(NODE_NAME) or socket.gethostname().lower()
 
 
@@ -206,18 +206,18 @@ def conditions_patch(
         status = "True" if condition in wanted else "False"
         if condition in unknown:
             status, (reason, text) = "Unknown", _NOT_OBSERVED[condition]
-        told = Condition(type=condition_type(condition, role), status=status, reason=reason)
-        was = before.get(told.type)
-        if told == was and not heartbeat:
+        new = Condition(type=condition_type(condition, role), status=status, reason=reason)
+        was = before.get(new.type)
+        if new == was and not heartbeat:
             continue
         document = {
-            "type": told.type,
-            "status": told.status,
-            "reason": told.reason,
+            "type": new.type,
+            "status": new.status,
+            "reason": new.reason,
             "message": f"reactor {text}",
             "lastHeartbeatTime": at,
         }
-        if was is None or was.status != told.status:
+        if was is None or was.status != new.status:
             document["lastTransitionTime"] = at
         changed.append(document)
     if role is Role.SOLE:

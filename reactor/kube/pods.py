@@ -1,4 +1,4 @@
-"""The pods of this node by the uids of their cgroups, as last told; losing their source forgets none.
+"""The pods of this node by the uids of their cgroups, as last reported; losing their source forgets none.
 
 No field of one pod changes what is known of another. What a tenant writes makes a pod critical in no other
 way than by a priority, which the API server's admission grants: see `mirror_claim`.
@@ -50,7 +50,7 @@ class OwnerReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMetadata:
-    """What a pod's metadata tell of who it is."""
+    """What a pod's metadata show of its identity."""
 
     name: str = ""
     namespace: str = "default"
@@ -67,7 +67,7 @@ class PodMetadata:
 
 
 def read_metadata(document: Any) -> tuple[PodMetadata, Mapping[str, Any]]:
-    """Return what a v1.Pod's metadata tell, as far as they can be read, and its annotations unread.
+    """Return what a v1.Pod's metadata show, as far as they can be read, and its annotations unread.
 
     Of many owners none is read: a mirror has one, and of another pod they are not asked for.
     """
@@ -126,14 +126,14 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPod:
-    """A pod as it was last told of.
+    """A pod as it was last reported.
 
     `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
-    which `claim` tells; `source` is where the kubelet has it from. Instants are seconds since 1970.
+    which `claim` names; `source` is where the kubelet has it from. Instants are seconds since 1970.
     `is_disrupted`: its status has the condition DisruptionTarget. `generation` counts the changes of its spec
     (0: the server, older than 1.33, does not).
     `unreadable_because`: the spec can't be read as a whole; `pod` is then what it last was, or what can be
-    read of it, the rest as if it were not given.
+    read of it, all else as if it were not given.
     """
 
     pod: Pod
@@ -219,10 +219,10 @@ def read_pod(
     try:
         # No annotation is taken along: none of them says anything of the spec.
         pod = pod_from_document(_reduced(metadata, spec, status), root=root)
-        told = decode(status or {}, _Status, root=f"{root}.status")
+        reported = decode(status or {}, _Status, root=f"{root}.status")
     except ConfigError as error:
         unreadable_because = "; ".join(map(str, error.problems[:_SHOWN]))
-        told = decode_leniently(status, _Status)
+        reported = decode_leniently(status, _Status)
         pod = pod_as_far_as_readable(metadata.name, metadata.namespace, metadata.uid, spec, status)
         if before is not None:
             pod = before.pod
@@ -231,21 +231,23 @@ def read_pod(
         source = static_source(metadata, annotations, node_name)
         pod = replace(pod, critical_because=pod.critical_because or source.critical_because)
     return KnownPod(
-        # The very same spec, where it is equal: a holder need not look at it again.
+        # The very same spec, where it is equal: a holder need not read it again.
         pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
         claim=mirror_claim(metadata, annotations, node_name) if origin is PodOrigin.API else None,
         source=source,
-        phase=told.phase,
-        reason=told.reason,
-        message=told.message,
+        phase=reported.phase,
+        reason=reported.reason,
+        message=reported.message,
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_started=any(
             container.state.running is not None or container.state.terminated is not None
-            for container in (*told.container_statuses, *told.init_container_statuses)
+            for container in (*reported.container_statuses, *reported.init_container_statuses)
         ),
-        evicted_at=_since(told, DISRUPTION_TARGET) if told.reason == EVICTED else None,
-        is_disrupted=any(one.type == DISRUPTION_TARGET and one.status == "True" for one in told.conditions),
+        evicted_at=_since(reported, DISRUPTION_TARGET) if reported.reason == EVICTED else None,
+        is_disrupted=any(
+            one.type == DISRUPTION_TARGET and one.status == "True" for one in reported.conditions
+        ),
         generation=metadata.generation,
         unreadable_because=unreadable_because,
     )
@@ -278,7 +280,7 @@ class PodStore:
         self._node_name = node_name
         self._node_uid = ""
         self._origin = origin
-        self._told: dict[str, KnownPod] = {}  # by their own uids
+        self._reported: dict[str, KnownPod] = {}  # by their own uids
         self._known: Mapping[str, KnownPod] = {}
         self._specs: Mapping[str, Pod] = {}
         self._taken: set[str] = set()
@@ -319,27 +321,27 @@ class PodStore:
 
     def take(self, document: Any) -> None:
         """Note a pod that is there, or has changed."""
-        before = self._told.get(_uid(document))
+        before = self._reported.get(_uid(document))
         try:
-            told = read_pod(document, before, node_name=self._node_name, origin=self._origin)
+            reported = read_pod(document, before, node_name=self._node_name, origin=self._origin)
         except ConfigError as error:
             self._nameless = "; ".join(map(str, error.problems[:_SHOWN]))
             return
-        self._taken.add(told.api_uid)
-        if told != before:
-            self._told[told.api_uid] = told
+        self._taken.add(reported.api_uid)
+        if reported != before:
+            self._reported[reported.api_uid] = reported
             self._resolve()
 
     def drop(self, document: Any) -> None:
         """Note a pod that is gone."""
-        if self._told.pop(_uid(document), None) is not None:
+        if self._reported.pop(_uid(document), None) is not None:
             self._resolve()
 
     def listed(self) -> None:
         """Note that the list has ended: what was not in it is gone."""
-        kept = {uid: told for uid, told in self._told.items() if uid in self._taken}
-        is_news = len(kept) != len(self._told) or not self.is_complete
-        self._told = kept
+        kept = {uid: reported for uid, reported in self._reported.items() if uid in self._taken}
+        is_news = len(kept) != len(self._reported) or not self.is_complete
+        self._reported = kept
         self._taken = set()
         self.is_complete = True
         if is_news:
@@ -352,13 +354,13 @@ class PodStore:
             self._resolve()
 
     def _resolve(self) -> None:
-        """Find again which cgroup is whose, and tell."""
-        known = dict(self._told)
+        """Find again which cgroup is whose, and report it."""
+        known = dict(self._reported)
         contested: dict[str, str] = {}
         for uid, mirrors in self._claims().items():
             claimants = [one.pod.key for one in mirrors]
-            if uid in self._told:
-                claimants.append(f"{self._told[uid].pod.key}, whose uid it is")
+            if uid in self._reported:
+                claimants.append(f"{self._reported[uid].pod.key}, whose uid it is")
             if len(claimants) == 1:
                 del known[mirrors[0].api_uid]
                 known[uid] = _as_mirror(mirrors[0], uid, self._known.get(uid))
@@ -379,17 +381,17 @@ class PodStore:
         Before all pods are listed there are none: it is not known yet whose own uid is claimed.
         """
         found: dict[str, list[KnownPod]] = {}
-        for told in self._told.values() if self.is_complete else ():
-            if told.claim is not None and self._node_uid in {"", told.claim.node_uid}:
-                found.setdefault(told.claim.uid, []).append(told)
+        for reported in self._reported.values() if self.is_complete else ():
+            if reported.claim is not None and self._node_uid in {"", reported.claim.node_uid}:
+                found.setdefault(reported.claim.uid, []).append(reported)
         return found
 
 
-def _as_mirror(told: KnownPod, uid: str, before: KnownPod | None) -> KnownPod:
+def _as_mirror(reported: KnownPod, uid: str, before: KnownPod | None) -> KnownPod:
     """Return a mirror pod by the uid of the static pod's cgroup."""
-    pod = replace(told.pod, uid=uid, critical_because=PodSource.MIRROR.critical_because)
+    pod = replace(reported.pod, uid=uid, critical_because=PodSource.MIRROR.critical_because)
     same = before is not None and before.pod == pod
-    return replace(told, pod=before.pod if before is not None and same else pod, source=PodSource.MIRROR)
+    return replace(reported, pod=before.pod if before is not None and same else pod, source=PodSource.MIRROR)
 
 
 def _since(status: _Status, kind: str) -> float | None:

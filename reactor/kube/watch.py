@@ -41,7 +41,7 @@ LARGEST_CHARACTERS: Final = 4 << 20
 """Of one object. The server's store takes 1.5 MiB, its requests 3 MiB."""
 
 PREFIX_CHARACTERS: Final = 64 << 10
-"""How much of an object is looked through for its name: a server writes it before all that tenants do."""
+"""How much of an object is searched for its name: a server writes it before all that tenants do."""
 
 _NAMED: Final = frozenset({"name", "namespace", "uid", "resourceVersion"})
 
@@ -55,7 +55,7 @@ class Oversized:
 
 
 def oversized(prefix: str) -> Mapping[str, Any]:
-    """Return the object that begins so, with what its beginning tells of its identity and no more."""
+    """Return the object that begins so, with what its beginning shows of its identity and no more."""
     return {"metadata": dict(_scalars(prefix, ("metadata",))), "spec": Oversized()}
 
 
@@ -246,7 +246,7 @@ class ListReader:
         return sum(text.count(mark, at) for mark in ",[{") > MOST_VALUES
 
     def _passed_over(self) -> _Parser:
-        """Pass over the object that comes next; return what its beginning tells of it."""
+        """Pass over the object that comes next; return what its beginning shows of it."""
         self._needed = 0
         found = oversized(self._text[self._at : self._at + PREFIX_CHARACTERS])
         depth, is_text = 0, False
@@ -422,12 +422,12 @@ class Watch:
                     async for event in events:
                         courtesy.work_begins()
                         self._take(event)
-                        await courtesy.rest()
+                        await courtesy.pause()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind, document = event.get("type"), event.get("object")
         if kind == "ERROR":
-            raise _told(document, self._path)
+            raise _error_of(document, self._path)
         version = _version(document)
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"} or version is None:
             raise UnreachableError(
@@ -467,8 +467,8 @@ async def _read_page(
                         if taken > most:
                             raise UnreachableError(what, f"got a list of more than {_MOST_ITEMS} items")
                         sink.take(item)
-                        await courtesy.rest()
-                    await courtesy.rest()
+                        await courtesy.pause()
+                    await courtesy.pause()
         except ListError as error:
             raise UnreachableError(what, str(error)) from error
     if not reader.is_whole:
@@ -502,7 +502,7 @@ class _Courtesy:
     def work_begins(self) -> None:
         self._began_seconds = time.perf_counter()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Let others run; begin to work again afterwards."""
         self._worked_seconds += time.perf_counter() - self._began_seconds
         if self._worked_seconds >= _WORK_SECONDS:
@@ -513,11 +513,11 @@ class _Courtesy:
         self.work_begins()
 
 
-def _told(status: Any, path: str) -> ApiError:
+def _error_of(status: Any, path: str) -> ApiError:
     """Return what an ERROR event, whose object is a v1.Status, comes to."""
-    told = status if isinstance(status, Mapping) else {}
-    what, why = f"watch of {path}", str(told.get("message", "ended with an error"))
-    if told.get("code") == _EXPIRED or told.get("reason") in {"Expired", "Gone"}:
+    found = status if isinstance(status, Mapping) else {}
+    what, why = f"watch of {path}", str(found.get("message", "ended with an error"))
+    if found.get("code") == _EXPIRED or found.get("reason") in {"Expired", "Gone"}:
         return ExpiredError(what, why, status=_EXPIRED)
     return BusyError(what, why)
 

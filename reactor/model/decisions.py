@@ -100,7 +100,7 @@ _EVICTIONS: Final = (ClaimKind.POD, ClaimKind.ENDING_PROCESS, ClaimKind.FILES)  
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a victim has still to give back: no other pod is evicted for it until then.
+    """What a victim has still to free: no other pod is evicted for it until then.
 
     `uid` is the pod's whose it is, None: no pod's, or not known. The victim held `amount` (None: not known,
     of a pod what it is seen to hold), of which `came_back`. `mark` is by what that is seen: the most memory

@@ -12,7 +12,7 @@ class OomScope(StrEnum):
     `NODE`: the guarded node ran out, or a cgroup that holds pods: the kernel was faster than reactor.
     `OWN_LIMIT`: a pod's or a container's own limit, at which the kernel is meant to kill.
     `ABOVE_NODE`: something above a virtual node ran out, which reactor does not guard.
-    `UNKNOWN`: the kernel's counters, where there is nothing else, do not tell.
+    `UNKNOWN`: the kernel's counters, where there is nothing else, do not show it.
     """
 
     NODE = "node"

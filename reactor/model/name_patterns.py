@@ -41,7 +41,7 @@ _ROOT: Final = "/"
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a whole name matches. Raises ValueError with the accepted form."""
+    """Return a predicate, whether a whole name matches. Raises ValueError with the accepted form."""
     if not pattern.startswith(REGEX):
         # Its expressions never go back over what an earlier star has taken.
         glob = re.compile(translate(pattern))
@@ -174,7 +174,7 @@ def _repeated(part: _Part, low: int, high: int | None, name: str, starts: _Ends)
 class PodParent:
     """One parent as it is written: `text`. `searched` are the components after the fence, none of a path.
 
-    Each of `searched` is a name, and what tells whether another matches it; None where only itself does.
+    Each of `searched` is a name, and a predicate whether another matches it; None where only itself does.
     """
 
     __slots__ = ("_components", "_names", "fence", "searched", "text")
@@ -208,7 +208,7 @@ class PodParent:
         return len(names) >= least and _is_normal(cgroup, names) and self._begins(names)
 
     def overlaps(self, other: PodParent) -> bool:
-        """Return whether one of them, as far as the texts tell, may be the other or lie in it."""
+        """Return whether one of them, as far as the texts show, may be the other or lie in it."""
         if not (self.is_pattern or other.is_pattern):
             return False  # of two paths each child is a pod of its own, but for the one that holds the other
         return all(

@@ -175,7 +175,7 @@ class PodUsage(NamedTuple):
 
     `swap_bytes` is what of its memory is in swap, and no part of the working set.
 
-    `unreadable` are the resources whose numbers were looked for and could not be read.
+    `unreadable` are the resources whose numbers could not be read.
     """
 
     memory_working_set_bytes: int | None = None

@@ -115,7 +115,7 @@ def amount_text(amount: int | None, resource: Resource | None) -> str:
 
 
 def bytes_text(amount_bytes: int) -> str:
-    """Return bytes with a binary suffix, and one decimal where the largest suffix leaves a rest."""
+    """Return bytes with a binary suffix, and one decimal where the largest suffix leaves a remainder."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
         if abs(amount_bytes) >= 1024**power:
             whole = format_bytes(amount_bytes)
@@ -130,6 +130,6 @@ def duration_text(seconds: float | None) -> str:
     whole = max(0, int(seconds))
     for size, unit, smaller_size, smaller in _LENGTHS:
         if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size}{unit}{rest:02d}{smaller}" if rest else f"{whole // size}{unit}"
+            left = whole % size // smaller_size
+            return f"{whole // size}{unit}{left:02d}{smaller}" if left else f"{whole // size}{unit}"
     return f"{whole}s"

@@ -19,7 +19,7 @@ class Measure(StrEnum):
     `PRESSURE`: the kernel's average of pressure. `USAGE`: the working set of the cgroup's limit, of the
     machine what is not available of its memory. `SWAP_USED`: what is swapped out of the swap that the cgroup
     may have. `STALL`: seconds of stall. `EVENTS`: of memory.events. `PAGES_SCANNED`: pages that reclaim has
-    looked at. `SWAP_TRAFFIC`: bytes to swap and back.
+    scanned. `SWAP_TRAFFIC`: bytes to swap and back.
     """
 
     PRESSURE = "pressure"

@@ -53,7 +53,7 @@ class EvictionSettings:
     With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and
     pods' own for `soft_reclaim_seconds` before the first soft eviction (`Decision.soft_reclaim`; 0: not).
-    `commands_for` are the filesystems for which commands are configured that give something back.
+    `commands_for` are the filesystems for which commands are configured that free something.
     With `evicts_holders_only` a pod is evicted for a filesystem only if files are known there that are
     removed with the pod. With `rechecks_disks` the caller observes the filesystem itself after a reclaim,
     and a pod is evicted only if that shows the threshold as met.
@@ -84,7 +84,7 @@ Command = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimSettings:
-    """The commands by which each filesystem gives something back before a pod is evicted.
+    """The commands that free something of each filesystem before a pod is evicted.
 
     Each may take `timeout_seconds`; those of one filesystem are run again after `pause_seconds` at the
     earliest.
@@ -237,7 +237,7 @@ class KubernetesSettings:
 
     `node_name` None is NODE_NAME from the environment, else the host's name. `kubeconfig_path` None takes
     the credentials that a pod is given. `kubelet_ca_path` None is the system's authorities; the kubelet's
-    certificate is looked at only where `kubelet_verified`, its configuration only by `reactor doctor`. A TTL
+    certificate is checked only if `kubelet_verified`, its configuration only by `reactor doctor`. A TTL
     of 0 keeps evicted pods. `lease_namespace` None is the pod's own, "off" none.
     """
 
@@ -270,15 +270,15 @@ class Settings:
     cgroups (relative likewise, or patterns of them) whose children are pods, and the only ones in which
     anything is ever killed.
     On a plain node `pod_lists` say who of them is never evicted, who first, who last.
-    Of pods in manifests the kernel's OOM killer is told where `pod_oom_scores`.
+    Of pods in manifests the kernel's OOM killer gets the scores if `pod_oom_scores`.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
-    `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
+    `by_layout` holds the policy's settings for every layout if the devices are to show which one it is;
     it is empty where a layout is configured. `reserved_memory_bytes` is kept from pods for the system: the
-    pods' cgroup, where it has no limit of its own, may use the rest of the node. `kubernetes` None is a
-    plain Linux node. `runtime_endpoint` None looks for the container runtime's socket; of each container of
+    pods' cgroup, where it has no limit of its own, may use all else of the node. `kubernetes` None is a
+    plain Linux node. `runtime_endpoint` None finds the container runtime's socket; of each container of
     a pod that is still to run `dead_containers_kept` dead ones are kept when space is reclaimed;
-    `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are given
-    back where `podman`; `podman_socket` None is its own unit's, if that is there. `shutdown_groups` are empty
+    `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are
+    removed if `podman`; `podman_socket` None is its own unit's, if that is there. `shutdown_groups` are empty
     where a shutdown of the node is not held up for its pods. `rules` are the operator's own,
     `systemd_oomd` whether those of systemd's units count as well.
     """
@@ -332,7 +332,7 @@ class Settings:
     def measured_parents(self) -> tuple[str, ...]:
         """Return the cgroups whose counters hold what all pods use: of a pattern that is its fence.
 
-        Empty where a pattern begins at the root, which holds all the rest of the machine as well.
+        Empty where a pattern begins at the root, which holds all else of the machine as well.
         """
         found = fences(self.pod_parents)
         return () if "/" in found and "/" not in self.pod_parents else found

@@ -78,7 +78,7 @@ class Layout(StrEnum):
 
 
 class Reclaim(StrEnum):
-    """What a node can give back before a pod is evicted, in the order in which it is asked to.
+    """What a node can reclaim before a pod is evicted, in the order in which it is asked to.
 
     `COMMANDS`: what the operator configured. `MEMORY`: what no pod holds, before a further pod is evicted for
     it. `POD_MEMORY`: what pods hold and have not used for long, before a soft eviction. `RULE`: memory of a

@@ -61,7 +61,7 @@ class Threshold:
     minimum_reclaim: ThresholdValue | None = None
 
     def __hash__(self) -> int:
-        """Return a hash of what tells most thresholds apart."""
+        """Return a hash of what distinguishes most thresholds."""
         return hash((self.signal, self.value.text, self.grace_period_seconds))
 
     @property
@@ -92,7 +92,7 @@ class Observation(NamedTuple):
 
     `taken_at_seconds` orders observations of one signal (None: as fresh as the pass itself).
     `inactive_file_bytes` is how much of the usage counts as available (memory signals only; None: not
-    observed): page cache that the kernel gives back before anything else, usage minus working set. Where
+    observed): page cache that the kernel reclaims before anything else, usage minus working set. Where
     memory counts as MemAvailable it is all that can be reclaimed, less what the kernel itself holds of a
     machine: below zero where that is more. `is_mem_available` says that it does.
     """

@@ -18,7 +18,7 @@ class WakeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """Why the loop is to look: which source, for which signal, at what CLOCK_MONOTONIC nanosecond."""
+    """Why the loop is to run a pass: which source, for which signal, at what CLOCK_MONOTONIC nanosecond."""
 
     source: str
     kind: WakeKind

@@ -38,7 +38,7 @@ _MOST_OPEN: Final = 32
 _MOST_SECONDS: Final = 600.0  # files may come for ever
 _NAMES_TRIED: Final = 100  # at the volume's top, for one directory
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
-_LOOKS: Final = 4  # a directory is gone through again where something came while its entries were removed
+_LISTS: Final = 4  # a directory is gone through again where something came while its entries were removed
 _WHY: Final = {
     errno.ENOSYS: "the kernel lacks openat2(2) (Linux 5.6), or a seccomp filter refuses it",
     errno.ELOOP: "a symlink lies in the path",
@@ -98,13 +98,13 @@ def empty_directory(path: str) -> str | None:
 class _Directory:
     """A directory that is being emptied; `name` is its name below `parent_fd`, None for the volume itself."""
 
-    __slots__ = ("entries", "failed", "fd", "found", "looks_left", "name", "parent_fd")
+    __slots__ = ("entries", "failed", "fd", "found", "lists_left", "name", "parent_fd")
 
     def __init__(self, fd: int, parent_fd: int, name: str | None) -> None:
         self.fd = fd
         self.parent_fd = parent_fd
         self.name = name
-        self.looks_left = _LOOKS
+        self.lists_left = _LISTS
         try:
             self.list()
         except OSError:
@@ -114,7 +114,7 @@ class _Directory:
     def list(self) -> None:
         """Begin with its entries. `found`: there was one since; `failed`: one could not be removed."""
         self.entries = os.scandir(self.fd)
-        self.looks_left -= 1
+        self.lists_left -= 1
         self.found = self.failed = False
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class _Emptying:
             try:
                 self._remove(directory)
             except OSError as error:
-                if error.errno == errno.ENOTEMPTY and directory.looks_left > 0:
+                if error.errno == errno.ENOTEMPTY and directory.lists_left > 0:
                     directory.entries.close()
                     directory.list()
                     return
@@ -237,7 +237,7 @@ class _Emptying:
         self._stack.pop()
         directory.close()
         if directory.failed and self._stack:
-            self._stack[-1].failed = True  # no use in looking there again
+            self._stack[-1].failed = True  # no use in listing it again
 
     def _remove(self, directory: _Directory) -> None:
         """Remove a directory that is empty now. Raises OSError: ENOTEMPTY where it is not, or not surely."""

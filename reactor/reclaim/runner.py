@@ -32,7 +32,7 @@ Observe = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed:
-    """What the node gave back of one kind, for one signal.
+    """What the node reclaimed of one kind, for one signal.
 
     `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
     available afterwards (bytes or inodes, as `resource` says): below zero if others wrote faster. None: the

@@ -142,15 +142,15 @@ def html(report: Report) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    look = strokes(report.series())
-    drawn = [[draw(figure, look) for figure in section.figures] for section in report.sections]
+    by_series = strokes(report.series())
+    drawn = [[draw(figure, by_series) for figure in section.figures] for section in report.sections]
     template = environment.get_template("page.html.jinja")
     return template.render(report=report, drawn=drawn, numeric=numeric_columns)
 
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Have a library that is missing told by the extra that has it."""
+    """Have a library that is missing reported by the extra that has it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 _SIZE_INCHES: Final = (9.0, 4.2)
-# Okabe and Ito's, told apart by the colour-blind; after those the same again, dashed.
+# Okabe and Ito's, which the colour-blind can distinguish; after those the same again, dashed.
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
 _LABEL_CHARACTERS: Final = 60  # that stand side by side below the axis
 _DASHES: Final = ("-", "--", ":")
@@ -49,18 +49,18 @@ def strokes(names: Sequence[str]) -> Strokes:
     }
 
 
-def draw(figure: Figure, look: Strokes) -> str:
-    """Return the figure as an SVG element. `look` has a stroke for each of its series."""
+def draw(figure: Figure, by_series: Strokes) -> str:
+    """Return the figure as an SVG element. `by_series` has a stroke for each of its series."""
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=_SIZE_INCHES, layout="constrained")
         axes = canvas.add_subplot()
         axes.set_title(figure.title, loc="left", fontweight="bold")
         if isinstance(figure, Distribution):
-            _distribution(axes, figure, look)
+            _distribution(axes, figure, by_series)
         elif isinstance(figure, Lines):
-            _lines(axes, figure, look)
+            _lines(axes, figure, by_series)
         else:
-            _bars(axes, figure, look)
+            _bars(axes, figure, by_series)
         if len(figure.series) > 1:
             canvas.legend(loc="outside right upper", frameon=False, fontsize=9)
         drawn = io.StringIO()
@@ -69,14 +69,14 @@ def draw(figure: Figure, look: Strokes) -> str:
     return text[text.index("<svg") :]  # without the XML prologue, which HTML does not know
 
 
-def _distribution(axes: Axes, figure: Distribution, look: Strokes) -> None:
+def _distribution(axes: Axes, figure: Distribution, by_series: Strokes) -> None:
     axes.set_xscale("log")
     _plain_ticks(axes.xaxis)
     for name, values in figure.series.items():
         ordered = sorted(value for value in values if value > 0)
         if not ordered:
             continue
-        colour, dash = look[name]
+        colour, dash = by_series[name]
         shares = [100 * (place + 1) / len(ordered) for place in range(len(ordered))]
         axes.step(
             [ordered[0], *ordered], [0.0, *shares], where="post", label=name, color=colour, linestyle=dash
@@ -94,14 +94,14 @@ def _plain_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
+def _lines(axes: Axes, figure: Lines, by_series: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
         _plain_ticks(axes.yaxis)
     elif figure.whole_y:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for place, (name, points) in enumerate(figure.series.items()):
-        colour, dash = look[name]
+        colour, dash = by_series[name]
         axes.plot(
             [x for x, _ in points],
             [y for _, y in points],
@@ -140,7 +140,7 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
     axes.set_ylabel(figure.y_label)
 
 
-def _bars(axes: Axes, figure: Bars, look: Strokes) -> None:
+def _bars(axes: Axes, figure: Bars, by_series: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
         _plain_ticks(axes.yaxis)
@@ -155,8 +155,8 @@ def _bars(axes: Axes, figure: Bars, look: Strokes) -> None:
             [values[groups[number]] for number in shown],
             width=width,
             label=name,
-            color=look[name][0],
-            hatch="" if look[name][1] == "-" else "//",
+            color=by_series[name][0],
+            hatch="" if by_series[name][1] == "-" else "//",
         )
     crowded = sum(map(len, groups)) > _LABEL_CHARACTERS
     axes.set_xticks(

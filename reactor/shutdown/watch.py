@@ -199,8 +199,8 @@ class Watch:
             async with open_bus(self._address) as bus:
                 await self._watch(Logind(bus))
         except BaseException as raised:  # what is no failure is raised again
-            failure, rest = split_failure(raised)
-            if rest is not None:
+            failure, others = split_failure(raised)
+            if others is not None:
                 raise
             await self._say_problem(failure_text(failure) if failure is not None else "")
             if self._lock.fd is None:
@@ -212,12 +212,12 @@ class Watch:
         await self._inhibit(logind)
         await self._say_problem(problem)
         self._backoff.reset()
-        await self._heed(logind, is_preparing=await logind.is_preparing())
+        await self._on_preparing(logind, is_preparing=await logind.is_preparing())
         while True:
-            await self._heed(logind, is_preparing=await logind.next_preparing())
+            await self._on_preparing(logind, is_preparing=await logind.next_preparing())
 
-    async def _heed(self, logind: Logind, *, is_preparing: bool) -> None:
-        """Tell the guard of a shutdown that begins, once, and of its cancellation; take a new lock then."""
+    async def _on_preparing(self, logind: Logind, *, is_preparing: bool) -> None:
+        """Report to the guard a shutdown that begins, once, and of its cancellation; take a new lock then."""
         if is_preparing == self._is_preparing:
             return
         self._is_preparing = is_preparing

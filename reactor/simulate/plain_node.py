@@ -64,7 +64,7 @@ class PlainNode:
         self._filesystems = FilesystemObserver(settings)
         self._signals = {threshold.signal for threshold in settings.eviction.thresholds}
 
-    async def look(self) -> tuple[dict[Signal, Observation], tuple[Pod, ...], Usages]:
+    async def observe(self) -> tuple[dict[Signal, Observation], tuple[Pod, ...], Usages]:
         """Return what the node has left, its pods and what they use; what can't be read is absent."""
         seen = {**self._node.memory(), **self._node.processes()}
         if Signal.ALLOCATABLE_MEMORY_AVAILABLE not in self._signals:
@@ -231,7 +231,7 @@ def _usage(pod: Pod, usage: PodUsage) -> dict[str, Any]:
 
 
 class RuleRecording:
-    """Observes for a recording what rules look at, and says when that is worth a step."""
+    """Observes for a recording what rules observe, and says when that is worth a step."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class RuleRecording:
         self._ranks_by_scans = any(rule.by is RankedBy.PGSCAN for rule in rules)
         self._written: Observed | None = None
 
-    def look(self, pods: Iterable[Pod]) -> dict[str, dict[Metric, float | None]]:
+    def observe(self, pods: Iterable[Pod]) -> dict[str, dict[Metric, float | None]]:
         """Return what is observed of each cgroup that a rule is for, and of the pods that it may rank."""
         found = {
             one.cgroup: self._observer.read(one.cgroup, one.directory, self._metrics)
@@ -278,7 +278,7 @@ class RuleRecording:
         )
 
     def written(self, observed: Observed) -> None:
-        """Take note that this was written."""
+        """Record that this was written."""
         self._written = observed
 
     def too_short(self, interval_seconds: float) -> Iterator[str]:

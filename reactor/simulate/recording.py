@@ -265,7 +265,7 @@ def record(options: RecordOptions) -> int:
                 scenario.add(step)
         elif settings.kubernetes is None:
             scenario = ScenarioFile(file, "recorded on a plain node", header)
-            _run(_look, CgroupTree.discover(), settings, scenario, options)
+            _run(_plain, CgroupTree.discover(), settings, scenario, options)
         else:
             scenario = ScenarioFile(file, "recorded from the kubelet", header)
             _run(_poll, settings.kubernetes, scenario, options)
@@ -274,10 +274,10 @@ def record(options: RecordOptions) -> int:
     return 0 if scenario.steps else 1
 
 
-def _run(record_until_told: Callable[..., Awaitable[None]], *arguments: object) -> None:
+def _run(record: Callable[..., Awaitable[None]], *arguments: object) -> None:
     """Run it; what it raises is raised by itself, and not in the group that a nursery makes of it."""
     try:
-        trio.run(record_until_told, *arguments)
+        trio.run(record, *arguments)
     except BaseExceptionGroup as group:
         raise first_failure(group) from None
 
@@ -299,16 +299,18 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
         client = ApiClient(Credentials(lambda: kubelet_access(settings), watched=settings.kubeconfig_path))
         pods_before: list[Any] | None = None
-        looks = _Looks(options)
+        due_steps = _Steps(options)
         with closing(client):
-            while await looks.is_due():
+            while await due_steps.is_due():
                 summary, pods = await _ask(client, first=scenario.steps == 0)
-                scenario.add(step_of(looks.seconds, summary, pods, pods_before))
+                scenario.add(step_of(due_steps.seconds, summary, pods, pods_before))
                 pods_before = pods if pods is not None else pods_before
         nursery.cancel_scope.cancel()
 
 
-async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, options: RecordOptions) -> None:
+async def _plain(
+    tree: CgroupTree, settings: Settings, scenario: ScenarioFile, options: RecordOptions
+) -> None:
     """Record a plain node, as the daemon would observe it."""
     worth, rules = Worth(settings.eviction.thresholds), RuleRecording(tree, settings.rules)
     for condition in rules.too_short(options.interval_seconds):
@@ -318,12 +320,12 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
     preferences_before: dict[str, str] = {}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
-        looks = _Looks(options)
+        due_steps = _Steps(options)
         with closing(PlainNode(tree, settings)) as node:
-            while await looks.is_due():
-                seen, pods, usages = await node.look()
-                numbers = rules.look(pods)
-                if not rules.is_step(numbers) | worth.is_step(looks.seconds, seen, usages, pods):
+            while await due_steps.is_due():
+                seen, pods, usages = await node.observe()
+                numbers = rules.observe(pods)
+                if not rules.is_step(numbers) | worth.is_step(due_steps.seconds, seen, usages, pods):
                     continue
                 rules.written(numbers)
                 listed = [pod_document(pod) for pod in pods]
@@ -331,7 +333,7 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
                 preferences = preferences_of(pods)
                 if preferences != preferences_before:
                     pods_before = None
-                step = step_of(looks.seconds, summary, listed, pods_before)
+                step = step_of(due_steps.seconds, summary, listed, pods_before)
                 if preferences and "pods" in step:
                     step["preferences"] = preferences
                 if settings.rules and "pods" in step:
@@ -343,16 +345,16 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
         nursery.cancel_scope.cancel()
 
 
-class _Looks:
-    """When to look: at once, then once an interval until the time is over. One that began is left to end."""
+class _Steps:
+    """When steps are due: at once, then once an interval until the time is over. One that began may end."""
 
     def __init__(self, options: RecordOptions) -> None:
         self._options = options
         self._began: float | None = None
-        self.seconds = 0.0  # when the present look began, after the first one
+        self.seconds = 0.0  # when the present step began, after the first one
 
     async def is_due(self) -> bool:
-        """Wait for the next look; return False once the time is over."""
+        """Wait for the next step; return False once the time is over."""
         if self._began is None:
             self._began = trio.current_time()
             return True

@@ -118,7 +118,7 @@ class CgroupNumbers:
 
 
 def metrics_to_record(rules: Iterable[Rule]) -> tuple[Metric, ...]:
-    """Return what is recorded of the cgroups of rules: what other rules on the same would look at, too."""
+    """Return what is recorded of the cgroups of rules: what other rules on the same would observe, too."""
     resources = dict.fromkeys(condition.metric.resource for rule in rules for condition in rule.conditions)
     resources.setdefault(PressureResource.MEMORY)
     return (
@@ -195,7 +195,7 @@ class Step:
     """One evaluation pass, `at` seconds after the scenario's start.
 
     `oom_kills` of the kernel's since the step before, at the node's own limit; no decision depends on them.
-    `preferences` and `pod_cgroups` are by uid, of the step's own `pods`. `cgroups` are what rules look at;
+    `preferences` and `pod_cgroups` are by uid, of the step's own `pods`. `cgroups` are what rules observe;
     a step without them repeats those of the step before.
     """
 
@@ -232,7 +232,7 @@ class _Document:
 class Scenario:
     """A scenario, read and checked. `settings` are what `configuration` comes to in its layout.
 
-    `numbers` are for each step what rules look at, by cgroup; None where the step repeats them.
+    `numbers` are for each step what rules observe, by cgroup; None where the step repeats them.
     """
 
     name: str
@@ -302,7 +302,7 @@ def eviction_settings(configuration: KubeletConfiguration, layout: Layout) -> Ev
     """Return what the decisions over a recording go by."""
     return configuration.eviction_settings(
         layout,
-        # A recording says what the node looked like: an eviction in it is over at once.
+        # A recording says how the node was: an eviction in it is over at once.
         evictions_per_minute=None,
         in_flight_deadline_seconds=0.0,
     )
@@ -392,7 +392,7 @@ def scenario_in(path: str) -> Scenario:
 
 @contextmanager
 def without_cycle_collection() -> Iterator[None]:
-    """A long recording is millions of values without a cycle; looking for some takes half of the time."""
+    """A long recording is millions of values without a cycle; searching for some takes half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -403,7 +403,7 @@ def without_cycle_collection() -> Iterator[None]:
 
 
 def warn(scenario: Scenario) -> None:
-    """Tell on standard error what of a scenario has no effect, or is recorded as a failure."""
+    """Print on standard error what of a scenario has no effect, or is recorded as a failure."""
     failed = [
         f"steps[{index}]: the reclaim of {kind} fails in this step, as recorded"
         for index, step in enumerate(scenario.steps)

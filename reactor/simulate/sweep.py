@@ -203,7 +203,7 @@ class Tally:
         if evicted and self._first_eviction is None:
             self._first_eviction = at_seconds
         crossing.evicted |= evicted
-        if crossing.answered_at is None and (evicted or self._is_given_back(decision)):
+        if crossing.answered_at is None and (evicted or self._is_reclaimed(decision)):
             crossing.answered_at = at_seconds
         return below
 
@@ -221,7 +221,7 @@ class Tally:
     def _is_below(self, seen: dict[Signal, Observation]) -> bool:
         return any(one.signal in seen and is_met(one, seen[one.signal]) for one in self._thresholds)
 
-    def _is_given_back(self, decision: Decision) -> bool:
+    def _is_reclaimed(self, decision: Decision) -> bool:
         """Return whether the node's own reclaim was enough: it ran, and after it no pod was ranked."""
         return (
             decision.acted_on is not None
@@ -299,7 +299,7 @@ def outcome_of(scenario: Scenario, combination: Combination, snapshot_of: Snapsh
 
 
 def _remembered() -> SnapshotOf:
-    """Return what tells of each summary what it shows, worked out once; the summaries have to outlive it."""
+    """Return a function from a summary to its snapshot, made once; the summaries have to outlive it."""
     known: dict[int, Snapshot] = {}
 
     def snapshot_of(summary: Summary) -> Snapshot:
@@ -456,7 +456,7 @@ def _series_count(found: Mapping[Combination, Outcome]) -> int:
 
 
 def _series_name(combination: Combination) -> str:
-    """Return what tells a combination from the others with the same first value."""
+    """Return what distinguishes a combination from the others with the same first value."""
     first, *others = combination
     if isinstance(first, RuleSetting):
         return ", ".join(map(str, others)) or f"rule {first.rule}"
@@ -530,7 +530,7 @@ def sweep_files(options: SweepOptions) -> int:
     count = sum(1 for _ in combinations(axes))
     speed = Speed()
     with without_cycle_collection():
-        rows = list(_told(sweep(_scenarios(options.scenarios), axes, speed), count * len(options.scenarios)))
+        rows = list(_shown(sweep(_scenarios(options.scenarios), axes, speed), count * len(options.scenarios)))
     if options.output == "json":
         print_json(axes, rows)
     else:
@@ -563,7 +563,7 @@ def _in_file(problem: Problem, path: str) -> Problem:
     return problem if problem.path == path else replace(problem, path=f"{path}: {problem.path}")
 
 
-def _told(swept: Iterable[Swept], count: int) -> Iterator[Swept]:
+def _shown(swept: Iterable[Swept], count: int) -> Iterator[Swept]:
     """Yield the same, the progress shown where standard error is a terminal."""
     is_shown = sys.stderr.isatty()
     for number, row in enumerate(swept, 1):

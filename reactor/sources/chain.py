@@ -95,9 +95,9 @@ async def keep_trying(
             await attempt(armed)
         except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
             # A failure during a cancellation comes with it in one group; it never takes the daemon down.
-            ended, rest = split_failure(raised)
-            if rest is not None:
-                raise rest from None
+            ended, others = split_failure(raised)
+            if others is not None:
+                raise others from None
         report(SourceHealth.FAILED, "ended unexpectedly" if ended is None else failure_text(ended))
         await backoff.pause(ended)
 
@@ -211,11 +211,11 @@ class Chain:
             await link.step.watch(armed)
         except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
             # Called off while it fails, a step raises both in one group; it never takes the daemon down.
-            error, rest = split_failure(raised)
+            error, others = split_failure(raised)
             if error is not None:
                 self._set(link, detail=None, error=failure_text(error))
-            if rest is not None:
-                raise rest from None
+            if others is not None:
+                raise others from None
             return error
         self._set(link, detail=None, error="ended unexpectedly")
         return None

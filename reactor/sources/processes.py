@@ -132,7 +132,7 @@ class ProcConnector:
         return None
 
     def expect(self, levels: ProcessLevels | None) -> None:
-        """Take note of how many processes are left to the nearest pid threshold."""
+        """Record how many processes are left to the nearest pid threshold."""
         self._margin = None if levels is None else levels.margin
         if self._resample():
             self._armed(self._detail())
@@ -244,7 +244,7 @@ class ProcessStep(Step, Protocol):
     """One way of being woken for processes."""
 
     def expect(self, levels: ProcessLevels | None) -> None:
-        """Take note of the thresholds and of how things stood at the last pass. Never blocks."""
+        """Record the thresholds and how things stood at the last pass. Never blocks."""
 
 
 class ProcessSource:

@@ -54,7 +54,7 @@ def _end_soon() -> None:
 def main(arguments: list[str]) -> None:
     """Serve until the guard closes its end."""
     commands_fd, *listener_fds = map(int, arguments)
-    become_ordinary(STEWARD_DATA_BYTES)  # commands are given theirs back
+    become_ordinary(STEWARD_DATA_BYTES)  # commands get theirs restored
     close_others({0, 1, 2, commands_fd, *listener_fds})
     select.select([0], [], [])  # the guard has put this process into its cgroup by then
     privileged = _start_privileged(commands_fd)

@@ -236,7 +236,7 @@ class RestartLoops:
                 self._note(str(name), at_unix_seconds)
 
     def evicted(self, name: str, outcome: str, at_unix_seconds: float) -> None:
-        """Take note that a pod's eviction began, with the outcome known so far; warn where a loop begins."""
+        """Record that a pod's eviction began, with the outcome known so far; warn if a loop begins."""
         if outcome in _NO_EVICTION:
             return
         count = self._note(name, at_unix_seconds)

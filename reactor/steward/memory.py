@@ -48,7 +48,7 @@ class CounterRate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def take(self, count: int | None, at_seconds: float) -> None:
-        """Take note of the counter at this time, None where it could not be read; times only go forward."""
+        """Record the counter at this time, None where it could not be read; times only go forward."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
             samples.clear()
@@ -91,7 +91,7 @@ class SwapTrafficWatch:
             await trio.sleep(_PERIOD_SECONDS)
 
     def sample(self, at_seconds: float) -> None:
-        """Take note of the counters as they are now."""
+        """Record the counters as they are now."""
         if self._cgroup != self._node_cgroup():  # by a reload
             self._cgroup = self._node_cgroup()
             self._in, self._out = CounterRate(WINDOW_SECONDS), CounterRate(WINDOW_SECONDS)

@@ -94,7 +94,7 @@ class Channel(Protocol):
 # failed      the channel has given them up; why is the outbox's problem until the next one is sent
 #
 # Of minor events 30 are taken in a minute, while half of the room is left, and the others skipped and
-# counted: a pod that is killed at its own limit again and again does not keep an eviction from being told.
+# counted: a pod that is killed at its own limit again and again does not keep an eviction from being sent.
 class Outbox:
     """`run` sends, `at_once` events at a time at most."""
 
@@ -141,7 +141,7 @@ class Outbox:
             self._in.send_nowait(event)
 
     def _has_turn(self) -> bool:
-        """Return whether a minor event may be taken now, and take note of it."""
+        """Return whether a minor event may be taken now, and record it."""
         now = trio.current_time()
         if len(self._minor_at) == _MINOR_EVENTS and now - self._minor_at[0] < _MINOR_SECONDS:
             return False
@@ -163,7 +163,7 @@ class Outbox:
                 self.failed += 1
                 self._failure = str(error)
             except Exception:
-                self.failed += 1  # a defect of ours, which the supervisor tells of
+                self.failed += 1  # a defect of ours, which the supervisor reports
                 raise
             else:
                 self.sent += 1
@@ -416,7 +416,7 @@ class Webhook:
                     body=event.content,
                     silence_seconds=settings.timeout_seconds,
                 ) as answer:
-                    _heed(answer, shown)
+                    _raise_refusal(answer, shown)
                     # For the connection to serve again: otherwise nobody wants to know what it says.
                     with suppress(HttpError), trio.move_on_after(_BODY_SECONDS):
                         await answer.read(_BODY_BYTES)
@@ -456,7 +456,7 @@ def _tls_context(ca_path: str | None) -> ssl.SSLContext:
         raise _LaterError(f"{ca_path}: {error.strerror or error}") from error
 
 
-def _heed(answer: Answer, shown: str) -> None:
+def _raise_refusal(answer: Answer, shown: str) -> None:
     """Raise what the status of an answer means, unless the event was taken."""
     if answer.status in _TAKEN:
         return

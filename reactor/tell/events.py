@@ -56,7 +56,7 @@ class Event:
 class Events:
     """Makes events of lines, in the order of the journal. `node` is the node's name in them.
 
-    An eviction whose outcome its decision does not tell yet is awaited; at most 256 are.
+    An eviction whose outcome its decision does not show yet is awaited; at most 256 are.
     """
 
     def __init__(self, node: str) -> None:
@@ -70,7 +70,7 @@ class Events:
                 self._made_of(document)
 
     def take(self, document: Document) -> list[Event]:
-        """Return the events that a line tells of. Raises what a document of another form makes it raise."""
+        """Return the events that a line reports. Raises what a document of another form makes it raise."""
         return [self._event(kind, text, of) for kind, text, of in self._made_of(document)]
 
     def trial(self, at: str) -> Event:
@@ -111,9 +111,9 @@ class Events:
         is_dry = bool(context.get("dry_run"))
         if eviction.get("outcome") not in _REPORTED or is_dry != (eviction["outcome"] == Outcome.DRY_RUN):
             return []
-        told = {key: value for key, value in eviction.items() if key not in {"kind", "start", "seq"}}
+        kept = {key: value for key, value in eviction.items() if key not in {"kind", "start", "seq"}}
         document = {
-            **told,
+            **kept,
             **{key: context.get(key) for key in _CONTEXT},
             "decision": number,
             "time": context.get("time"),

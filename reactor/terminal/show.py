@@ -125,14 +125,14 @@ def _printed_plainly(document: Mapping[str, Any], output: str) -> bool:
     return True
 
 
-def _kubernetes(told: Mapping[str, Any]) -> str:
+def _kubernetes(document: Mapping[str, Any]) -> str:
     heard = ", ".join(
-        f"{name} {'watched' if is_well else 'NOT watched'}" for name, is_well in told["watches"].items()
+        f"{name} {'watched' if is_well else 'NOT watched'}" for name, is_well in document["watches"].items()
     )
-    down = "; OUT OF SERVICE by an operator's taint" if told.get("out_of_service") else ""
+    down = "; OUT OF SERVICE by an operator's taint" if document.get("out_of_service") else ""
     return (
-        f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
-        f"{told['untold_evictions']} evictions not reported yet{down}"
+        f"kubernetes: node {document['node']}, {document['role']}; {heard}; "
+        f"{document['untold_evictions']} evictions not reported yet{down}"
     )
 
 
@@ -154,12 +154,12 @@ def _memory_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield traffic
 
 
-def swap_traffic_text(told: Mapping[str, Any] | None) -> str | None:
+def swap_traffic_text(swap: Mapping[str, Any] | None) -> str | None:
     """Return how much goes to swap and comes back a second, None where that is not known."""
-    if told is None or told["in_bytes_per_second"] is None or told["out_bytes_per_second"] is None:
+    if swap is None or swap["in_bytes_per_second"] is None or swap["out_bytes_per_second"] is None:
         return None
-    in_text, out_text = (bytes_text(told[key]) for key in ("in_bytes_per_second", "out_bytes_per_second"))
-    return f"swap traffic: {in_text}/s in, {out_text}/s out in the last {told['window_seconds']:g} s"
+    in_text, out_text = (bytes_text(swap[key]) for key in ("in_bytes_per_second", "out_bytes_per_second"))
+    return f"swap traffic: {in_text}/s in, {out_text}/s out in the last {swap['window_seconds']:g} s"
 
 
 def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -174,12 +174,12 @@ _NOTIFIED: Final = ("sent", "failed", "dropped", "skipped", "waiting")
 
 def notifications_text(notifications: Iterable[Mapping[str, Any]]) -> str | None:
     """Return what has become of notifications, by channel; None where there was none."""
-    told = []
+    channels = []
     for one in notifications:
         counts = [f"{one[what]} {what}" for what in _NOTIFIED if one.get(what)]
         if counts:
-            told.append(f"{one['channel']} {', '.join(counts)}")
-    return f"notifications: {'; '.join(told)}" if told else None
+            channels.append(f"{one['channel']} {', '.join(counts)}")
+    return f"notifications: {'; '.join(channels)}" if channels else None
 
 
 def stewards_memory(memory: Mapping[str, Any]) -> str:
@@ -220,24 +220,24 @@ def _say_by_the_kernel(screen: Screen, document: Mapping[str, Any]) -> None:
     _say_oom_order(screen, document["oom_order"])
 
 
-def process_victims_text(told: Mapping[str, Any]) -> str | None:
+def process_victims_text(document: Mapping[str, Any]) -> str | None:
     """Return in how many pods one process is killed in the place of the pod; None where in none."""
-    if not told["pods"]:
+    if not document["pods"]:
         return None
-    where = "1 pod" if told["pods"] == 1 else f"{told['pods']} pods"
+    where = "1 pod" if document["pods"] == 1 else f"{document['pods']} pods"
     return f"process victims: in {where} one process is killed for memory, not the pod"
 
 
-def kernel_kill_text(told: Mapping[str, Any]) -> str | None:
+def kernel_kill_text(document: Mapping[str, Any]) -> str | None:
     """Return how the kernel's own kills stand; None where they are not asked for."""
-    if told["mode"] == "off":
+    if document["mode"] == "off":
         return None
-    counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(told["counted"].items()))
-    standing = f"{told['state']}: {printable(told['detail'])}"
-    if told["armed_for"] is not None:
-        standing = f"armed for {told['armed_for']}"
-    elif told["state"] == "armed" and told["why_none"] is not None:
-        standing = f"no warrant now: {printable(told['why_none'])}"
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(document["counted"].items()))
+    standing = f"{document['state']}: {printable(document['detail'])}"
+    if document["armed_for"] is not None:
+        standing = f"armed for {document['armed_for']}"
+    elif document["state"] == "armed" and document["why_none"] is not None:
+        standing = f"no warrant now: {printable(document['why_none'])}"
     return f"kernel kill: {standing}; warrants so far: {counted or 'none'}"
 
 
@@ -484,7 +484,7 @@ def filesystems_table(document: Mapping[str, Any], *, whole: str = "") -> Table:
 
 
 def reclaimed_table(reclaimed: Iterable[Mapping[str, Any]]) -> Table:
-    """Return what the node gave back last, kind by kind."""
+    """Return what the node reclaimed last, kind by kind."""
     rows = []
     for one in reclaimed:
         unit = RESOURCE_IN[one["unit"]]

@@ -74,7 +74,7 @@ class Record:
         self._memory[8 * _GO : 8 * _GO + 8] = struct.pack("=q", 1)
 
     def is_done(self) -> bool:
-        """Tell whether what was to begin has cleared that again."""
+        """Return whether what was to begin has cleared that again."""
         return self.words()[_GO] == 0
 
     def __enter__(self) -> Self:

@@ -104,7 +104,7 @@ class DaemonProcess:
         return self._directory / "reactor.sock"
 
     def is_running(self) -> bool:
-        """Tell whether the daemon is still there."""
+        """Return whether the daemon is still there."""
         return self._process.poll() is None
 
     def log(self) -> str:
@@ -176,7 +176,7 @@ class DaemonProcess:
 
 
 def wait_until(true: Callable[[], bool], timeout_seconds: float) -> bool:
-    """Return whether `true` became so in time, looking every 2 ms."""
+    """Return whether `true` became so in time, checking every 2 ms."""
     deadline = time.monotonic() + timeout_seconds
     while not true():
         if time.monotonic() > deadline:

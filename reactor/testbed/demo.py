@@ -94,7 +94,7 @@ def demo() -> int:
         return EXIT_CANNOT
     try:
         with ended_by_signals():
-            story = _tell()
+            story = _run_story()
     except KeyboardInterrupt:
         print("reactor demo: interrupted; everything is cleaned up", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -107,7 +107,7 @@ def demo() -> int:
     return EXIT_FAILED if story.shortcomings() else EXIT_OK
 
 
-def _tell() -> Story:
+def _run_story() -> Story:
     tree, tool = CgroupTree.discover(), compiled_tool()
     with (
         tempfile.TemporaryDirectory(prefix="reactor-demo-") as directory,

@@ -27,7 +27,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """A memory threshold that was acted on; None is what the journal doesn't tell.
+    """A memory threshold that was acted on; None is what the journal doesn't show.
 
     `killed_seconds` is from the source's wake to the last SIGKILL, `freed_seconds` from there to memory back;
     `victim_bytes` what the evicted pods used. `rate_bytes` a second is how fast memory went from the first
@@ -48,7 +48,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What journals tell. `unread` counts lines that are none of a journal's.
+    """What journals show. `unread` counts lines that are none of a journal's.
 
     `spells_seconds` are how long memory was short and then was not, without an eviction;
     `terminated_seconds` how long softly evicted pods took to end by themselves, `killed_after_grace` how many
@@ -81,7 +81,7 @@ class History:
 
 
 def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
-    """Return what these journals tell, each with the older files that it was rotated into. Raises OSError.
+    """Return what these journals show, each with the older files that it was rotated into. Raises OSError.
 
     `transition_seconds` is the pressure transition period that was in force.
     """
@@ -90,7 +90,7 @@ def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
 
 
 def history_of(lines: Iterable[bytes], transition_seconds: float = 300.0) -> History:
-    """Return what a journal's lines tell. What is no line of a journal is counted, no more."""
+    """Return what a journal's lines show. What is no line of a journal is counted, no more."""
     entries, unread = _entries(lines)
     reading = _Reading(transition_seconds)
     for _, entry in sorted(entries, key=lambda timed: timed[0]):

@@ -67,7 +67,7 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
 
 
 def watermarks_bytes(zoneinfo: bytes) -> int:
-    """Return the sum of all zones' high watermarks, at which the kernel's own reclaim comes to rest.
+    """Return the sum of all zones' high watermarks, at which the kernel's own reclaim stops.
 
     From /proc/zoneinfo, whose lines `high N` (in pages) stand among each zone's `pages free`; the per-CPU
     lists have lines `high: N`. A temporary boost of a zone's watermarks (vm.watermark_boost_factor) is part
@@ -193,8 +193,8 @@ class Measuring:
                 for run in growth_plans(facts.cpus, facts.huge_pages):
                     if not self._goes_on() or (found.growths and self._elapsed() > until):
                         break
-                    self._tell(f"memory allocated at full speed: {len(found.growths)} runs")
-                    with _told(found.problems):
+                    self._report(f"memory allocated at full speed: {len(found.growths)} runs")
+                    with _noted(found.problems):
                         found.growths.append(run(node, tool, directory))
                 if self._elapsed() > until:
                     break
@@ -216,7 +216,7 @@ class Measuring:
 
     def _session(self, reactions: Reactions, way: Way, load: str) -> None:
         found = self._found
-        self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+        self._report(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
         try:
             with closing(reactions.session(way, load, _RUNS, self._goes_on)) as session:
                 for reaction in session:
@@ -224,7 +224,7 @@ class Measuring:
                         found.missed[way.name] += 1
                     else:
                         found.reactions.append(reaction)
-                    self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+                    self._report(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
         except _UnderPressureError:
             raise
         except (ReactorError, OSError) as error:
@@ -244,7 +244,7 @@ class Measuring:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         self._say(what, self._elapsed())
 
 
@@ -253,7 +253,7 @@ class _UnderPressureError(RefusedError):
 
 
 @contextmanager
-def _told(problems: list[str]) -> Iterator[None]:
+def _noted(problems: list[str]) -> Iterator[None]:
     """Add what goes wrong in the block to the problems, and go on after it."""
     try:
         yield

@@ -4,7 +4,7 @@
 
 From the crossing on, the allocator goes on for as long as the reaction takes, and, where another pod is
 the victim, until that one's memory is back; what must never be taken is the reserve. Reaction and freeing
-are bounds of their p99.9 (`tail`). A victim gives its memory back while it dies, so this errs to the safe
+are bounds of their p99.9 (`tail`). A victim frees its memory while it dies, so this errs to the safe
 side, the more the larger it is.
 
     soft = hard + rate x (grace period of the threshold + grace period of the pods)

@@ -214,7 +214,7 @@ def at_once_lines(found: Recommendation) -> Iterator[str]:
 
 
 def history_lines(history: History) -> Iterator[str]:
-    """Yield what the journals tell, None known said so."""
+    """Yield what the journals show; if nothing is known, say so."""
     if not history.decisions:
         yield "No journal was read: rates, grace periods and victims are what was measured, or assumed."
         return

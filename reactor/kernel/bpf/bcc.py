@@ -304,7 +304,7 @@ class BccObject:
         self._fds: dict[str, int] = {}
         self.compiled = ""
         text = _read_source(toolchain.sources / f"{programs.name}.bcc.c")
-        # Tells versions of the programs apart; only root can pin anything there.
+        # Distinguishes versions of the programs; only root can pin anything there.
         digest = f"{zlib.crc32(f'{programs}{text}'.encode()):08x}"
         pins = take(f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins)
         self._pins: Pins | None = pins

@@ -168,7 +168,7 @@ def _made_by(loaded: BccObject) -> str:
 
 
 def _give_addresses(counters: BpfMap, *symbols: str) -> None:
-    """Tell the programs where the kernel's own counters are. Raises BpfError where it hides that."""
+    """Give the programs the addresses of the kernel's own counters. Raises BpfError if it hides them."""
     addresses = symbol_addresses(symbols)
     if not all(addresses.get(symbol) for symbol in symbols):
         raise BpfError("BCC programs on the node", NEEDS_SYSLOG)

@@ -75,7 +75,7 @@ def explain(
 ) -> str:
     """Return why, as one line.
 
-    `messages` are libbpf's warnings in order (none where it can't tell), `log` is the verifier's (empty: the
+    `messages` are libbpf's warnings in order (none where it gives none), `log` is the verifier's (empty: the
     program never got so far).
     """
     if not has_btf(btf):

@@ -1,6 +1,6 @@
 """Warrants as the kernel holds them (bpf/warrant.bpf.c): one at a time, and a bound for each other pod.
 
-    draft      the warrant is written, and bounds are heeded from here on; nothing is served
+    draft      the warrant is written, and bounds count from here on; nothing is served
     arm        the draft is served at the crossing from here on
     withdraw   the claim is taken back; what stood there says whether the kernel was first
 
@@ -208,7 +208,7 @@ class WarrantProbe(Probe):
         return int(_START.unpack(self._counters(bytes(_START.size)))[0])
 
     def is_claimed(self) -> bool:
-        """Return whether there is a draft, a warrant, or one that was served and not taken note of."""
+        """Return whether there is a draft, a warrant, or one that was served and is not recorded yet."""
         return bool(CLAIM.unpack_from(self._warrant)[0])
 
     def is_live(self) -> bool:

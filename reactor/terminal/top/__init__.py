@@ -71,9 +71,9 @@ def _absence(shown: Shown, width: int) -> list[Line]:
     if shown.absent_because is None:
         return []
     since = f" for {duration_text(shown.absent_seconds)}" if shown.document is not None else ""
-    told = f"No answer{since}, asking again: {clean(shown.absent_because)}"
+    text = f"No answer{since}, asking again: {clean(shown.absent_because)}"
     lines: list[Line] = [
-        (Span(told[start : start + width], Style.BAD),) for start in range(0, len(told), width)
+        (Span(text[start : start + width], Style.BAD),) for start in range(0, len(text), width)
     ]
     if shown.document is None:
         lines.append((Span(shown.keys, Style.DIM),))
@@ -181,7 +181,7 @@ def top(options: TopOptions) -> int:
     colours = may_colour(os.environ, is_terminal=sys.stdout.isatty())
     if options.once:
         view = LiveView(partial(_answer, options))
-        view.look(may_be_absent=False)
+        view.refresh(may_be_absent=False)
         PlainScreen(sys.stdout, time.sleep, with_colours=colours).print(view.draw)
         return 0
     try:
@@ -202,10 +202,10 @@ def watch(
     interval_seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Look and show in turn, each time `interval_seconds` after the time before, until the user quits."""
+    """Refresh and show in turn, each time `interval_seconds` after the time before, until the user quits."""
     due = clock()
     while True:
-        view.look()
+        view.refresh()
         due = max(due + interval_seconds, clock())
         if not screen.show(view.draw, max(0.0, due - clock())):
             return
@@ -224,7 +224,7 @@ class LiveView:
         self._absent_because: str | None = None
         self._time_of_day = ""
 
-    def look(self, *, may_be_absent: bool = True) -> None:
+    def refresh(self, *, may_be_absent: bool = True) -> None:
         """Ask the daemon. Raises NoDaemonError where it does not answer and may not be absent."""
         try:
             document = self._ask()

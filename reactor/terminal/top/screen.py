@@ -106,12 +106,12 @@ def plain_width() -> int:
 
 
 def may_colour(environment: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """Tell whether colours are welcome: on a terminal that is not dumb, unless NO_COLOR says otherwise."""
+    """Return whether colours are welcome: on a terminal that is not dumb, unless NO_COLOR says otherwise."""
     return is_terminal and not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 
 
 def can_move() -> bool:
-    """Tell whether standard output is a terminal on which a frame can replace the one before."""
+    """Return whether standard output is a terminal on which a frame can replace the one before."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         return False
     try:
@@ -123,7 +123,7 @@ def can_move() -> bool:
 
 @contextmanager
 def whole_screen(clock: Callable[[], float]) -> Iterator[CursesScreen]:
-    """Take the terminal over, and give it back as it was; also at SIGTERM and SIGHUP."""
+    """Take the terminal over, and restore it as it was; also at SIGTERM and SIGHUP."""
     locale.setlocale(locale.LC_CTYPE, "")
     window = curses.initscr()
     try:

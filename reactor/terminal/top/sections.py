@@ -12,7 +12,7 @@ from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.top.table import Column, Row, Span, Style, Table, amount, rate
 
 _WINDOW_SECONDS: Final = 10.0
-# What is looked at only every ten seconds still has a rate.
+# What is read only every ten seconds still has a rate.
 _OLDEST_SECONDS: Final = 60.0
 _DISTINCT_SECONDS: Final = 0.05
 
@@ -56,7 +56,7 @@ class Rates:
         self._seen: dict[Hashable, deque[tuple[float, float]]] = {}
 
     def see(self, what: Hashable, value: float, at_seconds: float) -> None:
-        """Take note of a value that was true then; what has been seen already is passed over."""
+        """Record a value that was true then; what has been seen already is passed over."""
         seen = self._seen.setdefault(what, deque())
         if seen and at_seconds - seen[-1][0] < _DISTINCT_SECONDS:
             return
@@ -81,7 +81,7 @@ class Rates:
 
 
 def note_rates(rates: Rates, document: Mapping[str, Any], now_seconds: float) -> None:
-    """Take note of every amount in an answer that came just now."""
+    """Record every amount in an answer that came just now."""
     for one in document["signals"]:
         if one["available"] is not None and one["age_seconds"] is not None:
             rates.see(one["signal"], one["available"], now_seconds - one["age_seconds"])
@@ -98,10 +98,10 @@ def seconds_left(threshold: Mapping[str, Any], per_second: float | None) -> floa
 
     Filesystems' are the daemon's own reckoning; what is more than a day off is none.
     """
-    margin, told = threshold["margin"], threshold["reached_in_seconds"]
+    margin, reported = threshold["margin"], threshold["reached_in_seconds"]
     if margin is None or margin < 0:
         return None
-    left = told
+    left = reported
     if left is None and per_second is not None and round(per_second) < 0:
         left = margin / -per_second
     return left if left is not None and left < _FAR_SECONDS else None
@@ -266,8 +266,8 @@ def events(document: Mapping[str, Any]) -> Table:
     found = [*map(_decision, document["decisions"]), *map(_oom_kill, document["oom_kills"]["recent"])]
     today = max((time for time, _ in found), default="")[:10]
     rows = [
-        Row(cells=(Span(_instant(time, today), Style.DIM), told))
-        for time, told in sorted(found, key=lambda one: one[0], reverse=True)
+        Row(cells=(Span(_instant(time, today), Style.DIM), text))
+        for time, text in sorted(found, key=lambda one: one[0], reverse=True)
     ]
     return Table(columns=_EVENTS, rows=tuple(rows))
 
@@ -278,8 +278,8 @@ def _decision(decision: Mapping[str, Any]) -> tuple[str, Span]:
     rule = decision["rule"]
     about = f"rule {rule['name']}" if rule else decision["threshold"] or ", ".join(decision["thresholds_met"])
     about = about or ", ".join(decision["conditions"]) or "no pressure"
-    told = about if done == "-" else f"{about}: {done}"
-    return decision["time"], Span(dry + told, Style.WARNING if decision["evictions"] else Style.PLAIN)
+    text = about if done == "-" else f"{about}: {done}"
+    return decision["time"], Span(dry + text, Style.WARNING if decision["evictions"] else Style.PLAIN)
 
 
 def _oom_kill(kill: Mapping[str, Any]) -> tuple[str, Span]:

@@ -116,14 +116,14 @@ async def test_evicted_pods_are_deleted_after_their_time_and_no_others() -> None
     async with served(script) as (server, client), trio.open_nursery() as nursery:
         cleanup = Cleanup(client, store, 0.05, clock_unix_seconds=lambda: now[0])
         cleanup._ttl_seconds = 60.0
-        await cleanup._look()
+        await cleanup._delete_due()
         assert [] == server.asked
         now[0] = 1021.0
-        await cleanup._look()
+        await cleanup._delete_due()
         assert ["/api/v1/namespaces/default/pods/old"] == [asked.path for asked in server.asked]
         assert {"uid": "uid-old"} == server.asked[0].body["preconditions"]
         now[0] = 1061.0
-        await cleanup._look()
+        await cleanup._delete_due()
         assert "/api/v1/namespaces/default/pods/unknown" in [asked.path for asked in server.asked]
         nursery.cancel_scope.cancel()
 
@@ -143,9 +143,9 @@ async def test_a_deletion_that_is_refused_is_a_problem_and_a_pod_that_is_gone_is
     async with served(lambda _: replies.pop(0)) as (_, client):
         cleanup = Cleanup(client, store, 1.0, clock_unix_seconds=lambda: 0.0)
         cleanup._first_seen = {"uid-old": -10.0}
-        await cleanup._look()
+        await cleanup._delete_due()
         assert 'verbs: ["delete"]' in (cleanup.problem or "")
-        await cleanup._look()
+        await cleanup._delete_due()
         assert cleanup.problem is None
 
 

@@ -48,7 +48,7 @@ def settings(tmp_path):
 def looked(node, settings, proc):
     plain = PlainNode(node.tree, settings, proc=proc)
     try:
-        return trio.run(plain.look)
+        return trio.run(plain.observe)
     finally:
         plain.close()
 

@@ -185,7 +185,7 @@ async def test_looks_go_on_until_the_time_is_over_and_there_is_one_at_least(
 ) -> None:
     began, found = trio.current_time(), []
     options = RecordOptions(config=Path("unread"), interval_seconds=10.0, seconds=seconds)
-    pace = recording._Looks(options)
+    pace = recording._Steps(options)
     while await pace.is_due():
         await trio.sleep(looks[len(found)])
         found.append(pace.seconds)

@@ -247,7 +247,7 @@ def test_what_stands_still_is_no_step_and_what_moves_is(make_tree: Any, tmp_path
     def is_step(*, used_mib: int = 10, count: int = 0) -> bool:
         fake.counters("/apps/a", usage_bytes=used_mib * MIB, inactive_file_bytes=0)
         fake.file("/apps/a", "memory.events", f"high 0\nmax {count}\noom 0\n")
-        seen = rule_recording.look(())
+        seen = rule_recording.observe(())
         wanted = rule_recording.is_step(seen)
         if wanted:
             rule_recording.written(seen)
@@ -270,6 +270,6 @@ def test_swap_traffic_of_the_machine_is_recorded_where_it_has_swap(make_tree: An
     (tmp_path / "vmstat").write_text("pswpin 3\npswpout 5\n")
     for total_kb, expected in ((0, {}), (1000, {"/"})):
         (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nSwapTotal: {total_kb} kB\nSwapFree: 500 kB\n")
-        seen = RuleRecording(fake.tree, (), proc=tmp_path, pressure=tmp_path).look(())
+        seen = RuleRecording(fake.tree, (), proc=tmp_path, pressure=tmp_path).observe(())
         assert set(expected) == set(seen)
     assert {"swapUsedPercent": 50.0, "swapTrafficBytes": 8 * 4096} == numbers_document(seen["/"])

@@ -113,7 +113,7 @@ def test_once_without_a_daemon_is_an_error(tmp_path):
 def test_plain_frames_have_no_escapes_and_coloured_ones_do(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     view = LiveView(top.document)
-    view.look()
+    view.refresh()
     plain, coloured = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
 
     PlainScreen(plain, lambda _: None).show(view.draw, 1.0)
