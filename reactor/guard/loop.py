@@ -400,7 +400,7 @@ class Loop:
 
     async def _reclaim_node(self, asked: PassRecord) -> None:
         try:
-            self.on_pass(await self.passes.give_back(asked, self._observe_disks, self.filesystems.refresh))
+            self.on_pass(await self.passes.reclaim(asked, self._observe_disks, self.filesystems.refresh))
         finally:
             self._reclaiming = False
 

@@ -91,7 +91,7 @@ class Victims:
     def exited(self, victims: Sequence[Claim]) -> frozenset[int]:
         """Return which of these victims have exited, and let go of all others than these.
 
-        The memory of a process is given back before it counts as exited.
+        The memory of a process is freed before it counts as exited.
         """
         wanted = {victim.pid for victim in victims if victim.pid is not None}
         for pid in self._pidfds.keys() - wanted:
@@ -118,7 +118,7 @@ def _close(fd: int) -> None:
 class Node:
     """Holds the policy's state and the pods. The state changes by `apply` and by what a pass decided.
 
-    `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
+    `passes` counts them; `reclaimed` is what the node reclaimed last; `storage` knows what pods take of the
     filesystems; `under_way` when evictions were ordered and came to their end, `victims` whether killed
     processes have exited. What lives again in a pod that `is_kept_down` is killed without being chosen: a
     kubelet that does not know of the eviction starts its containers again.
@@ -223,7 +223,7 @@ class Node:
     def is_freed(self, uid: str) -> bool:
         """Return whether a pod took something of the filesystems and does so no more; True if not awaited.
 
-        For a pod that is not known to have taken anything this can't be told. Others are spared meanwhile, so
+        For a pod that is not known to have taken anything this is not known. Others are spared meanwhile, so
         that not all of them go for what none of them holds.
         """
         pod = self.lingering.get(uid)

@@ -129,6 +129,7 @@ class Observations:
         )
 
     def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
+        """Observe what the wakes are about, memory in any case; return what was observed of it."""
         memory = self._observer.memory()
         self._node.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):

@@ -187,10 +187,10 @@ class Passes:
         earlier, self._earlier = self._earlier, []
         return earlier
 
-    async def give_back(
+    async def reclaim(
         self, asked: PassRecord, observe_filesystems: Observe, refresh: Observe | None = None
     ) -> PassRecord:
-        """Have the node give back what a pass asked for, observe again, and evict if that was not enough.
+        """Have the node reclaim what a pass asked for, observe again, and evict if that was not enough.
 
         `refresh` observes the filesystems alone, if `observe_filesystems` takes longer than that.
         """
@@ -228,7 +228,7 @@ class Passes:
         return dataclasses.replace(record, times=times, reclaimed=reclaimed)
 
     async def _check_disk(self, threshold: Threshold | None) -> Mapping[Signal, Observation] | None:
-        """Return what the guard itself observes of a threshold's filesystem; None: it does not look."""
+        """Return what the guard itself observes of a threshold's filesystem; None: not observed."""
         if self._observe_disk is None or threshold is None:
             return None
         reported = self.known.observed.at(self._clock_seconds()).get(threshold.signal)
@@ -262,8 +262,8 @@ class Passes:
     ) -> PassRecord:
         """Act on a decision that was just made, and return the record; with `arms` the levels are armed.
 
-        Of one that the kernel has carried out (`served`) the rest is done. `shown` is what the record has as
-        observed, if that is not what was `seen` last.
+        Of one that the kernel has carried out (`served`) what is left is done. `shown` is what the record has
+        as observed, if that is not what was `seen` last.
         """
         decided_ns = time.monotonic_ns()
         attempts = self._act(decision, seen.snapshot, seen.pods, served)
@@ -376,7 +376,7 @@ class Passes:
         snapshot: Snapshot,
         pods: Sequence[Pod],
     ) -> None:
-        """Take note that one process of a pod was killed, or asked to end; the pod lives on."""
+        """Record that one process of a pod was killed, or asked to end; the pod lives on."""
         if attempt.eviction.resource is Resource.MEMORY:
             attempt.credited_bytes = process.resident_bytes
         if attempt.outcome is Outcome.PROCESS_KILLED:

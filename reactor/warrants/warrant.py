@@ -20,7 +20,7 @@ from reactor.warrants.certainty import CertainVictim, without_reclaim
 class WarrantResult:
     """What the kernel has written of one warrant, read anew each time until `keep`.
 
-    The program that kills takes the claim first and writes the rest after it, so a guard on another CPU may
+    The program that kills takes the claim first and writes all else after it, so a guard on another CPU may
     follow before that is there.
     """
 

@@ -95,7 +95,7 @@ class NoWarrantError(ReactorError):
 
 
 class NotKnownYetError(NoWarrantError):
-    """No warrant is given, until a cgroup has been looked up."""
+    """No warrant is armed, until a cgroup has been found."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,6 +200,7 @@ class Warrants:
         return self._generation == 0 and self._probe is None
 
     def document(self) -> dict[str, Any]:
+        """Return the state of the warrants, as plain JSON values."""
         state = self._board.state(NAME)
         return {
             "state": state.health,
@@ -657,7 +658,7 @@ class Warrants:
         """Return what bounds memory that may be reclaimed first, None where there is no reclaim or no bound.
 
         The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below
-        that of the crossing the kernel can tell what comes to it.
+        that of the crossing the kernel can count what comes to it.
         """
         until_seconds = forecast.now_seconds + EXPIRY_SECONDS
         may_reclaim = forecast.settings.reclaims_memory and may_be_due(
@@ -667,8 +668,8 @@ class Warrants:
         cgroup, signal = level.cgroup, level.signal
         if parents in forecast.memory:
             cgroup, signal = self._parents[0] if len(self._parents) == 1 else _MACHINE, parents
-        is_told = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
-        if not may_reclaim or cgroup == _MACHINE or not is_told:
+        is_counted = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
+        if not may_reclaim or cgroup == _MACHINE or not is_counted:
             return None
         return _Outside(cgroup, signal)
 

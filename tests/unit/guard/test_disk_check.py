@@ -117,7 +117,7 @@ def short_disk(make_loop, make_pod, make_threshold, observation):
         async def observe() -> None:
             loop.known.observed.take(seen.keys(), seen, loop.now_seconds)
 
-        return await loop.passes.give_back(asked, observe)
+        return await loop.passes.reclaim(asked, observe)
 
     loop.act = act
     return loop
@@ -144,5 +144,5 @@ async def test_without_a_report_that_is_fresh_no_pod_is_evicted(short_disk, obse
     async def observe() -> None:
         """Have nothing observed: the steward is gone."""
 
-    assert (await short_disk.passes.give_back(asked, observe)).attempts == ()
+    assert (await short_disk.passes.reclaim(asked, observe)).attempts == ()
     assert [] == short_disk.kills.killed

@@ -55,7 +55,7 @@ def disk(make_loop, make_threshold, make_pod, observation, writer):
             async def observe() -> None:
                 short(available_kib)
 
-            await loop.passes.give_back(asked, observe)
+            await loop.passes.reclaim(asked, observe)
         return list(loop.kills.killed)
 
     loop.evict = evict

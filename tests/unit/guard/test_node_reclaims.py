@@ -37,12 +37,12 @@ class Disk:
 
         return free
 
-    async def give_back(self):
+    async def reclaim(self):
         await self.observe()
         asked = self.loop.passes.make([WAKE])
         assert self._kinds == asked.decision.reclaim
         self.loop.now_seconds += 1
-        return await self.loop.passes.give_back(asked, self.observe)
+        return await self.loop.passes.reclaim(asked, self.observe)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def make_disk(make_loop, make_pod, make_threshold, observation):
 async def test_what_was_freed_is_measured_against_what_was_wanted(make_disk, make_reclaim):
     disk = make_disk()
     disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(200))
-    record = await disk.give_back()
+    record = await disk.reclaim()
     (given,) = record.reclaimed
     assert (given.wanted, given.freed, given.did) == (90, 200, ("vacuumed",))
     assert record.attempts == ()
@@ -72,7 +72,7 @@ async def test_what_suffices_spares_the_rest(make_disk, make_reclaim):
     disk = make_disk()
     commands, images = make_reclaim(disk.frees(90)), make_reclaim(disk.frees(500))
     disk.loop.reclaims.update({Reclaim.COMMANDS: commands, Reclaim.IMAGES: images})
-    await disk.give_back()
+    await disk.reclaim()
     assert [tuple(Filesystem)] == commands.asked  # in a single layout they are one filesystem
     assert [] == images.asked
 
@@ -81,7 +81,7 @@ async def test_what_does_not_suffice_is_followed_by_the_rest_and_then_by_an_evic
     disk = make_disk()
     commands, images = make_reclaim(disk.frees(89)), make_reclaim()
     disk.loop.reclaims.update({Reclaim.COMMANDS: commands, Reclaim.IMAGES: images})
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert [89, 0] == [given.freed for given in record.reclaimed]
     assert ["writer"] == disk.loop.kills.killed
 
@@ -93,14 +93,14 @@ async def test_reclaim_that_fails_is_told_and_the_pod_goes(make_disk, make_recla
         raise RefusedError("the runtime does not answer")
 
     disk.loop.reclaims[Reclaim.IMAGES] = make_reclaim(refuse)
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert [("the runtime does not answer",)] == [given.problems for given in record.reclaimed]
     assert ["writer"] == disk.loop.kills.killed
 
 
 async def test_nothing_to_give_back_is_no_reclaim_and_keeps_the_last_one(make_disk, make_reclaim):
     disk = make_disk()
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert ((), ()) == (record.reclaimed, disk.loop.known.reclaimed)
     assert ["writer"] == disk.loop.kills.killed
 
@@ -108,7 +108,7 @@ async def test_nothing_to_give_back_is_no_reclaim_and_keeps_the_last_one(make_di
 async def test_dry_run_gives_nothing_back(make_disk, make_reclaim):
     disk = make_disk(dry_run=True)
     commands = disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert [] == commands.asked
     assert ["dry-run"] == [attempt.outcome for attempt in record.attempts]
 
@@ -116,7 +116,7 @@ async def test_dry_run_gives_nothing_back(make_disk, make_reclaim):
 async def test_what_was_seen_after_a_reclaim_is_acted_on_once(make_disk, make_reclaim):
     disk = make_disk()
     commands = disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(10))
-    await disk.give_back()
+    await disk.reclaim()
     assert ["writer"] == disk.loop.kills.killed
     assert not disk.loop.passes.make([WAKE]).decision.reclaim  # nothing newer was seen
     await disk.observe()
@@ -141,7 +141,7 @@ async def test_what_comes_back_only_after_a_while_is_waited_for_and_spares_every
     await disk.observe()
     asked = disk.loop.passes.make([WAKE])
     disk.loop.now_seconds += 1
-    record = await disk.loop.passes.give_back(asked, disk.observe, glance)
+    record = await disk.loop.passes.reclaim(asked, disk.observe, glance)
     assert record.attempts == ()
     assert record.reclaimed[0].freed >= record.reclaimed[0].wanted == 90
     assert len(glances) == 4
@@ -151,7 +151,7 @@ async def test_what_does_not_come_back_is_not_waited_for(make_disk, make_reclaim
     disk = make_disk()
     disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim()
     began_seconds = trio.current_time()
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert trio.current_time() - began_seconds < 0.5
     assert ["writer"] == [attempt.eviction.pod.name for attempt in record.attempts]
 
@@ -170,5 +170,5 @@ async def test_what_suffices_for_the_disk_is_enough_while_memory_waits_for_somet
     loop.passes._node_reclaimer._settings = loop.passes._settings
     commands = loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
     images = loop.reclaims[Reclaim.IMAGES] = make_reclaim()
-    record = await disk.give_back()
+    record = await disk.reclaim()
     assert (len(commands.asked), images.asked, record.attempts) == (1, [], ())

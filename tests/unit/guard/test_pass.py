@@ -282,7 +282,7 @@ async def test_disk_threshold_seen_earlier_is_listed_but_not_acted_on_again(
     low = {Signal.NODEFS_AVAILABLE: observation(50, 1000)}
     loop.known.observed.take([Signal.NODEFS_AVAILABLE], low, loop.now_seconds)
     asked = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
-    await loop.passes.give_back(asked, trio.lowlevel.checkpoint)
+    await loop.passes.reclaim(asked, trio.lowlevel.checkpoint)
     assert loop.kills.killed == ["first"]
 
     loop.now_seconds += 15  # the first eviction's deadline is over, and nothing has been observed since
@@ -505,7 +505,7 @@ async def test_node_gives_back_before_a_pod_is_evicted_for_disk(
             [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(500, 1000)}, loop.now_seconds
         )
 
-    assert (await loop.passes.give_back(asked, observe_more)).attempts == ()
+    assert (await loop.passes.reclaim(asked, observe_more)).attempts == ()
 
 
 async def test_pod_is_evicted_for_disk_where_giving_back_was_not_enough(
@@ -518,7 +518,7 @@ async def test_pod_is_evicted_for_disk_where_giving_back_was_not_enough(
     )
     asked = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
 
-    record = await loop.passes.give_back(asked, trio.lowlevel.checkpoint)
+    record = await loop.passes.reclaim(asked, trio.lowlevel.checkpoint)
 
     assert [attempt.eviction.pod.name for attempt in record.attempts] == ["writer"]
     assert loop.kills.killed == ["writer"]
