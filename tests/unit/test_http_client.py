@@ -229,7 +229,7 @@ async def test_a_refusal_comes_through_though_the_server_has_not_read_the_reques
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1024, "answered more than 1000 bytes"),
     ],
 )
-async def test_what_is_no_answer_is_told_and_its_connection_closed(
+async def test_what_is_no_answer_is_reported_and_its_connection_closed(
     client: HttpClient, answer: bytes, told: str
 ) -> None:
     async with serving(sending(answer, stays=False)) as server:

@@ -66,7 +66,7 @@ def test_a_path_that_is_not_normal_is_held_by_none(parent: str, cgroup: str) -> 
         (APPLICATIONS, "/system.slice", False),
     ],
 )
-def test_parents_that_have_the_same_pods_are_told_by_their_texts(one: str, other: str, overlap: bool) -> None:  # noqa: FBT001
+def test_parents_that_have_the_same_pods_have_texts_that_overlap(one: str, other: str, overlap: bool) -> None:  # noqa: FBT001
     assert [overlap] * 2 == [
         PodParent(one).overlaps(PodParent(other)),
         PodParent(other).overlaps(PodParent(one)),

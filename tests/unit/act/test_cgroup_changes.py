@@ -187,7 +187,7 @@ def test_cgroup_that_is_gone_is_no_problem(tree: CgroupTree, tmp_path: Path) -> 
     assert problems == []
 
 
-def test_limit_that_can_not_be_had_is_told_and_the_kill_goes_on(tree: CgroupTree, tmp_path: Path) -> None:
+def test_limit_that_can_not_be_had_is_reported_and_the_kill_goes_on(tree: CgroupTree, tmp_path: Path) -> None:
     (tmp_path / "pod/pids.max").mkdir()
     problems: list[str] = []
     with tree.open("/pod", "pids") as pod, without_forks(pod, problems.append):

@@ -97,7 +97,7 @@ def test_without_a_baseline_of_its_kind_it_says_how_to_have_one(tmp_path: Path) 
     assert "5 %" in noise
 
 
-def test_a_noisy_machine_is_told(tmp_path: Path) -> None:
+def test_a_noisy_machine_is_reported(tmp_path: Path) -> None:
     assert is_noisy(a_run(spread=31.0))
     assert not is_noisy(a_run(spread=29.0))
     assert "shows only large differences" in report(a_run(spread=31.0), tmp_path / "none.json")[-1]
@@ -111,5 +111,5 @@ def test_a_file_that_is_no_baseline_is_named(tmp_path: Path, text: str) -> None:
         report(a_run(), path)
 
 
-def test_kinds_of_machine_are_told_apart_by_cgroup_and_cpus() -> None:
+def test_kinds_of_machine_are_distinguished_by_cgroup_and_cpus() -> None:
     assert "cgroup v1, 2 CPUs" == kind_of(a_run())

@@ -65,7 +65,7 @@ def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
     assert {3, 10, 110, 1000} == {pods for _, _, pods in rehearsal.asked}
 
 
-def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_told() -> None:
+def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_reported() -> None:
     rehearsal = Rehearsal()
     found = collected({}, figures(rehearsal, 30, 60))
     assert [10] * 9 == rehearsal.floors

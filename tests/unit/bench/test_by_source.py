@@ -57,13 +57,13 @@ def test_the_wake_is_the_loop_awake_and_not_the_instant_that_the_kernel_noted() 
     assert (1, {"ebpf": 1}, 31.0) == (found["missed"], found["woken_by"], found["rss_mib"])
 
 
-def test_what_was_seen_so_far_is_told_by_rate_and_nothing_of_what_was_not() -> None:
+def test_what_was_seen_so_far_is_reported_by_rate_and_nothing_of_what_was_not() -> None:
     told = "to_loop_ms 3, to_kill_ms 8, to_freed_ms 40, overshoot_mib 3"
     assert [f"max MiB/s, n 3: {told}"] == list(so_far(Seen(runs={"max": [a_run(2), a_run(3), a_run(9)]})))
     assert [] == list(so_far(Seen(missed=2)))
 
 
-def test_what_is_skipped_is_left_out_and_an_unknown_name_is_told_with_the_known_ones() -> None:
+def test_what_is_skipped_is_left_out_and_an_unknown_name_is_reported_with_the_known_ones() -> None:
     found = contenders(CgroupVersion.V1)
     assert "psi" not in {contender.name for contender in _but(found, ["psi", "poll-10s"])}
     assert list(found) == _but(found, [""])

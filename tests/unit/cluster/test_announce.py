@@ -411,7 +411,7 @@ async def test_it_is_settled_once_the_kubelet_let_go_and_the_status_stayed(tmp_p
     assert () == AnnouncementFile(path).load()
 
 
-async def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
+async def test_a_server_that_is_away_is_reported_once_it_is_back(tmp_path: Path) -> None:
     server = _Server("web")
     server.faults = [lambda _: None] * 12 + [lambda _: refusal(503, "starting")] * 3
     async with running(tmp_path / "a.json", server) as run:
@@ -422,7 +422,7 @@ async def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> 
         await until(lambda: not run.announcer.problems)
 
 
-async def test_what_is_untold_at_the_end_is_told_by_the_next_run_and_the_event_is_not_doubled(
+async def test_what_is_untold_at_the_end_is_reported_by_the_next_run_and_the_event_is_not_doubled(
     tmp_path: Path,
 ) -> None:
     path, server = tmp_path / "a.json", _Server("web")
@@ -458,7 +458,7 @@ async def test_a_pod_that_is_gone_has_no_status_to_write(tmp_path: Path) -> None
         assert 0 == run.server.patches
 
 
-async def test_a_pod_that_is_not_told_of_yet_has_its_status_once_it_is(tmp_path: Path) -> None:
+async def test_a_pod_that_is_not_reported_yet_has_its_status_once_it_is(tmp_path: Path) -> None:
     server = _Server()
     async with running(tmp_path / "a.json", server) as run:
         run.announcer.announce(announcement(at_unix_seconds=time.time()))
@@ -470,7 +470,7 @@ async def test_a_pod_that_is_not_told_of_yet_has_its_status_once_it_is(tmp_path:
         await until(lambda: run.status()["phase"] == "Failed")
 
 
-async def test_a_pod_that_was_told_of_and_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_pod_that_was_reported_and_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     server = _Server("web")
     async with running(tmp_path / "a.json", server) as run:
         server.faults = [lambda _: refusal(403, "forbidden")] * 2

@@ -81,7 +81,7 @@ async def test_a_condition_that_changes_is_a_normal_event_and_failed_collection_
     ] == await _reported(3, report)
 
 
-async def test_image_collection_that_falls_short_or_fails_is_told_as_upstream_does() -> None:
+async def test_image_collection_that_falls_short_or_fails_is_reported_as_upstream_does() -> None:
     def report(events: NodeEvents) -> None:
         events.free_disk_space_failed("Failed to garbage collect required amount of images.")
         events.image_gc_failed("the runtime gives no answer")
@@ -128,7 +128,7 @@ async def test_an_event_that_the_server_has_forgotten_is_created_again() -> None
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_is_away_is_told_later_and_never_more_than_a_bounded_number() -> None:
+async def test_a_server_that_is_away_is_reported_later_and_never_more_than_a_bounded_number() -> None:
     server = _Server()
     server.faults = [None] * 4
     async with served(server) as (_, client), trio.open_nursery() as nursery:

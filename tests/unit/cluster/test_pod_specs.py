@@ -23,7 +23,7 @@ def test_static_pods_are_known_by_the_uids_in_their_manifests(tmp_path):
     assert read_node_files(str(tmp_path), tmp_path / "none").static_uids == {"given"}
 
 
-async def test_a_change_of_the_files_is_told_once(tmp_path, nursery):
+async def test_a_change_of_the_files_is_reported_once(tmp_path, nursery):
     changes = list[NodeFiles]()
     watch = NodeFilesWatch(None, tmp_path, 0.01, lambda: changes.append(watch.files))
     nursery.start_soon(watch.run)

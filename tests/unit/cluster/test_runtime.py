@@ -47,7 +47,7 @@ async def test_a_runtime_that_is_not_there_is_a_problem_and_asked_again(
         assert "none.sock" in (watch.problem or "")
 
 
-async def test_a_collection_that_fails_again_and_again_is_told(
+async def test_a_collection_that_fails_again_and_again_is_reported(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     failures: list[str] = []
@@ -68,7 +68,9 @@ class Images:
         return Collected(wanted_bytes=100, freed_bytes=30, report=None)
 
 
-async def test_a_collection_that_frees_too_little_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
+async def test_a_collection_that_frees_too_little_is_reported_in_upstreams_words(
+    nursery: trio.Nursery,
+) -> None:
     shortages: list[str] = []
     watch = ImageWatch(dict, collects=True, alarms=Alarms(not_enough=shortages.append))
     watch.use(Images())  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ async def test_a_collection_that_frees_too_little_is_told_in_upstreams_words(nur
     assert message.endswith("but only found 30 bytes eligible to free.")
 
 
-async def test_before_there_is_a_configuration_nothing_is_looked_at(
+async def test_before_there_is_a_configuration_nothing_is_observed(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     watch = ImageWatch(dict, collects=False)
@@ -100,7 +102,9 @@ async def test_as_soon_as_there_is_one_the_first_look_is_made(nursery: trio.Nurs
     assert len(shortages) == 1
 
 
-async def test_an_image_filesystem_without_capacity_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
+async def test_an_image_filesystem_without_capacity_is_reported_in_upstreams_words(
+    nursery: trio.Nursery,
+) -> None:
     told: list[str] = []
     observed = {Signal.IMAGEFS_AVAILABLE: Observation(available=0, capacity=0)}
     watch = ImageWatch(lambda: observed, collects=True, alarms=Alarms(invalid_capacity=told.append))
@@ -179,7 +183,7 @@ async def test_the_first_answer_tells_where_filesystems_lie_though_they_are_not_
     assert [True] == calls
 
 
-def test_without_any_known_socket_the_key_that_would_name_one_is_told(
+def test_without_any_known_socket_the_key_that_would_name_one_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "find_endpoint", lambda: None)

@@ -53,7 +53,7 @@ def test_upstream_documents_may_hold_more_and_ours_may_not() -> None:
     )
 
 
-def test_every_problem_is_told_at_once_with_its_path_below_the_root() -> None:
+def test_every_problem_is_reported_at_once_with_its_path_below_the_root() -> None:
     raw = {
         "inner": {},
         "many": [{"whole": "x"}, 5, {"whole": 1, "text": [], "isOn": "false", 3: 4, "z": 1}],

@@ -102,7 +102,7 @@ def test_any_document_is_settings_or_a_config_error(value: object) -> None:
     ],
     ids=["yaml", "json"],
 )
-def test_every_key_given_twice_is_told_once_by_its_path(text: str) -> None:
+def test_every_key_given_twice_is_reported_once_by_its_path(text: str) -> None:
     assert ["a", 'b["c.d"]', "l[0].x"] == sorted(_problems(text))
 
 
@@ -110,15 +110,15 @@ def test_a_merged_key_may_be_given_again() -> None:
     assert {"a": {"x": 1}, "b": {"x": 2}} == load_document("a: &a {x: 1}\nb: {<<: *a, x: 2}\n", "file")
 
 
-def test_keys_that_are_the_same_only_once_read_are_told_by_line() -> None:
+def test_keys_that_are_the_same_only_once_read_are_reported_by_line() -> None:
     assert ["file:2:1"] == _problems("1: a\n1.0: b\n")
 
 
-def test_text_that_cannot_be_read_is_told_by_line_and_column() -> None:
+def test_text_that_cannot_be_read_is_reported_by_line_and_column() -> None:
     assert ["file:2:4"] == _problems("a: 1\nb: *nowhere\n")
 
 
-def test_json_that_goes_wrong_after_a_key_given_twice_is_told_for_what_is_wrong() -> None:
+def test_json_that_goes_wrong_after_a_key_given_twice_is_reported_for_what_is_wrong() -> None:
     assert 1 == len(_problems('{"a": {"x": 1, "x": 2}, ]'))
 
 

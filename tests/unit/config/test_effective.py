@@ -131,7 +131,7 @@ def test_what_has_an_effect_or_is_upstreams_own_is_not_named(text: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_typing_error_is_told_with_what_was_meant(text: str, told: str) -> None:
+def test_a_typing_error_is_reported_with_what_was_meant(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings_from_text(text, "f.yaml")
     (problem,) = caught.value.problems

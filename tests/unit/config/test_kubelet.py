@@ -189,7 +189,7 @@ def test_what_upstream_refuses_is_refused(keys: dict[str, Any], path: str) -> No
     assert [path] == list(_problems(**keys))
 
 
-def test_checks_between_keys_are_told_beside_those_of_single_keys() -> None:
+def test_checks_between_keys_are_reported_beside_those_of_single_keys() -> None:
     found = _problems(
         evictionHard={"memory.available": "lots"},
         evictionSoft={"pid.available": "5%"},

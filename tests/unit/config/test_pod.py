@@ -183,7 +183,7 @@ def test_defaults_are_upstreams() -> None:
         ({"metadata": {"name": "p"}, "status": {"qosClass": "Best"}}, "pods[0].status.qosClass"),
     ],
 )
-def test_a_wrong_pod_is_told_by_path(document: dict[str, Any], path: str) -> None:
+def test_a_wrong_pod_is_reported_by_path(document: dict[str, Any], path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         pod_from_document(document, root="pods[0]")
     assert [path] == [problem.path for problem in caught.value.problems]

@@ -328,7 +328,7 @@ def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
         ("5", "reactor"),
     ],
 )
-def test_a_wrong_section_is_told_by_path(section: str, path: str) -> None:
+def test_a_wrong_section_is_reported_by_path(section: str, path: str) -> None:
     assert [path] == _paths(f"reactor: {section}")
 
 
@@ -482,7 +482,7 @@ def test_a_plain_node_has_no_threshold_on_its_pods_cgroup_unless_that_is_asked_f
     assert is_derived is ("allocatableMemory.available" in found)
 
 
-def test_podmans_images_are_given_back_unless_that_is_switched_off() -> None:
+def test_podmans_images_are_removed_unless_that_is_switched_off() -> None:
     assert (True, None) == (_read("{}").podman, _read("{}").podman_socket)
     assert "/run/p.sock" == _read("reactor: {podman: {socket: unix:///run/p.sock}}").podman_socket
     assert not _read("reactor: {podman: {images: false}}").podman

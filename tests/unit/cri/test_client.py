@@ -116,7 +116,7 @@ async def test_the_answer_of_a_call_is_its_message(server: Server) -> None:
     assert server.methods == [_METHOD]
 
 
-async def test_the_runtime_is_told_of_the_deadline(server: Server) -> None:
+async def test_the_runtime_gets_the_deadline(server: Server) -> None:
     await _call(server, 2.5)
     assert server.timeouts == ["2500m"]
 
@@ -162,7 +162,7 @@ async def test_a_socket_without_a_listener_is_named(tmp_path: Path) -> None:
         await client.call(path, _METHOD, b"", 5.0)
 
 
-async def test_what_is_no_grpc_server_is_told_apart(server: Server) -> None:
+async def test_what_is_no_grpc_server_is_distinguished(server: Server) -> None:
     server.raw = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" * 3
     with pytest.raises(RuntimeUnavailableError, match="no HTTP/2"):
         await _call(server)

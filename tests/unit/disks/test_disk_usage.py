@@ -72,7 +72,7 @@ def mib(usage: FilesystemUsage | None) -> float:
     return round((usage.used_bytes or 0) / (1 << 20), 1) if usage is not None else -1
 
 
-def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> None:
+def test_what_a_pod_takes_is_reported_by_layer_logs_and_volumes(full_pod: Pod) -> None:
     found = look(counted(), full_pod)["full"]
     (container,) = found.containers
     assert ("main", 1.0, 2.0) == (container.name, mib(container.rootfs), mib(container.logs))

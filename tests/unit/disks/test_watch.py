@@ -192,7 +192,7 @@ async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_wo
     assert 2 == world.seen()["nodefs.available"]
 
 
-async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(nursery, make_world):
+async def test_filling_one_is_reported_before_its_threshold_and_one_at_rest_is_not(nursery, make_world):
     world = make_world()
     world.filesystems.spaces["/node"] = space(1.5)
     await world.watch.refresh()
@@ -214,7 +214,7 @@ async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):
     assert pytest.approx(1.2) == world.seen()["nodefs.available"]
 
 
-async def test_other_layout_by_the_devices_is_told_and_the_same_is_not(make_world, caplog):
+async def test_other_layout_by_the_devices_is_reported_and_the_same_is_not(make_world, caplog):
     world = make_world()
     await world.watch.refresh()
     assert [] == world.layouts
@@ -292,12 +292,12 @@ def test_pause_in_the_writing_is_no_end_of_it_at_once(fill, hard):
     assert GIB == fill(11, 9, 9).rate(hard.signal)
 
 
-def test_empty_disk_at_rest_is_looked_at_seldom_and_a_full_one_twice_a_second(fill):
+def test_empty_disk_at_rest_is_observed_seldom_and_a_full_one_twice_a_second(fill):
     assert LONGEST_SECONDS == fill(500, 500).pause_seconds(LONGEST_SECONDS)
     assert 0.5 == fill(1.1, 1.1).pause_seconds(LONGEST_SECONDS)
 
 
-def test_filling_disk_is_looked_at_before_half_of_the_time_left_is_over(fill):
+def test_filling_disk_is_observed_before_half_of_the_time_left_is_over(fill):
     assert 0.4 == pytest.approx(fill(2.8, 1.8).pause_seconds(LONGEST_SECONDS))
     assert 0.05 == fill(2.001, 1.001).pause_seconds(LONGEST_SECONDS)
 
@@ -403,7 +403,7 @@ def test_survey_without_a_path_knows_no_layout_but_the_other_mounts(proc: Path) 
     assert (None, {Filesystem.NODEFS}) == (survey.layout, set(survey.mounts))
 
 
-def test_look_tells_the_path_without_symlinks(tmp_path: Path) -> None:
+def test_look_reports_the_path_without_symlinks(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     reading = FilesystemObserver.read(str(link))

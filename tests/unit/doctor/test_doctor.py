@@ -244,7 +244,7 @@ def test_machine_without_swap_says_what_that_means(machine: Machine) -> None:
     assert "none: a threshold on swap.available is never met" == found.detail
 
 
-def test_swap_is_told_with_where_it_lies(machine: Machine) -> None:
+def test_swap_is_reported_with_where_it_lies(machine: Machine) -> None:
     found = swap_feature(Settings(), machine("/dev/sda2", r"/swap\040file"))
     assert found.available
     assert "2Gi, 1Gi free; on /dev/sda2, /swap file" == found.detail
@@ -268,7 +268,9 @@ def test_swap_that_is_memory_is_named(machine: Machine) -> None:
         ("{failSwapOn: false, memorySwap: {swapBehavior: [1]}}", "unknown swapBehavior [1]"),
     ],
 )
-def test_kubelets_word_on_swap_is_told(machine: Machine, tmp_path: Path, kubelet: str, expected: str) -> None:
+def test_kubelets_word_on_swap_is_reported(
+    machine: Machine, tmp_path: Path, kubelet: str, expected: str
+) -> None:
     path = tmp_path / "kubelet.yaml"
     path.write_text(kubelet)
     settings = settings_from_text(f"reactor: {{kubernetes: {{kubelet: {{config: {path}}}}}}}", "f")

@@ -290,7 +290,7 @@ def test_check_warns_of_them_and_exits_0(tmp_path, capsys):
         ),
     ],
 )
-def test_a_shutdown_that_no_bus_tells_of_is_named(node, tmp_path, monkeypatch, keys, path):
+def test_a_shutdown_that_no_bus_reports_is_named(node, tmp_path, monkeypatch, keys, path):
     text = f"{HARD}\n{keys}\nreactor: {{pods: {{parents: [/machine.slice]}}}}"
     bus = tmp_path / "system_bus_socket"
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={bus}")
@@ -336,7 +336,7 @@ def test_a_rule_for_one_process_that_applies_to_no_pod_is_named(node, tmp_path):
     assert {"reactor.pods.processVictims[1]": "matches no pod on this machine now"} == said
 
 
-def test_a_rule_for_one_process_that_goes_by_a_users_name_is_told_what_takes_it(node, tmp_path):
+def test_a_rule_for_one_process_that_goes_by_a_users_name_names_what_takes_it(node, tmp_path):
     node.add("/jobs/user@1000.service")
     node.add("/jobs/user@1000.service/app.scope")
     text = f"{HARD}\nreactor: {{pods: {{parents: [/jobs/user@1000.service], processVictims: [RULE]}}}}"

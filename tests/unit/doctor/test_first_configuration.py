@@ -66,7 +66,7 @@ def test_the_threshold_follows_from_the_size_and_what_the_kernel_holds(machine):
     assert memory(memory_bytes=256 * MIB, kernel_bytes=200 * MIB) == "memory.available<128Mi"
 
 
-def test_a_machine_without_containers_has_nobody_guarded_and_is_told_what_could_be(machine):
+def test_a_machine_without_containers_has_nobody_guarded_and_shows_what_could_be(machine):
     text = first_configuration(dataclasses.replace(machine, parents=()))
     assert () == settings_from_text(text, "f").pod_parents
     assert [] == without_thresholds(warnings(text, machine))

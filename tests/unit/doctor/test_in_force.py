@@ -62,7 +62,7 @@ def document(config, drop_ins, node, tmp_path, monkeypatch):
     return in_force(settings, layers, node.tree, proc=tmp_path)
 
 
-def test_thresholds_are_told_in_bytes_and_by_the_file_that_they_are_from(document, config, drop_ins):
+def test_thresholds_are_reported_in_bytes_and_by_the_file_that_they_are_from(document, config, drop_ins):
     hard, _, soft = document["thresholds"]
     assert (hard["value"], hard["amount"], hard["capacity"]) == ("10%", 107_374_184, 1024 * MIB)
     assert (hard["kind"], hard["file"]) == ("hard", str(config))
@@ -88,7 +88,7 @@ def test_every_key_has_its_value_and_the_file_or_the_default_that_it_is_from(doc
     assert (["/node/jobs"], str(config)) == by_key["reactor.pods.parents"]
 
 
-def test_a_default_parent_is_told_as_what_it_comes_to(config, node, tmp_path):
+def test_a_default_parent_is_reported_as_what_it_comes_to(config, node, tmp_path):
     config.write_text("reactor: {nodeCgroup: /node}")
     document = in_force(load_settings(config), layers_of(config), node.tree, proc=tmp_path)
     by_key = {one["key"]: (one["value"], one["file"]) for one in document["settings"]}

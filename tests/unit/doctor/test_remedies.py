@@ -9,12 +9,12 @@ from reactor.kernel.features import Feature
 REMEDIES = {name: remedy for name, remedy, _ in features._PROBES}
 
 
-def test_the_kubelet_tells_every_container_where_the_api_server_is(tmp_path) -> None:
+def test_the_kubelet_shows_every_container_where_the_api_server_is(tmp_path) -> None:
     assert this_place(tmp_path, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is Place.POD
     assert this_place(tmp_path, {"HOME": "/"}) is Place.WITHOUT_SYSTEMD
 
 
-def test_a_container_and_a_node_with_systemd_are_told_apart(tmp_path) -> None:
+def test_a_container_and_a_node_with_systemd_are_distinguished(tmp_path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     assert this_place(tmp_path, {}) is Place.NODE
     assert this_place(tmp_path, {"container": "lxc"}) is Place.CONTAINER
@@ -49,7 +49,7 @@ def test_a_pod_that_may_not_be_real_time_is_shown_what_can_be_had() -> None:
         assert way in remedy
 
 
-def test_each_remedy_is_told_once_with_all_that_it_is_for() -> None:
+def test_each_remedy_is_reported_once_with_all_that_it_is_for() -> None:
     def feature(name: str, remedy: str, *, available: bool = False) -> Feature:
         return Feature(name=name, available=available, detail="", remedy=remedy)
 

@@ -213,7 +213,7 @@ def test_nothing_is_said_where_all_is_well_or_it_is_not_asked_for(
     assert [] == find(on_v2)
 
 
-def test_a_process_that_is_not_there_or_can_not_hear_systemd_is_told(
+def test_a_process_that_is_not_there_or_can_not_hear_systemd_is_reported(
     on_v2: FakeTree, find: Find, tmp_path: Path
 ) -> None:
     (missing,) = find(on_v2)
@@ -227,7 +227,7 @@ def test_a_process_that_is_not_there_or_can_not_hear_systemd_is_told(
     assert away.endswith("units: systemd is away")
 
 
-def test_systemd_oomd_itself_is_told_and_what_to_do(on_v2: FakeTree, find: Find, tmp_path: Path) -> None:
+def test_systemd_oomd_itself_is_reported_and_what_to_do(on_v2: FakeTree, find: Find, tmp_path: Path) -> None:
     report(tmp_path, "/")
     unit = on_v2.directory("/system.slice/systemd-oomd.service")
     unit.mkdir(parents=True)
@@ -241,7 +241,7 @@ def test_systemd_oomd_itself_is_told_and_what_to_do(on_v2: FakeTree, find: Find,
     assert "systemctl disable --now systemd-oomd" in running
 
 
-def test_units_beside_the_parents_and_a_wrong_oomd_conf_are_told(
+def test_units_beside_the_parents_and_a_wrong_oomd_conf_are_reported(
     on_v2: FakeTree, find: Find, tmp_path: Path
 ) -> None:
     report(tmp_path, "/system.slice", *(f"/machine{number}.slice" for number in range(5)))

@@ -61,7 +61,7 @@ def kill(scope: OomScope = OomScope.OWN_LIMIT, **changed: Any) -> OomKill:
     return OomKill(source="ebpf-oom", scope=scope, at_ns=time.monotonic_ns(), **{**known, **changed})
 
 
-def test_kill_at_a_pods_own_limit_is_told_as_such_and_not_as_our_failure(
+def test_kill_at_a_pods_own_limit_is_reported_as_such_and_not_as_our_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept = Kept()
@@ -103,7 +103,7 @@ def test_victim_in_no_known_pod_is_named_by_its_cgroup() -> None:
     assert "of a cgroup that is not known" in kept.lines[2]["message"]
 
 
-def test_victim_that_was_being_evicted_is_told_as_such() -> None:
+def test_victim_that_was_being_evicted_is_reported_as_such() -> None:
     kept = Kept()
     kept.known.under_way.began("uid-web", time.monotonic_ns())
     kept.kills.record(kill())

@@ -24,7 +24,7 @@ OUTSIDE = Slowdown(
 )
 
 
-def test_what_is_slowed_down_is_told_once_and_a_problem_meanwhile(caplog):
+def test_what_is_slowed_down_is_reported_once_and_a_problem_meanwhile(caplog):
     told = []
     slowdowns = Slowdowns(told.append)
     with caplog.at_level(logging.INFO):

@@ -401,7 +401,7 @@ async def test_a_pod_that_a_shutdown_did_not_end_is_not_reported(node, nursery, 
     assert [] == await reported(node)
 
 
-async def test_each_new_steward_is_told_that_the_node_shuts_down(node):
+async def test_each_new_steward_hears_that_the_node_shuts_down(node):
     node.shutdown_began()
     (first,) = await reported(node)
     node.reports.reported(1)

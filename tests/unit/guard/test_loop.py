@@ -97,14 +97,14 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
     return records
 
 
-async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeTree) -> None:
+async def test_memory_is_observed_while_its_sources_are_being_armed(fake: FakeTree) -> None:
     records = await guard(fake, from_bytes=100 * MIB, arming_seconds=60.0)
     crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["arming"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
 
 
-async def test_memory_that_is_near_its_threshold_is_looked_at_where_no_source_tells(fake: FakeTree) -> None:
+async def test_memory_that_is_near_its_threshold_is_observed_where_no_source_tells(fake: FakeTree) -> None:
     records = await guard(fake, from_bytes=400 * MIB, arming_seconds=0.0)
     crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["glance"]

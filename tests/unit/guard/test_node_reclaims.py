@@ -86,7 +86,7 @@ async def test_what_does_not_suffice_is_followed_by_the_rest_and_then_by_an_evic
     assert ["writer"] == disk.loop.kills.killed
 
 
-async def test_reclaim_that_fails_is_told_and_the_pod_goes(make_disk, make_reclaim):
+async def test_reclaim_that_fails_is_reported_and_the_pod_goes(make_disk, make_reclaim):
     disk = make_disk()
 
     def refuse() -> None:
@@ -98,7 +98,7 @@ async def test_reclaim_that_fails_is_told_and_the_pod_goes(make_disk, make_recla
     assert ["writer"] == disk.loop.kills.killed
 
 
-async def test_nothing_to_give_back_is_no_reclaim_and_keeps_the_last_one(make_disk, make_reclaim):
+async def test_nothing_to_reclaim_is_no_reclaim_and_keeps_the_last_one(make_disk, make_reclaim):
     disk = make_disk()
     record = await disk.reclaim()
     assert ((), ()) == (record.reclaimed, disk.loop.known.reclaimed)

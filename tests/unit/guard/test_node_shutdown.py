@@ -251,7 +251,7 @@ async def test_a_cancelled_shutdown_kills_no_pod_any_more_and_the_next_one_does(
     assert ["began", "low", "cancelled", "began", "low", "high"] == node.reporter.reported
 
 
-async def test_a_shutdown_that_is_told_twice_is_one(
+async def test_a_shutdown_that_is_reported_twice_is_one(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     node = Node(tmp_path, [_pod("low")])
@@ -319,7 +319,7 @@ async def test_the_times_of_a_shutdown_are_on_the_disk_before_it_goes_on(tmp_pat
     assert document["cancelled"] is False
 
 
-async def test_a_shutdown_that_was_cut_off_is_told_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_shutdown_that_was_cut_off_is_reported_at_the_next_start(tmp_path: Path) -> None:
     first = Node(tmp_path, [_pod("low")])
     async with first.running():
         first.say(PREPARING)
@@ -386,7 +386,7 @@ def _is_reported(directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("end_unix_seconds", [1020.5, 400.0], ids=["later", "its clock was set back"])
-async def test_a_shutdown_that_came_to_its_end_is_not_told_as_cut_off(
+async def test_a_shutdown_that_came_to_its_end_is_not_reported_as_cut_off(
     tmp_path: Path, end_unix_seconds: float
 ) -> None:
     times = ShutdownTimes(start_unix_seconds=1000.0, end_unix_seconds=end_unix_seconds)
@@ -497,7 +497,7 @@ async def test_a_process_that_ends_is_named_with_how_it_ended() -> None:
         await watch.run(30, None)
 
 
-async def test_the_process_is_told_that_the_shutdown_may_go_on_and_what_is_wanted() -> None:
+async def test_the_process_hears_that_the_shutdown_may_go_on_and_what_is_wanted() -> None:
     heard: list[ShutdownNews] = []
     script = (
         f"assert guard.recv(64) == {GO_ON!r}; assert sys.argv[1:] == ['30', '/kubelet.yaml']; "

@@ -239,7 +239,7 @@ def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
     victims.close()
 
 
-async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
+async def test_status_reports_what_is_waited_for(make_view, victim) -> None:
     loop, view, _ = make_view()
     loop.passes.observations.oom_killed(kill_of(victim.pid))
     (told,) = view().status()["oom_victims"]

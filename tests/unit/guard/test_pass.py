@@ -51,9 +51,7 @@ async def test_no_pod_is_killed_or_even_read_while_there_is_memory(make_loop, ma
     assert loop.usages.memory_reads == loop.usages.full_reads == 0
 
 
-async def test_second_pod_is_not_evicted_while_the_first_gives_back_its_memory(
-    make_loop, make_pod, observation
-):
+async def test_second_pod_is_not_evicted_while_the_first_frees_its_memory(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("first"), make_pod("second"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
@@ -488,7 +486,7 @@ async def test_pid_crossing_ranks_by_processes(make_loop, make_pod, make_thresho
     assert loop.kills.killed == ["bomb"]
 
 
-async def test_node_gives_back_before_a_pod_is_evicted_for_disk(
+async def test_node_reclaims_before_a_pod_is_evicted_for_disk(
     make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(100, Signal.NODEFS_AVAILABLE))

@@ -156,7 +156,7 @@ def test_an_earlier_listing_is_refused_and_another_steward_begins_again(told):
     assert told.specs == {"b": pod("b")}
 
 
-def test_the_runtime_and_files_are_told_by_themselves(told):
+def test_the_runtime_and_files_are_reported_by_themselves(told):
     runtime = RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), source=PodSource.FILE)
     take(told, list(pieces(Section.RUNTIME, 1, [runtime_record("hash", runtime) or b""])))
     names = [FileNames("u", ("shop", "web"), is_static=False), FileNames("s", None, is_static=True)]
@@ -172,7 +172,7 @@ def test_the_runtime_can_not_make_a_pod_of_the_api_servers_a_static_one(told):
         take(told, list(pieces(Section.RUNTIME, 1, [runtime_record(UUID, runtime) or b""])))
 
 
-async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_path, autojump_clock):
+async def test_all_are_reported_for_as_long_as_that_is_said_of_the_last_listing(tmp_path, autojump_clock):
     told = told_pods(tmp_path, clock_seconds=trio.current_time)
 
     def heard(number: int, places: int = 1) -> None:
@@ -196,7 +196,7 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_
     assert not told.is_complete()
 
 
-async def test_a_worker_thread_that_lists_the_pods_may_ask_what_was_told(told):
+async def test_a_worker_thread_that_lists_the_pods_may_ask_what_was_reported(told):
     take(told, listing(pod("a")))
     told.confirm(Request(kind=RequestKind.PODS_COMPLETE, number=1, places=1))
     assert await trio.to_thread.run_sync(lambda: (told.is_complete(), *told.specs)) == (True, "a")

@@ -213,7 +213,7 @@ async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, 
     assert ended == ["killed"]
 
 
-async def test_failed_kill_is_told_with_its_reason(make_loop, make_pod, observation):
+async def test_failed_kill_is_reported_with_its_reason(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("hog"))
     loop.kills.fails_with = OSError(13, "Permission denied", "/cgroup")

@@ -30,7 +30,7 @@ async def test_status_shows_each_threshold_with_its_margin(make_view):
     assert json.loads(json.dumps(document)) == document
 
 
-async def test_soft_threshold_tells_for_how_long_it_has_been_below(make_view, observation):
+async def test_soft_threshold_reports_for_how_long_it_has_been_below(make_view, observation):
     loop, view, make_pass = make_view()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
     make_pass()

@@ -152,7 +152,7 @@ async def test_command_that_takes_its_time_is_answered_too(nursery, tmp_path):
     assert await trio.to_thread.run_sync(ask, path, {"command": "top", "pods": 3}) == {"later": 3}
 
 
-def test_without_a_daemon_the_asker_is_told_so(tmp_path):
+def test_without_a_daemon_the_asker_gets_that_answer(tmp_path):
     with pytest.raises(NoDaemonError, match="reactor run"):
         ask(tmp_path / "s.sock", {"command": "status"})
 

@@ -276,7 +276,7 @@ def _inherited(pid: int) -> list[str]:
         (ZeroDivisionError("oops"), "internal error; see the log", 1),
     ],
 )
-async def test_answer_that_fails_is_told_and_ends_nothing(tmp_path, failure, said, counted):
+async def test_answer_that_fails_is_reported_and_ends_nothing(tmp_path, failure, said, counted):
     guard = Guard(tmp_path)
     guard.fails_with = failure
     path = tmp_path / "s.sock"
@@ -566,7 +566,7 @@ async def test_layouts_are_adopted_at_a_bounded_rate(tmp_path, autojump_clock):
     assert len(news.heard) == 4
 
 
-async def test_filesystems_are_observed_by_the_steward_and_what_it_gives_back_is_told(tmp_path):
+async def test_filesystems_are_observed_by_the_steward_and_what_it_frees_is_reported(tmp_path):
     guard, news = Guard(tmp_path), News()
     done = tmp_path / "done"
     reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (("/bin/touch", str(done)), ("/bin/false",))})

@@ -57,7 +57,7 @@ def counted(number: int, used_bytes: int) -> PlaceUsage:
     return PlaceUsage(number, UsageKind.COUNTED, used_bytes, 2)
 
 
-def test_steward_is_told_of_what_came_and_went_since_it_was_told_last_and_a_new_one_everything(told):
+def test_steward_gets_what_came_and_went_since_the_last_time_and_a_new_one_everything(told):
     told.storage.assign([pod("a"), pod("b")])
     (both,) = told.storage.changes(told.known)
     assert {"/pods/a/0", "/pods/b/0"} == {place.path for place in both.count}
@@ -70,7 +70,7 @@ def test_steward_is_told_of_what_came_and_went_since_it_was_told_last_and_a_new_
     assert ["b", "c"] == [place.uid for place in everything.count]
 
 
-def test_places_are_told_in_pieces_and_one_that_goes_meanwhile_is_not(told):
+def test_places_are_reported_in_pieces_and_one_that_goes_meanwhile_is_not(told):
     pods = [pod(f"p{number}", 4) for number in range(100)]
     told.storage.assign(pods)
     changes = told.storage.changes(told.known)
@@ -81,7 +81,7 @@ def test_places_are_told_in_pieces_and_one_that_goes_meanwhile_is_not(told):
     assert [Places(forget=tuple(range(1, MOST_PLACES + 1)))] == list(told.storage.changes(told.known))
 
 
-def test_place_that_was_never_named_is_refused_with_all_that_was_told_beside_it(told):
+def test_place_that_was_never_named_is_refused_with_all_that_was_reported_beside_it(told):
     told.storage.assign([pod("a")])
     with pytest.raises(FormError):
         told.says(counted(1, 5), counted(2, 7))
@@ -140,7 +140,7 @@ def test_pod_of_which_a_place_is_not_counted_yet_is_not_counted_as_a_whole(told)
     assert 11 == told.storage.usages([both])["a"].ephemeral_storage_bytes
 
 
-def test_pod_that_is_listed_with_another_limit_or_volume_is_told_of_as_it_is_listed(told):
+def test_pod_that_is_listed_with_another_limit_or_volume_is_reported_as_it_is_listed(told):
     local = pod("a")
     told.storage.assign([local])
     told.says(counted(1, 5))
@@ -175,7 +175,7 @@ def test_pod_that_goes_while_its_files_are_removed_is_forgotten_with_its_places(
     assert 3 == told.number_of("/pods/a/0")
 
 
-def test_place_that_is_told_of_again_as_it_was_is_fresh_again(told):
+def test_place_that_is_reported_again_as_it_was_is_fresh_again(told):
     told.storage.assign([pod("a")])
     told.says(counted(1, 5))
     for _ in range(4):
@@ -210,7 +210,7 @@ def test_pod_that_gets_another_volume_keeps_the_number_of_the_first(told):
         max_size=20,
     )
 )
-def test_whatever_a_steward_says_no_pod_is_told_of_that_is_not_there(places):
+def test_whatever_a_steward_says_no_pod_is_reported_that_is_not_there(places):
     told = Told()
     told.storage.assign([pod("a", 2), pod("b", 2)])
     pods = [pod("a", 2), pod("b", 2), pod("c")]

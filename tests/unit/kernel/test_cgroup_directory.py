@@ -134,7 +134,7 @@ def test_what_is_spared_is_not_walked_and_neither_is_what_is_below(root: Path) -
         assert ["/", "/pauses"] == [one.cgroup for one in walk(top, pytest.fail, spared={"/pause"})]
 
 
-def test_what_can_not_be_opened_is_told_and_the_others_are_walked(
+def test_what_can_not_be_opened_is_reported_and_the_others_are_walked(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b", "c"):

@@ -50,7 +50,7 @@ def test_own_cgroup_is_that_of_the_memory_hierarchy() -> None:
         (b"536870912\n", 512 << 20),
     ],
 )
-def test_limits_and_their_absence_are_told_apart(raw: bytes, limit: int | None) -> None:
+def test_limits_and_their_absence_are_distinguished(raw: bytes, limit: int | None) -> None:
     assert limit == parse_limit(raw, "memory.max")
 
 

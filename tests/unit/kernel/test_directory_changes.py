@@ -6,7 +6,7 @@ from reactor.kernel.directories import DirectoryChanges
 from tests.support.this_machine import open_descriptors
 
 
-def test_what_is_added_or_removed_is_told_once_and_nothing_else_is(tmp_path: Path) -> None:
+def test_what_is_added_or_removed_is_reported_once_and_nothing_else_is(tmp_path: Path) -> None:
     changes = DirectoryChanges()
     changes.watch(str(tmp_path))
     (tmp_path / "file").touch()
@@ -23,7 +23,7 @@ def test_what_is_added_or_removed_is_told_once_and_nothing_else_is(tmp_path: Pat
     changes.close()
 
 
-def test_the_end_of_the_directory_itself_is_told(tmp_path: Path) -> None:
+def test_the_end_of_the_directory_itself_is_reported(tmp_path: Path) -> None:
     (tmp_path / "parent").mkdir()
     changes = DirectoryChanges()
     changes.watch(str(tmp_path / "parent"))

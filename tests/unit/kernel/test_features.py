@@ -61,7 +61,7 @@ def test_v2_offers_what_v1_does_not(v2: Path) -> None:
         (errno.ENOSYS, False, "Function not implemented"),
     ],
 )
-def test_kernel_that_kills_and_releases_in_one_call_is_told_by_what_it_refuses(
+def test_kernel_that_kills_and_releases_in_one_call_is_reported_by_what_it_refuses(
     v2: Path, monkeypatch: pytest.MonkeyPatch, refusal: int, detail: str, *, available: bool
 ) -> None:
     """No released kernel has the flag, hence the double."""
@@ -122,7 +122,7 @@ def test_missing_capability_is_named_with_its_use(v2: Path) -> None:
         (b"\xff\xfe", True, "none"),
     ],
 )
-def test_lockdown_is_told_by_its_mode(v2: Path, modes: bytes, detail: str, *, available: bool) -> None:
+def test_lockdown_is_reported_by_its_mode(v2: Path, modes: bytes, detail: str, *, available: bool) -> None:
     (v2 / "sys/kernel/security").mkdir(parents=True)
     (v2 / "sys/kernel/security/lockdown").write_bytes(modes)
     found = features(v2)["lockdown"]
@@ -131,7 +131,7 @@ def test_lockdown_is_told_by_its_mode(v2: Path, modes: bytes, detail: str, *, av
 
 
 @pytest.mark.parametrize(("magic", "available"), [(b"\x9f\xeb\x01", True), (b"ELF", False), (b"", False)])
-def test_btf_is_told_by_its_magic_number(v2: Path, magic: bytes, *, available: bool) -> None:
+def test_btf_is_reported_by_its_magic_number(v2: Path, magic: bytes, *, available: bool) -> None:
     (v2 / "sys/kernel/btf").mkdir(parents=True)
     (v2 / "sys/kernel/btf/vmlinux").write_bytes(magic)
     assert available == features(v2)["BTF"].available

@@ -96,7 +96,9 @@ def test_path_lies_nowhere_without_mounts() -> None:
         ("/var/lib/images/x", None, None),
     ],
 )
-def test_layout_is_told_by_the_devices(imagefs: str, containerfs: str | None, layout: Layout | None) -> None:
+def test_layout_is_reported_by_the_devices(
+    imagefs: str, containerfs: str | None, layout: Layout | None
+) -> None:
     paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs}
     if containerfs is not None:
         paths[Filesystem.CONTAINERFS] = containerfs

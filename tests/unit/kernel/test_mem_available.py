@@ -163,7 +163,7 @@ def test_machine_without_mem_available_is_refused(make_tree: FakeTreeMaker, tmp_
         counters.available_cache_bytes()
 
 
-def test_machine_is_told_from_a_cgroup(make_tree: FakeTreeMaker) -> None:
+def test_machine_is_distinguished_from_a_cgroup(make_tree: FakeTreeMaker) -> None:
     fake = make_tree(CgroupVersion.V1)
     fake.add("/", usage_bytes=1)
     for watermarks, kind in ((None, MemoryCounters), (Watermarks(), MachineCounters)):

@@ -59,7 +59,7 @@ def test_machine_counts_every_kill(tmp_path: Path) -> None:
     assert machine_kills(tmp_path) == 9
 
 
-def test_kernel_that_does_not_count_is_told_with_its_file(tmp_path: Path) -> None:
+def test_kernel_that_does_not_count_is_reported_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
 
     with pytest.raises(KernelInterfaceError, match=r"vmstat.*a line 'oom_kill'"):
@@ -81,7 +81,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_score_that_was_raised_can_be_given_back(child: subprocess.Popen[bytes]) -> None:
+def test_score_that_was_raised_can_be_restored(child: subprocess.Popen[bytes]) -> None:
     process = open_process(child.pid)
     try:
         before = read_score(process)

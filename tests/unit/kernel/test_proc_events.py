@@ -34,7 +34,7 @@ def test_a_fork_tells_parent_and_child() -> None:
 
 
 @pytest.mark.parametrize("error_number", [0, 1])
-def test_an_acknowledgement_tells_its_token_and_errno(error_number: int) -> None:
+def test_an_acknowledgement_reports_its_token_and_errno(error_number: int) -> None:
     raw = event(0, struct.pack("=I", error_number).ljust(24, b"\0"), ack=42)
     assert (Acknowledgement(token=41, error_number=error_number),) == decode_events(raw)
 

@@ -62,7 +62,7 @@ def test_usage_without_one_of_its_parts_is_refused(label: bytes) -> None:
         parse_memory_in_use(MEMINFO.replace(b"\n" + label, b"\nOther:"))
 
 
-def test_kernel_holds_what_it_tells_of_and_can_not_reclaim() -> None:
+def test_kernel_holds_what_it_reports_and_can_not_reclaim() -> None:
     """MemFree is without the free pages that CPUs keep for themselves: those are no kernel memory."""
     assert (40 + 20 + 8 + 2 + 3) << 10 == parse_kernel_memory(MEMINFO)
     more_is_free = MEMINFO.replace(b"MemFree:         512 kB", b"MemFree:         100 kB")

@@ -105,7 +105,7 @@ def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
     assert json.loads(path.read_bytes()) == [3]
 
 
-def test_a_disk_that_refuses_is_told_once_and_forgotten_when_it_takes_again(
+def test_a_disk_that_refuses_is_reported_once_and_forgotten_when_it_takes_again(
     kept: KeptFile[list[int]], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.write_text("in the way")

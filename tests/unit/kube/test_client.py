@@ -28,7 +28,7 @@ from reactor.kube.watch import Watch
 from tests.support.api_faults import Asked, FaultServer, GivenSessions, Reply, quick_backoff, refusal, served
 
 
-async def test_a_request_carries_the_token_and_gives_back_the_answers_json() -> None:
+async def test_a_request_carries_the_token_and_returns_the_answers_json() -> None:
     async with served(lambda _: Reply(body={"kind": "Node"})) as (server, client):
         assert {"kind": "Node"} == await client.get("/api/v1/nodes/one", pretty="false")
     [asked] = server.asked
@@ -110,7 +110,7 @@ async def test_credentials_that_stay_refused_are_not_tried_for_ever() -> None:
     assert 2 == len(server.asked)
 
 
-async def test_no_server_is_told_with_its_address() -> None:
+async def test_no_server_is_reported_with_its_address() -> None:
     client = ApiClient(GivenSessions(Session(server="http://127.0.0.1:1", tls=None)), backoff=quick_backoff)
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1: .*refused"):
         await client.get("/api/v1/nodes/one")
@@ -129,7 +129,7 @@ async def test_garbage_is_no_answer(body: bytes) -> None:
             await client.get("/api/v1/nodes/one")
 
 
-async def test_a_refusal_without_a_status_object_is_told_by_its_number() -> None:
+async def test_a_refusal_without_a_status_object_is_reported_by_its_number() -> None:
     async with served(lambda _: Reply(status=404, body=b"nothing here")) as (_, client):
         with pytest.raises(NotFoundError, match="HTTP status 404"):
             await client.get("/api/v1/nodes/one")

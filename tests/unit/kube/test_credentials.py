@@ -341,7 +341,7 @@ def test_ways_in_that_are_not_taken_are_named(user: str, wanted: str) -> None:
     assert wanted in _problems(user)
 
 
-def test_names_that_lead_nowhere_are_told_with_those_that_are_there() -> None:
+def test_names_that_lead_nowhere_are_reported_with_those_that_are_there() -> None:
     told = _problems("{}", _CONFIG.replace("current-context: here", "current-context: gone"))
     assert "/etc/kube/config.current-context: got 'gone'; accepted: one of those listed: here, there" == told
     assert "one, two" in _problems("{}", _CONFIG.replace("cluster: one, user", "cluster: three, user"))

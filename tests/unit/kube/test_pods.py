@@ -197,7 +197,7 @@ def test_a_mirror_claims_no_cgroup_of_a_pod_that_has_its_uid(order: int) -> None
     assert {} == store.problems
 
 
-def test_of_two_mirrors_that_claim_one_cgroup_neither_counts_and_that_is_told() -> None:
+def test_of_two_mirrors_that_claim_one_cgroup_neither_counts_and_that_is_reported() -> None:
     store = store_of(mirror_document(HASH), mirror_document(HASH, "forged"))
     assert {"uid-etcd-node-a": None, "uid-forged-node-a": None} == critical(store)
     assert HASH in "".join(store.problems)
@@ -205,7 +205,7 @@ def test_of_two_mirrors_that_claim_one_cgroup_neither_counts_and_that_is_told() 
     assert {HASH: "mirror pod"} == critical(store)
 
 
-def test_the_kubelets_own_list_tells_static_pods_by_what_the_kubelet_writes() -> None:
+def test_the_kubelets_own_list_shows_static_pods_by_what_the_kubelet_writes() -> None:
     static = pod_document(
         "etcd-node-a",
         metadata={
@@ -224,7 +224,7 @@ def test_the_kubelets_own_list_tells_static_pods_by_what_the_kubelet_writes() ->
     )
 
 
-def test_what_can_be_read_of_a_spec_counts_and_the_rest_is_told() -> None:
+def test_what_can_be_read_of_a_spec_counts_and_the_rest_is_reported() -> None:
     document = pod_document(
         spec={
             "priority": "high",
@@ -406,7 +406,7 @@ def test_a_pod_without_a_name_can_not_be_read() -> None:
         read_pod({"metadata": {"uid": "u"}})
 
 
-async def test_a_change_is_told_and_what_stays_the_same_is_not() -> None:
+async def test_a_change_is_reported_and_what_stays_the_same_is_not() -> None:
     told: list[int] = []
     store = PodStore(lambda: told.append(1))
     store.take(pod_document())

@@ -151,13 +151,13 @@ def test_whatever_a_tenant_got_past_the_api_server_is_written_in_the_fixed_form(
 
 
 @pytest.mark.parametrize("uid", ["", "-u", "a/b", "ä", "u" * 254, "a b"])
-def test_of_a_uid_that_no_cgroup_can_have_nothing_is_told(uid):
+def test_of_a_uid_that_no_cgroup_can_have_nothing_is_reported(uid):
     assert spec_record(PodSource.API, Pod(name="a", namespace="b", uid=uid)) is None
     assert runtime_record(uid, RuntimePod(name="a", namespace="b")) is None
     assert files_record(FileNames(uid, None, is_static=True)) is None
 
 
-def test_of_many_containers_and_volumes_those_with_limits_are_told():
+def test_of_many_containers_and_volumes_those_with_limits_are_reported():
     limit = parse_quantity("1Mi")
     containers = [Container(name=f"c{number}") for number in range(1000)]
     containers[900] = replace(containers[900], ephemeral_storage_limit=limit)

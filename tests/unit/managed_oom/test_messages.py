@@ -25,7 +25,7 @@ def of(*elements: Any, uid: int | None = None) -> tuple[list[ManagedOomUnit | No
     return list(units.values()), refused
 
 
-def test_units_that_say_kill_are_told_with_their_limits() -> None:
+def test_units_that_say_kill_are_reported_with_their_limits() -> None:
     limit = WHOLE * 20 // 100
     assert (
         [

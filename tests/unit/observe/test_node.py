@@ -407,7 +407,7 @@ def test_virtual_node_has_its_cache_available_but_for_the_low_watermark(
     assert (512 - 400 + 260) * MIB == node.memory()[Signal.MEMORY_AVAILABLE].available
 
 
-def test_machine_whose_zones_are_not_told_is_not_observed(fake: FakeTree, proc: Path) -> None:
+def test_machine_whose_zones_are_not_reported_is_not_observed(fake: FakeTree, proc: Path) -> None:
     fake.add("/", usage_bytes=1500 * MIB)
     node = observer(fake, proc, memory_available=MemoryAvailable.MEM_AVAILABLE)
     assert {} == node.memory()

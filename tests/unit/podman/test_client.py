@@ -145,7 +145,7 @@ async def test_an_answer_that_is_too_long_is_refused(
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n", "invalid HTTP"),
     ],
 )
-async def test_what_is_no_answer_is_told_with_what_would_have_been_one(
+async def test_what_is_no_answer_is_reported_with_what_would_have_been_one(
     path: Path, client: PodmanClient, raw: bytes, told: str
 ) -> None:
     async with answering(path, raw):

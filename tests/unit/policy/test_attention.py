@@ -106,7 +106,7 @@ def test_a_pass_is_worth_it_at_a_new_threshold_or_if_much_less_is_left_of_a_hard
     assert not has_grown(settings, known, {}, {Signal.MEMORY_AVAILABLE: make_observation(1, 1000)})
 
 
-def test_the_end_of_a_reclaim_before_a_soft_eviction_is_looked_at() -> None:
+def test_the_end_of_a_reclaim_before_a_soft_eviction_is_observed() -> None:
     hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
 
     assert 4.0 == pytest.approx(next_pass_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)

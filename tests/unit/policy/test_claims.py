@@ -61,7 +61,7 @@ def passed(state: PolicyState, available_mib: int, at: float) -> tuple[PolicySta
     return state, decision.deferred_because, len(decision.evictions)
 
 
-def test_what_a_victim_gives_back_is_waited_for_where_it_is_enough() -> None:
+def test_what_a_victim_frees_is_waited_for_where_it_is_enough() -> None:
     state, because, evicted = passed(killed(oom()), 0, 1.0)
     assert 0 == evicted
     assert "in flight: 250Mi still to be freed by process 42 (killed by the kernel's OOM killer)" in (

@@ -225,7 +225,7 @@ def test_where_a_storage_limit_acts_thresholds_get_no_action() -> None:
 # Node-level reclaim
 
 
-def test_the_node_gives_back_before_any_pod_is_ended() -> None:
+def test_the_node_reclaims_before_any_pod_is_ended() -> None:
     settings = _settings(DISK)
     before = _seen(DISK.signal, 99)
     state, asked = decide(settings, START, before, PODS, 0.0)
@@ -281,7 +281,7 @@ def test_the_credit_has_to_cover_the_minimum_reclaim() -> None:
     assert ["small"] == _evicted(decision)
 
 
-def test_what_the_first_gives_back_is_no_longer_credited() -> None:
+def test_what_the_first_frees_is_no_longer_credited() -> None:
     settings = _settings(HARD)
     state, _ = _act(settings, START, _memory(50), 0.0)
     used = {**USED, "big": PodUsage(memory_working_set_bytes=5)}

@@ -404,7 +404,7 @@ def test_what_is_removed_with_a_pod_is_its_empty_dirs_and_writable_layers() -> N
         (StorageKind.LOGS, "main", set()),
     ],
 )
-def test_whether_a_pod_can_free_anything_is_told_by_its_places(
+def test_whether_a_pod_can_free_anything_is_reported_by_its_places(
     kind: StorageKind, name: str, may: set[Layout]
 ) -> None:
     pod = replace(

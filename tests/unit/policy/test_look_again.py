@@ -78,7 +78,7 @@ def test_a_grace_period_that_is_over_is_not_waited_for_again() -> None:
     assert frozenset() == grace_period_ended(over, 131.0)
 
 
-def test_memory_that_a_victim_of_the_kernels_gives_back_is_looked_after() -> None:
+def test_memory_that_a_victim_of_the_kernels_frees_is_awaited() -> None:
     kill = make_claim(kind=ClaimKind.KERNEL_KILL)
     state = replace(_state(None, Signal.MEMORY_AVAILABLE), claims=(kill,))
     assert next_pass_seconds(state, 5.0) < 0.1

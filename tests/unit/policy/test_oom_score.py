@@ -53,5 +53,5 @@ def test_what_was_asked_for_is_found_in_the_score_to_half_a_thousandth_of_the_no
 @pytest.mark.parametrize(
     ("score", "expected"), [(1000, 0), (999, GI // 1000), (-997, None), (0, None), (-998, None)]
 )
-def test_a_score_tells_a_request_only_between_the_classes(score: int, expected: int | None) -> None:
+def test_a_score_shows_a_request_only_between_the_classes(score: int, expected: int | None) -> None:
     assert expected == requested_bytes(score, GI)

@@ -246,7 +246,7 @@ def test_a_process_of_which_nothing_comes_back_is_waited_for_a_second() -> None:
     assert () == state.claims
 
 
-def test_a_process_that_still_gives_back_is_waited_for_longer() -> None:
+def test_a_process_that_still_frees_is_waited_for_longer() -> None:
     state = ordered(PolicyState(), process(42, 250))
     for tenth in range(0, 20, 5):
         at = tenth / 10

@@ -14,7 +14,7 @@ BOTH = (Reclaim.CONTAINERS, Reclaim.IMAGES)
         (Layout.SPLIT, (Reclaim.CONTAINERS,), (Reclaim.IMAGES,), (Reclaim.CONTAINERS,)),
     ],
 )
-def test_the_node_gives_back_what_lies_on_the_starved_filesystem(
+def test_the_node_reclaims_what_lies_on_the_starved_filesystem(
     layout: Layout,
     nodefs: tuple[Reclaim, ...],
     imagefs: tuple[Reclaim, ...],
@@ -29,7 +29,7 @@ def test_the_node_gives_back_what_lies_on_the_starved_filesystem(
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_the_node_has_no_memory_and_no_processes_to_give_back(layout: Layout) -> None:
+def test_the_node_has_no_memory_and_no_processes_to_reclaim(layout: Layout) -> None:
     for signal in (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE, Signal.PID_AVAILABLE):
         assert () == node_reclaim(signal, layout)
 

@@ -565,7 +565,7 @@ def test_pods_that_grow_while_memory_stays_outside_are_evicted_all_the_same():
     assert ["tmpfs", "hog"] == node.killed
 
 
-def test_kills_that_brought_nothing_are_told_once():
+def test_kills_that_brought_nothing_are_reported_once():
     node = Node(outside=10, tmpfs=400, **innocents())
     node.sticky["tmpfs"] = 395
     node.step()

@@ -178,7 +178,7 @@ def test_names_of_any_bytes_are_removed(tmp_path: Path) -> None:
     assert [] == os.listdir(tmp_path)
 
 
-def test_without_openat2_nothing_is_emptied_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_without_openat2_nothing_is_emptied_and_the_reason_is_reported(tmp_path: Path) -> None:
     """In a child, whose seccomp filter answers ENOSYS to openat2 as an older kernel does."""
     (tmp_path / "file").touch()
     done = subprocess.run(

@@ -190,7 +190,7 @@ def fast_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(rate=50)
 
 
-async def test_where_layers_lie_that_is_told_meanwhile_is_not_taken_for_space_that_is_back(
+async def test_where_layers_lie_that_is_reported_meanwhile_is_not_taken_for_space_that_is_back(
     tmp_path: Path, fast_clock: trio.testing.MockClock
 ) -> None:
     runtime = Runtime(tmp_path)
@@ -205,6 +205,6 @@ async def test_where_layers_lie_that_is_told_meanwhile_is_not_taken_for_space_th
     assert waited_seconds >= 4.9  # as long as it waits where no space comes back
 
 
-def test_many_problems_are_told_as_few() -> None:
+def test_many_problems_are_reported_as_few() -> None:
     assert reclaim.shortened(["a"]) == ("a",)
     assert reclaim.shortened(list("abcde")) == ("a", "b", "c", "and 2 more like these")

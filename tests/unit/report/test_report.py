@@ -99,7 +99,7 @@ def test_describing_a_report_imports_nothing_that_draws() -> None:
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
-def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_its_name_is_reported(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "reactor.report.figures", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(RefusedError, match=r"pip install '\.\[report\]'"):

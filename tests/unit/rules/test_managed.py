@@ -245,7 +245,7 @@ async def test_a_unit_that_says_kill_no_more_is_left_alone(node: Node) -> None:
     assert (["/node/small"], 0) == (rule["cgroups"], rule["held_in"])
 
 
-async def test_a_file_that_is_gone_or_wrong_or_old_keeps_the_rules_and_is_told(node: Node) -> None:
+async def test_a_file_that_is_gone_or_wrong_or_old_keeps_the_rules_and_is_reported(node: Node) -> None:
     await node.ticks(1)
     assert "is missing" in node.managed.problems["systemdOomd"]
     assert "in force" not in node.managed.problems["systemdOomd"]

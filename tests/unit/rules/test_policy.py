@@ -274,7 +274,7 @@ def test_a_rule_that_is_due_says_how_often_it_did_not_help() -> None:
         ),
     ],
 )
-def test_why_a_rule_does_not_act_is_told_and_nothing_where_it_is_due(
+def test_why_a_rule_does_not_act_is_reported_and_nothing_where_it_is_due(
     at_seconds: float, acted: Acts, why: str | None
 ) -> None:
     rule = make_rule()
@@ -304,7 +304,7 @@ STALLS = Metric(Measure.STALL, "memory some")
 STALLED = make_rule(Condition(STALLS, 0.5, within_seconds=2.0))
 
 
-def test_what_the_kernel_tells_of_a_counter_counts_as_observed() -> None:
+def test_what_the_kernel_reports_of_a_counter_counts_as_observed() -> None:
     reported = {STALLS: Sample(8.2, 99.5), FULL: Sample(8.2, 1.0)}
     first = observed(STALLED, None, {STALLS: 100.0}, 10.0, reported=reported)
     assert 10.0 == since(first)
@@ -322,7 +322,7 @@ def test_what_the_kernel_tells_of_a_counter_counts_as_observed() -> None:
         (Sample(7.0, 99.6), Sample(9.9, 99.8)),  # contradicts the kernel, and is left out
     ],
 )
-def test_what_is_told_and_what_was_observed_stand_beside_each_other(kept: tuple[Sample, ...]) -> None:
+def test_what_is_reported_and_what_was_observed_stand_beside_each_other(kept: tuple[Sample, ...]) -> None:
     before = RuleState(at_seconds=9.9, samples=(kept,))
     reported = {STALLS: Sample(8.2, 99.5)}
     assert 10.0 == since(observed(STALLED, before, {STALLS: 100.0}, 10.0, reported=reported))
@@ -332,7 +332,7 @@ def test_what_is_told_and_what_was_observed_stand_beside_each_other(kept: tuple[
     st.lists(st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 1.0)), min_size=1, max_size=8),
     st.floats(0.1, 1.8),
 )
-def test_what_is_told_truly_never_makes_growth_of_more_than_there_was(
+def test_what_is_reported_truly_never_makes_growth_of_more_than_there_was(
     steps: list[tuple[float, float]], ago_seconds: float
 ) -> None:
     at_seconds, value, history = 0.0, 0.0, [(0.0, 0.0)]

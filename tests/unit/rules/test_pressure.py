@@ -121,7 +121,7 @@ async def test_where_no_rule_is_on_pressure_the_source_is_off(held: Held) -> Non
     assert off == held.state
 
 
-async def test_what_is_refused_is_told_and_tried_again_after_a_minute(
+async def test_what_is_refused_is_reported_and_tried_again_after_a_minute(
     held: Held, mock_clock: trio.testing.MockClock
 ) -> None:
     held.kernel.refuses = lambda name, _: errno.EOPNOTSUPP if name != "b" else errno.ENOSPC

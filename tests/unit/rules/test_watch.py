@@ -180,7 +180,7 @@ async def test_a_cool_down_outlives_a_reload(watched: Watched) -> None:
     assert 2 == len(watched.records)
 
 
-async def test_what_waits_is_told_once_and_done_when_it_may(watched: Watched) -> None:
+async def test_what_waits_is_reported_once_and_done_when_it_may(watched: Watched) -> None:
     watch = watched.watch(make_rule(USAGE))
     watched.use("hog", 90)
     watched.fall_short()

@@ -93,7 +93,9 @@ async def test_a_maximum_that_is_enough_is_left_alone(bus: PrivateBus, tmp_path:
     assert not drop_ins.exists()
 
 
-async def test_a_shutdown_is_told_and_goes_on_when_the_guard_says_so(bus: PrivateBus, tmp_path: Path) -> None:
+async def test_a_shutdown_is_reported_and_goes_on_when_the_guard_says_so(
+    bus: PrivateBus, tmp_path: Path
+) -> None:
     async with logind_double(bus, tmp_path) as logind, _watching(bus, tmp_path) as guard:
         await guard.until(INHIBITED)
         await logind.begin_shutdown()
@@ -103,7 +105,7 @@ async def test_a_shutdown_is_told_and_goes_on_when_the_guard_says_so(bus: Privat
         await until_locked(logind, 0)
 
 
-async def test_a_cancelled_shutdown_is_told_and_the_next_one_is_held_up_again(
+async def test_a_cancelled_shutdown_is_reported_and_the_next_one_is_held_up_again(
     bus: PrivateBus, tmp_path: Path
 ) -> None:
     async with logind_double(bus, tmp_path) as logind, _watching(bus, tmp_path) as guard:
@@ -120,7 +122,7 @@ async def test_a_cancelled_shutdown_is_told_and_the_next_one_is_held_up_again(
         await guard.until(PREPARING, 2)
 
 
-async def test_a_shutdown_that_had_begun_before_is_told_too(bus: PrivateBus, tmp_path: Path) -> None:
+async def test_a_shutdown_that_had_begun_before_is_reported_too(bus: PrivateBus, tmp_path: Path) -> None:
     async with logind_double(bus, tmp_path) as logind:
         logind.is_preparing = True
         async with _watching(bus, tmp_path) as guard:
@@ -211,7 +213,7 @@ async def test_a_logind_that_was_restarted_gets_its_lock_again(bus: PrivateBus, 
             await until_locked(another)
 
 
-async def test_a_refused_lock_is_a_problem_and_a_shutdown_is_told_all_the_same(
+async def test_a_refused_lock_is_a_problem_and_a_shutdown_is_reported_all_the_same(
     bus: PrivateBus, tmp_path: Path
 ) -> None:
     async with logind_double(bus, tmp_path) as logind:

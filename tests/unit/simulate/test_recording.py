@@ -353,7 +353,7 @@ def test_a_recording_has_the_thresholds_of_the_drop_ins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["nothing\n", '{"kind": "decision"}\n', '{"kind": "decision", "time": 3}\n'])
-def test_what_is_no_journal_is_told_by_its_line(tmp_path: Path, line: str) -> None:
+def test_what_is_no_journal_is_reported_by_its_line(tmp_path: Path, line: str) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_text(line)
     with pytest.raises(ConfigError, match=r"journal\.jsonl:1"):

@@ -146,7 +146,9 @@ def test_a_file_that_cannot_be_read_exits_2(tmp_path: Path, capsys: pytest.Captu
         assert capsys.readouterr().err.startswith(f"{path}: got ")
 
 
-def test_duplicate_keys_are_told_by_their_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicate_keys_are_reported_by_their_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = """
 apiVersion: reactor/v1alpha1
 kind: Scenario

@@ -171,7 +171,7 @@ def test_nothing_crossed_is_nothing_counted():
     assert outcome.first_eviction_seconds is None
 
 
-def test_time_below_and_time_under_pressure_are_told_apart():
+def test_time_below_and_time_under_pressure_are_distinguished():
     outcome = _outcome(_scenario(900, 90, 90, 900, 900, 900, 900, 900), "memory.available<100Mi")
 
     assert outcome.below_seconds == 20

@@ -266,7 +266,7 @@ def test_crossing_that_no_sample_shows_is_the_actors_word() -> None:
     assert only(episode(samples, [kill(HOG, 2)], crossed_ns=MS)).wrong is None
 
 
-def test_second_kill_while_the_first_gives_back_is_wrong() -> None:
+def test_second_kill_while_the_first_frees_is_wrong() -> None:
     verdict = judge(episode(CROSSED, [kill(HOG, 2.2, 8), kill(SMALL, 2.8)]))
 
     assert [one.wrong for one in verdict.kills] == [None, "killed another where one sufficed"]

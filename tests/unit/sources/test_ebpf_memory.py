@@ -133,7 +133,7 @@ async def test_level_is_armed_one_page_past_it_and_again_below_it(
         assert "/node memory.available<100Mi at 400Mi" == node.board.state(EBPF).detail
 
 
-async def test_an_early_level_is_told_of_once_and_gives_way_where_there_is_no_room(
+async def test_an_early_level_is_reported_once_and_gives_way_where_there_is_no_room(
     node: FakeNode, level: LevelFactory
 ) -> None:
     early = [replace(level(amount), place_ahead=place) for place, amount in ((1, 250), (2, 295))]
@@ -175,7 +175,7 @@ async def test_record_of_a_watch_that_is_no_more_does_not_wake_the_loop(
         assert await node.quiet()
 
 
-async def test_level_that_is_past_when_it_is_armed_wakes_once_and_is_told_further_on(
+async def test_level_that_is_past_when_it_is_armed_wakes_once_and_is_reported_further_on(
     node: FakeNode, level: LevelFactory
 ) -> None:
     node.uses(450)

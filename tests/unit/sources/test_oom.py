@@ -116,7 +116,7 @@ def chain(node: Node, *names: str, limit: str | None) -> None:
     node.probe.tell(oom_record(*reversed(path), (node.root_id, ""), limit=limit_id))
 
 
-async def test_kill_at_the_nodes_limit_is_told_and_wakes_the_loop(node: Node) -> None:
+async def test_kill_at_the_nodes_limit_is_reported_and_wakes_the_loop(node: Node) -> None:
     async with node.source():
         chain(node, "node", "pods", "web", limit="node")
         (wake,) = await node.wakes.wait()
@@ -238,7 +238,9 @@ async def test_kills_that_were_only_counted_are_seconds_old_and_nothing_is_expec
     assert (expected, len(node.told)) == ([], 1)
 
 
-async def test_pass_takes_kills_that_were_not_told_yet_and_they_are_told_all_the_same(node: Node) -> None:
+async def test_pass_takes_kills_that_were_not_reported_yet_and_they_are_reported_all_the_same(
+    node: Node,
+) -> None:
     async with node.source() as source:
         chain(node, "node", "pods", "web", limit="node")
         (kill,) = source.take_now()

@@ -89,7 +89,7 @@ def test_outcome_completes_the_latest_decision_of_its_number_that_has_its_pod():
 
 
 @pytest.mark.parametrize("evictions", [None, 3, [3, "x", None]])
-def test_decision_whose_evictions_can_not_be_read_is_told_without(evictions):
+def test_decision_whose_evictions_can_not_be_read_is_reported_without(evictions):
     recent = taken(decision(evictions=evictions, threshold="x"), {"kind": "outcome", "decision": 1})
 
     (told,) = status({"oom_kills": {"counted": {}}, "problems": {}}, recent, {})["decisions"]
@@ -155,7 +155,7 @@ def test_unit_is_found_by_its_name_without_the_suffix_unless_a_pod_has_just_that
     assert [exact] == explanation({"ranking": [unit, exact]}, RecentRecords(), "web")["ranking"]
 
 
-def test_decisions_are_told_in_the_order_of_their_times_whenever_they_came():
+def test_decisions_are_reported_in_the_order_of_their_times_whenever_they_came():
     late, early = (decision(number) | {"time": f"2026-01-01T00:00:0{number}.000Z"} for number in (2, 1))
     assert [1, 2] == [one["id"] for one in taken(late, early).decisions()]
 

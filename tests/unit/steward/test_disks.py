@@ -139,7 +139,7 @@ async def test_a_podman_that_does_not_answer_is_a_problem_until_it_is_switched_o
     assert {} == podman.problems
 
 
-def test_its_images_can_be_given_back_unless_that_is_switched_off(settings: Settings) -> None:
+def test_its_images_can_be_removed_unless_that_is_switched_off(settings: Settings) -> None:
     podman = Podman(settings, Supervisor())
     assert {Reclaim.IMAGES} == podman.reclaims(settings).keys()
     assert {} == podman.reclaims(replace(settings, podman=False))
@@ -174,7 +174,7 @@ def test_an_image_was_made_here_where_no_name_of_it_is_a_registrys(
     assert made_here == is_made_here(PodmanImage(id="a", names=tuple(names), size_bytes=1))
 
 
-async def test_where_there_is_no_podman_nothing_is_to_be_given_back() -> None:
+async def test_where_there_is_no_podman_nothing_is_to_be_reclaimed() -> None:
     def images(_: PodmanClient) -> ImageReclaim:
         raise AssertionError
 
@@ -219,7 +219,9 @@ async def test_they_run_again_only_after_the_pause(tmp_path: Path) -> None:
     assert await commands.run([Filesystem.NODEFS]) is not None
 
 
-async def test_command_that_fails_is_told_with_its_last_words_and_the_next_one_runs(tmp_path: Path) -> None:
+async def test_command_that_fails_is_reported_with_its_last_words_and_the_next_one_runs(
+    tmp_path: Path,
+) -> None:
     found = await reclaim(
         (SH, "-c", "echo first >&2; echo no such journal >&2; exit 3"),
         ("/nowhere/program",),

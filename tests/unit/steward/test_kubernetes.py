@@ -157,7 +157,7 @@ async def _running(
     kubernetes.close()
 
 
-async def test_an_eviction_that_the_guard_reports_is_told_with_the_conditions_and_is_safe_then(
+async def test_an_eviction_that_the_guard_reports_is_published_with_the_conditions_and_is_safe_then(
     tmp_path: Path,
 ) -> None:
     server = _Server()
@@ -195,7 +195,7 @@ async def test_an_eviction_is_safe_only_when_a_file_has_it(tmp_path: Path) -> No
         assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
 
 
-async def test_an_eviction_that_is_reported_again_is_told_once(tmp_path: Path) -> None:
+async def test_an_eviction_that_is_reported_again_is_published_once(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (kubernetes, guard):
         for _ in range(3):
@@ -252,7 +252,7 @@ async def test_what_happens_to_the_node_is_an_event(tmp_path: Path) -> None:
         ] == [(one["reason"], one["message"]) for one in server.events]
 
 
-async def test_it_tells_whether_the_cluster_is_heard(tmp_path: Path) -> None:
+async def test_it_reports_whether_the_cluster_is_heard(tmp_path: Path) -> None:
     async with _running(tmp_path, _Server()) as (kubernetes, _):
         await until(lambda: kubernetes.watches == {"pods": True, "node": True})
         assert {
@@ -264,7 +264,7 @@ async def test_it_tells_whether_the_cluster_is_heard(tmp_path: Path) -> None:
         } == kubernetes.document()
 
 
-async def test_the_guard_is_told_of_the_pods_and_that_they_are_all(tmp_path: Path) -> None:
+async def test_the_guard_gets_the_pods_and_that_they_are_all(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (_, guard):
         await until(lambda: any(_is_heard(one) for one in guard.heard))
@@ -293,7 +293,7 @@ async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: P
     assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
 
 
-async def test_every_part_that_fails_is_restarted_and_an_eviction_is_told_all_the_same(
+async def test_every_part_that_fails_is_restarted_and_an_eviction_is_reported_all_the_same(
     tmp_path: Path,
 ) -> None:
     faults = PartFaults()
@@ -339,7 +339,7 @@ def test_status_prints_the_cluster_in_one_line() -> None:
     )
 
 
-async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_the_server_has(
+async def test_a_pod_of_which_only_the_cgroup_is_known_is_reported_by_the_name_that_the_server_has(
     tmp_path: Path,
 ) -> None:
     server = _Server()

@@ -31,7 +31,7 @@ def used(mib: int | None):
     return {"uid-a": PodUsage(memory_working_set_bytes=None if mib is None else mib * MIB)}
 
 
-def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree) -> None:
+def test_what_belongs_to_no_pod_is_reported_by_its_kinds(tree) -> None:
     pods = (make_pod("a"),)
     holders = memory_holders(tree, "/node", memory_held(make_observation(137 * MIB), pods, used(120)))
     assert holders["message"] == (
@@ -93,7 +93,7 @@ def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(make_tree, tm
     assert (holders["outside"]["kernel_bytes"], holders["kernel_bytes"]) == (0, 72 * MIB)
 
 
-def test_kernel_memory_of_a_machine_that_is_not_known_is_not_told(make_tree, tmp_path) -> None:
+def test_kernel_memory_of_a_machine_that_is_not_known_is_not_reported(make_tree, tmp_path) -> None:
     held = memory_held(make_observation(382 * MIB), (make_pod("a"),), used(120))
     holders = memory_holders(make_tree(CgroupVersion.V2).tree, "/", held, proc=tmp_path)
     assert (holders["kernel_bytes"], holders["outside"]) == (None, None)
@@ -111,10 +111,10 @@ def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(tree)
 
 
 @pytest.mark.parametrize("available", [None, 600 * MIB])
-def test_nothing_is_told_where_memory_is_not_observed_or_absurd(available) -> None:
+def test_nothing_is_reported_where_memory_is_not_observed_or_absurd(available) -> None:
     seen = None if available is None else make_observation(available)
     assert memory_held(seen, (make_pod("a"),), used(120)) is None
 
 
-def test_nothing_is_told_where_a_pods_memory_is_not_known() -> None:
+def test_nothing_is_reported_where_a_pods_memory_is_not_known() -> None:
     assert memory_held(make_observation(1), (make_pod("a"),), used(None)) is None

@@ -181,7 +181,7 @@ async def test_what_the_guard_has_said_before_it_ended_is_written(guard):
     assert [line["seq"] for line in guard.lines()] == [1]
 
 
-async def test_restart_loop_is_told_once_each_eviction_counting_once(guard, caplog):
+async def test_restart_loop_is_reported_once_each_eviction_counting_once(guard, caplog):
     guard.journal.write_text(json.dumps({**decision(1), "start": "earlier", "seq": 1}) + "\n")
     async with steward(guard):
         for number in (2, 3):

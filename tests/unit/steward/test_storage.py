@@ -91,7 +91,7 @@ async def test_look_is_over_when_the_guard_knows_what_was_written_before_it(nurs
     assert watched.used_bytes["a"] > 1_000_000
 
 
-async def test_place_that_is_forgotten_is_told_of_no_longer(nursery, watched, tmp_path):
+async def test_place_that_is_forgotten_is_reported_no_longer(nursery, watched, tmp_path):
     watch = watched.watch("a", "b")
     nursery.start_soon(watch.run)
     await until(lambda: len(watched.used_bytes) == 2)
@@ -102,7 +102,7 @@ async def test_place_that_is_forgotten_is_told_of_no_longer(nursery, watched, tm
     assert ["b"] == list(watched.used_bytes)
 
 
-async def test_node_without_any_storage_is_looked_at_not_at_all(watched):
+async def test_node_without_any_storage_is_observed_not_at_all(watched):
     with trio.fail_after(90):
         await watched.watch().refresh()  # nobody runs it
 
@@ -140,7 +140,7 @@ def troubled() -> list[str]:
     return [sys.executable, "-c", TROUBLED]
 
 
-async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(nursery, watched, tmp_path):
+async def test_place_that_hangs_is_left_alone_and_the_others_are_observed(nursery, watched, tmp_path):
     watch = watched.watch("a", "hung", hanging_seconds=6.0, left_alone_seconds=(4.0, 4.0), command=troubled())
     (tmp_path / "hung" / "hangs").touch()
     nursery.start_soon(watch.run)
@@ -268,7 +268,7 @@ while raw := daemon.recv(9000):
 """
 
 
-async def test_what_becomes_urgent_during_a_look_is_looked_at_without_a_rest(nursery, watched, tmp_path):
+async def test_what_becomes_urgent_during_a_look_is_observed_without_a_rest(nursery, watched, tmp_path):
     looks, held_up = tmp_path / "looks", tmp_path / "held up"
     held_up.touch()
     watch = watched.watch("a", command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])

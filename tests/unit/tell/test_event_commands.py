@@ -62,7 +62,7 @@ async def test_nothing_of_the_event_is_an_argument_or_in_the_environment(tmp_pat
     assert "secret" not in out.read_text()
 
 
-async def test_a_command_that_fails_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
+async def test_a_command_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with pytest.raises(NotSentError) as told:
         await commands(

@@ -134,7 +134,7 @@ def test_an_eviction_whose_outcome_comes_later_is_an_event_then_and_only_once() 
     assert [] == events.take(outcome(eviction("terminated")))
 
 
-def test_an_eviction_that_its_decision_has_told_is_not_told_again_by_its_outcome() -> None:
+def test_an_eviction_that_its_decision_has_told_is_not_reported_again_by_its_outcome() -> None:
     events = Events("a")
     events.take(ordered(eviction("ordered")))
     assert 1 == len(events.take(decision(eviction())))
@@ -154,7 +154,7 @@ def test_outcome_of_another_run_is_another_eviction_s() -> None:
     assert [] == events.take(outcome(eviction()))
 
 
-def test_what_an_earlier_steward_has_told_is_not_told_again_and_what_it_awaited_is() -> None:
+def test_what_an_earlier_steward_has_told_is_not_reported_again_and_what_it_awaited_is() -> None:
     events = Events("a")
     events.remember([{}, {"kind": "decision", "evictions": 3}, ordered(eviction("ordered"))])
     assert 1 == len(events.take(outcome(eviction())))
@@ -208,7 +208,7 @@ def test_an_event_is_bounded_clean_json_whatever_its_line_holds(value: object) -
     assert event.content.decode().rstrip("\n").isprintable()
 
 
-def test_a_line_too_long_in_any_case_is_told_by_its_text_alone() -> None:
+def test_a_line_too_long_in_any_case_is_reported_by_its_text_alone() -> None:
     [event] = Events("a").take(
         {"kind": "oom-kill", "message": "m", **{f"k{n}": ["y" * 999] * 64 for n in range(9)}}
     )

@@ -64,7 +64,7 @@ def explained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], differences
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_an_eviction_is_told_with_when_it_killed_and_freed(tmp_path, capsys):
+def test_an_eviction_is_reported_with_when_it_killed_and_freed(tmp_path, capsys):
     text = explained(tmp_path, capsys)
 
     assert "cgroup/hog was evicted at 2026-11-22T10:14:13.125792Z, decision 6" in text

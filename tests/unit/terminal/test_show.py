@@ -60,7 +60,7 @@ def filesystem(name: str, path: str, device: str | None = "8:1", **more: Any) ->
     }
 
 
-def test_signal_of_the_same_disk_under_another_name_is_told_once_unless_it_has_a_threshold_of_its_own() -> (
+def test_signal_of_the_same_disk_under_another_name_is_shown_once_unless_it_has_a_threshold_of_its_own() -> (
     None
 ):
     lines = printed(
@@ -94,7 +94,7 @@ def test_name_of_a_signal_is_never_broken_and_no_line_is_too_long(width: int) ->
     assert ("SOURCE" in lines[0]) == (width >= 100)
 
 
-def test_path_is_told_once_by_all_its_names_with_the_nearest_threshold() -> None:
+def test_path_is_reported_once_by_all_its_names_with_the_nearest_threshold() -> None:
     names = [
         filesystem("nodefs", "/srv", fills_by_bytes_per_second=GIB, seconds_to_threshold=7300.0),
         filesystem("imagefs", "/srv", seconds_to_threshold=90.0),
@@ -107,7 +107,7 @@ def test_path_is_told_once_by_all_its_names_with_the_nearest_threshold() -> None
     assert "unknown" in third
 
 
-def test_what_was_given_back_is_told_with_what_was_wanted_and_what_went_wrong() -> None:
+def test_what_was_reclaimed_is_reported_with_what_was_wanted_and_what_went_wrong() -> None:
     one = {
         "kind": "commands",
         "unit": "bytes",

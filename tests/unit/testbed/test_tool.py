@@ -161,7 +161,7 @@ def test_wrong_arguments_are_refused_with_the_right_ones(tool: str) -> None:
     assert (1, True) == (done.returncode, "allocate, observe" in done.stderr)
 
 
-def test_the_loop_works_when_asked_and_tells_what_its_fastest_round_took(tool: str, tmp_path: Path) -> None:
+def test_the_loop_works_when_asked_and_reports_what_its_fastest_round_took(tool: str, tmp_path: Path) -> None:
     pages = 256
     with Record(tmp_path, "touched") as record:
         command = [tool, "touch", record.path, str(pages * 4096), "3"]

@@ -163,7 +163,7 @@ def test_what_can_not_be_told_is_an_error_and_the_measurements_are_kept(
         (["--pods", "0"], "--pods"),
     ],
 )
-def test_a_wrong_argument_is_told(
+def test_a_wrong_argument_is_reported(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -171,7 +171,7 @@ def test_a_wrong_argument_is_told(
     assert told in capsys.readouterr().err
 
 
-def test_a_wrong_load_a_wrong_file_and_a_missing_journal_are_told(
+def test_a_wrong_load_a_wrong_file_and_a_missing_journal_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 2 == main(["tune", "--loads", "none"])

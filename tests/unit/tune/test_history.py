@@ -41,7 +41,7 @@ def evicted(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_an_eviction_tells_its_latencies_its_victim_and_the_rate_since_the_first_threshold(
+def test_an_eviction_reports_its_latencies_its_victim_and_the_rate_since_the_first_threshold(
     line: Line,
 ) -> None:
     found = history_of([line(10, 600, SHORT), line(12, 100, SHORT, **evicted())])

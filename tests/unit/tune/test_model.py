@@ -220,7 +220,7 @@ def test_a_larger_victim_takes_longer_and_a_slow_one_raises_the_bound(measured: 
     assert freeing_of(measured, History(crossings=(slow,))).bound_seconds(400 * MIB) >= 2.0
 
 
-def test_too_little_is_told_and_nothing_recommended(measured: Measured) -> None:
+def test_too_little_is_reported_and_nothing_recommended(measured: Measured) -> None:
     for lacking in ({"reactions": measured.reactions[:3]}, {"growths": ()}):
         with pytest.raises(RefusedError):
             recommend(dataclasses.replace(measured, **lacking), History(), Assumptions())  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(meas
     assert not any(line.startswith("one allocator at full speed") for line in misses)
 
 
-def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
+def test_a_threshold_below_the_reserve_is_reported(measured: Measured) -> None:
     for value, is_told in (("100Mi", False), ("50Mi", True)):
         found = on(measured, f"evictionHard: {{memory.available: {value}}}")
         assert is_told is any("below the reserve of 100 MiB" in line for line in found.misses)
@@ -298,7 +298,7 @@ def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
         (ENOUGH.replace("PodGracePeriod: 30", "PodGracePeriod: 0"), "are killed at once"),
     ],
 )
-def test_each_gap_is_told(measured: Measured, text: str, missed: str) -> None:
+def test_each_gap_is_reported(measured: Measured, text: str, missed: str) -> None:
     assert any(missed in line for line in on(measured, text).misses), on(measured, text).misses
 
 

@@ -130,7 +130,7 @@ def test_teaching_leaves_the_document_as_it_was_and_takes_absurd_statistics_out_
 
 
 @pytest.mark.parametrize(("told_bytes", "is_known"), [(200, True), (50, False)])
-def test_a_limit_is_known_to_differ_only_where_what_is_told_lies_beyond_it(
+def test_a_limit_is_known_to_differ_only_where_what_is_reported_lies_beyond_it(
     told_bytes: int, *, is_known: bool
 ) -> None:
     document = _scenario()

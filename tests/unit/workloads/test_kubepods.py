@@ -102,7 +102,7 @@ def test_no_name_is_too_strange_to_be_no_pods(name: str) -> None:
     assert uid is None or f"pod{uid}" in (name.replace("_", "-") if name.endswith(".slice") else name)
 
 
-def test_the_hash_of_a_manifest_is_told_from_a_uuid() -> None:
+def test_the_hash_of_a_manifest_is_distinguished_from_a_uuid() -> None:
     assert is_config_hash("8ef1c1bd3a0b4f5a9d2e7c6b5a493827")
     assert not is_config_hash(UID)
     assert not is_config_hash("8ef1c1bd3a0b4f5a9d2e7c6b5a49382")

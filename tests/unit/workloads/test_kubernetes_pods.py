@@ -326,7 +326,7 @@ def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, t
     assert only(trio.run(node.list().listed)).critical_because is None
 
 
-def test_what_the_runtime_tells_of_a_pod_is_taken_where_no_spec_is_known(node: Node) -> None:
+def test_what_the_runtime_reports_of_a_pod_is_taken_where_no_spec_is_known(node: Node) -> None:
     node.pod(BURSTABLE)
     told = RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), containers={APP: "nginx"})
     node.inventory = {UID: told}
@@ -360,7 +360,9 @@ def test_a_pods_name_is_read_off_its_log_directory_where_no_source_has_it(node: 
     assert only(trio.run(node.list().listed)).key == f"kubepods/pod{UID}"
 
 
-def test_the_pause_container_is_spared_by_what_the_runtime_tells_or_by_what_it_looks_like(node: Node) -> None:
+def test_the_pause_container_is_spared_by_what_the_runtime_reports_or_by_what_it_looks_like(
+    node: Node,
+) -> None:
     node.pod(BURSTABLE)
     assert only(trio.run(node.list().listed)).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
     node.run("/kubepods/besteffort/podb/" + SANDBOX, "sleeper", 1000)
@@ -411,7 +413,7 @@ def test_a_single_container_is_not_spared_for_what_its_process_calls_itself(node
     assert only(trio.run(node.list().listed)).spared_cgroups == ()
 
 
-def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(node: Node) -> None:
+def test_the_sandbox_that_the_runtime_reports_is_the_only_one_spared_from_then_on(node: Node) -> None:
     """Until then a privileged container may pass for it, by a score that nobody else can have."""
     node.run(f"{BURSTABLE}/{SANDBOX}", "odd", 0)
     node.run(f"{BURSTABLE}/{APP}", "pause", -998)

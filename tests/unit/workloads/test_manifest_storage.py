@@ -53,7 +53,7 @@ def test_pod_without_them_has_no_place() -> None:
         ("reactor/rootfs", "sidecar=/srv/a", "one of the pod's containers: main"),
     ],
 )
-def test_wrong_one_is_told_with_what_is_accepted(key: str, value: str, accepted: str) -> None:
+def test_wrong_one_is_reported_with_what_is_accepted(key: str, value: str, accepted: str) -> None:
     with pytest.raises(ConfigError) as caught:
         storage_places(POD, {key: value}, "batch.yaml")
     (problem,) = caught.value.problems

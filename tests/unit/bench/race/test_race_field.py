@@ -83,7 +83,7 @@ def test_the_kernel_alone_is_no_measure_where_there_is_page_cache() -> None:
     assert not kernel.runs(Course(pace="max", has_cache=True))
 
 
-def test_pressure_alone_is_no_contestant_and_the_reason_is_told() -> None:
+def test_pressure_alone_is_no_contestant_and_the_reason_is_reported() -> None:
     taken, left_out = reactors(CgroupVersion.V1, everybody=True)
     assert ["reactor-memcg-eventfd"] == [one.name for one in taken]
     assert "reclaim" in left_out["reactor-psi"]

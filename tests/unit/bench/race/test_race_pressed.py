@@ -99,7 +99,7 @@ def test_without_answers_from_before_nothing_can_be_told() -> None:
         stall(answers(1, 1), 0, 100 * MS)
 
 
-def test_heat_is_told_from_the_condition_and_names_who_was_killed_wrongly() -> None:
+def test_heat_is_distinguished_from_the_condition_and_names_who_was_killed_wrongly() -> None:
     given = answers(1, 1, 1, 1, 1, 200, 1, 1)
     assert {
         "kill_ms": 100.0,

@@ -94,19 +94,19 @@ def test_the_reactor_is_compared_with_the_fastest_peer_and_with_the_floor(found:
     assert "the fastest peer, earlyoom, 200 ms, 100.0 times as long" in line
 
 
-def test_a_floor_that_is_wide_is_told_as_noise_and_a_narrow_one_is_not(found: dict[str, Any]) -> None:
+def test_a_floor_that_is_wide_is_reported_as_noise_and_a_narrow_one_is_not(found: dict[str, Any]) -> None:
     assert [] == noise(found)
     found["heats"] = heats("c-floor", 0.2, 0.5, 3.0, 9.0)
     assert "noisy: on step" in noise(found)[0]
 
 
-def test_from_too_few_heats_no_noise_is_told(found: dict[str, Any]) -> None:
+def test_from_too_few_heats_no_noise_is_reported(found: dict[str, Any]) -> None:
     found["heats"] = heats("c-floor", 0.2, 9.0)
     assert spread_of_floor(found, "step") is None
     assert [] == noise(found)
 
 
-def test_the_table_tells_everybody_and_every_reason(found: dict[str, Any]) -> None:
+def test_the_table_reports_everybody_and_every_reason(found: dict[str, Any]) -> None:
     text = "\n".join(table(found))
     assert "| earlyoom | 3 | 200 / 300 / 300 | 250 / 350 / 350 | 1 / 1 / 1 |" in text
     assert "| nohang | 2, 2 never | - | - | 1 / 1 / 1 |" in text
@@ -173,11 +173,11 @@ def words(before_ns: int, crossed_usage: int) -> tuple[int, ...]:
     return (1, before_ns, crossed_usage, 0, 0, crossed_usage, 1, 0)
 
 
-def test_the_allocator_that_saw_the_least_past_the_level_tells_the_crossing() -> None:
+def test_the_allocator_that_saw_the_least_past_the_level_reports_the_crossing() -> None:
     assert 700 == crossed_ns([words(100, 9000), words(700, 5000)], dead_ns=900)
 
 
-def test_an_allocator_killed_at_the_very_page_tells_the_crossing_by_its_last_instant() -> None:
+def test_an_allocator_killed_at_the_very_page_reports_the_crossing_by_its_last_instant() -> None:
     assert 700 == crossed_ns([words(700, 0)], dead_ns=900)
     assert 700 == crossed_ns([words(700, 0), words(1000, 5000)], dead_ns=900)
     assert crossed_ns([words(0, 0)], dead_ns=0) is None
@@ -212,7 +212,7 @@ def test_a_kill_that_no_crossing_led_to_is_none(
     assert (dead is not None) == result["early"]
 
 
-def test_an_early_kill_is_told_as_such_and_is_no_miss(found: dict[str, Any]) -> None:
+def test_an_early_kill_is_reported_as_such_and_is_no_miss(found: dict[str, Any]) -> None:
     found["heats"][0] |= {"kill_ms": None, "early": True}
     assert "| earlyoom | 200 / 300, 1 early | - |" in "\n".join(table(found))
 

@@ -76,7 +76,7 @@ def answer(error: str) -> str:
     return f"""printf '%s\\n' '{{"error": "{error}", "peak_bytes": 1}}'"""
 
 
-def test_python_without_the_module_is_told_with_the_package(child: Child) -> None:
+def test_python_without_the_module_is_reported_with_the_package(child: Child) -> None:
     """The child itself, under a Python of which it is known that it has no bcc."""
     toolchain = replace(child.toolchain, python=sys.executable)
     with pytest.raises(BpfError, match="has no module bcc; Debian's package python3-bpfcc has it"):
@@ -105,16 +105,16 @@ def test_verifiers_last_words_are_the_reason(child: Child) -> None:
     assert text == f"BCC programs x: R1 invalid mem access (Exception: Failed to load BPF program f){SHOWN}"
 
 
-def test_refusal_without_any_log_is_told_as_it_is(child: Child) -> None:
+def test_refusal_without_any_log_is_reported_as_it_is(child: Child) -> None:
     text = child.refusal(answer("Exception: Need super-user privileges to run"))
     assert text == "BCC programs x: Exception: Need super-user privileges to run"
 
 
-def test_child_that_is_killed_for_want_of_memory_is_told_as_such(child: Child) -> None:
+def test_child_that_is_killed_for_want_of_memory_is_reported_as_such(child: Child) -> None:
     assert "ended with signal 9; it takes 250 MiB" in child.refusal("kill -9 $$")
 
 
-def test_child_that_fails_is_told_with_its_last_words(child: Child) -> None:
+def test_child_that_fails_is_reported_with_its_last_words(child: Child) -> None:
     text = child.refusal("echo Traceback >&2; echo 'OSError: libbcc.so.0' >&2; exit 1")
     assert text == f"BCC programs x: the compiler ended with exit status 1: OSError: libbcc.so.0{SHOWN}"
 
@@ -134,7 +134,7 @@ def test_python_that_is_not_there_is_named(child: Child) -> None:
         BccObject(PROGRAMS, toolchain=replace(child.toolchain, python="/nowhere/python3"))
 
 
-def test_library_that_is_not_there_is_told_before_anything_is_compiled(child: Child) -> None:
+def test_library_that_is_not_there_is_reported_before_anything_is_compiled(child: Child) -> None:
     with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found"):
         BccObject(PROGRAMS, toolchain=replace(child.toolchain, libbpf="libbpf.so.99"))
     assert not child.pins.exists()
@@ -153,7 +153,7 @@ def test_source_that_was_not_built_says_how_to_build_it(child: Child) -> None:
         (BpfError("kprobe f", "No such file or directory"), "kprobe f: No such file or directory"),
     ],
 )
-def test_what_the_kernel_refuses_is_told_before_anything_is_compiled(
+def test_what_the_kernel_refuses_is_reported_before_anything_is_compiled(
     child: Child, refusal: Exception, told: str
 ) -> None:
     def ask(_: BccPrograms) -> None:

@@ -40,14 +40,14 @@ def test_missing_compiler_is_named_with_its_package(tmp_path: Path) -> None:
 
 
 @needs_clang
-def test_kernel_without_btf_is_told_with_what_can_be_done(tmp_path: Path) -> None:
+def test_kernel_without_btf_is_reported_with_what_can_be_done(tmp_path: Path) -> None:
     text = make(tmp_path, BPFTOOL="true", VMLINUX_BTF="/none/vmlinux")
     assert "make bpf: no /none/vmlinux: this kernel has no BTF" in text
     assert "make bpf VMLINUX_BTF=FILE" in text
 
 
 @needs_clang
-def test_file_without_btf_is_told(tmp_path: Path) -> None:
+def test_file_without_btf_is_reported(tmp_path: Path) -> None:
     text = make(tmp_path, VMLINUX_BTF="/dev/null", BPFTOOL=str(shutil.which("false")))
     assert "finds no BTF in /dev/null" in text
     assert not (tmp_path / "vmlinux.h").exists()

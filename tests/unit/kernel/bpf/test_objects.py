@@ -70,7 +70,7 @@ def test_function_that_the_kernel_lacks_is_named(btf: Path) -> None:
     assert "\n" not in text
 
 
-def test_function_that_the_kernel_lacks_is_told_where_libbpf_can_not_speak(btf: Path) -> None:
+def test_function_that_the_kernel_lacks_is_reported_where_libbpf_can_not_speak(btf: Path) -> None:
     text = explain(errno.ESRCH, [], "", btf=btf)
     assert text == "No such process; a function or type that it hooks or reads is not in this kernel"
 

@@ -200,7 +200,7 @@ def oom_record(
 
 
 @pytest.mark.parametrize(("limit_cgroup", "expected"), [(1520, (1520, 90)), (0, (None, None))])
-def test_oom_kill_tells_a_cgroups_limit_from_the_machines(
+def test_oom_kill_distinguishes_a_cgroups_limit_from_the_machines(
     limit_cgroup: int, expected: tuple[int | None, int | None]
 ) -> None:
     record = oom_record(limit_cgroup)
@@ -325,7 +325,7 @@ def test_record_of_a_warrant_is_read_back() -> None:
     assert expected == parse_record(WARRANT.pack(5, 1, 123, 7))
 
 
-def test_result_of_a_warrant_tells_what_it_did_not_come_to() -> None:
+def test_result_of_a_warrant_reports_what_it_did_not_come_to() -> None:
     nothing = parse_result(bytes(WARRANT_RESULT.size))
     assert (WarrantOutcome.OPEN, None, None, "") == (
         nothing.outcome,

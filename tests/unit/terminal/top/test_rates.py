@@ -29,7 +29,7 @@ def test_the_same_look_told_twice_is_one():
     assert rates.per_second("disk") is None
 
 
-def test_what_is_looked_at_every_ten_seconds_has_a_rate_and_what_is_a_minute_old_has_none():
+def test_what_is_observed_every_ten_seconds_has_a_rate_and_what_is_a_minute_old_has_none():
     rates = Rates()
     rates.see("disk", 1000, 0.0)
     rates.see("disk", 900, 10.0)
