@@ -24,7 +24,7 @@ from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.bpf.records import Level
 from reactor.kernel.bpf.warrants import ClaimState, Terms, WarrantProbe
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import SourceSettings
 from reactor.sources.catalogue import BY_NAME, EBPF, MEMCG_EVENTFD, MEMORY_HIGH, PSI, SOURCES, TICKER
 from reactor.testbed.allocator import MIB, Record

@@ -22,7 +22,7 @@ from bench.floor import FloorCrossings
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.crossing import (
     RATES,

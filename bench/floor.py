@@ -18,7 +18,7 @@ from reactor.errors import RefusedError
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.bpf.records import Level
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import write_file
 from reactor.testbed.allocator import Record, compiled_tool, hog
 from reactor.testbed.crossing import LEVEL_BYTES, Run, prepared_hog

@@ -25,7 +25,7 @@ from bench.floor import Wait, floor, preferred_wait
 from bench.race.heat import STEP, Arm, Course, Ready, Track
 from bench.race.pressed import PressedCourse
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.sources.catalogue import PSI, TICKER
 from reactor.testbed.allocator import MIB, Record
 from reactor.testbed.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLD_BYTES, THRESHOLDS

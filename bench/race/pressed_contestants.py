@@ -34,7 +34,7 @@ from bench.race.heat import Track
 from bench.race.pressed import MEMORY_BYTES, SWAP_BYTES
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.swap import machine_swap
 from reactor.sources.catalogue import RULE_PRESSURE
 from reactor.testbed.allocator import MIB

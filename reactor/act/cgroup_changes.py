@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 
 from reactor.errors import KernelInterfaceError, ReactorError
 from reactor.kernel.cgroup import CgroupTree, lift_cpu_quota, processes_below
-from reactor.kernel.cgroup_directory import CgroupDirectory, walk
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE, close_descriptor, with_path
 from reactor.kernel.procfs import read_start_ticks
 

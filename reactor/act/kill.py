@@ -52,8 +52,7 @@ from reactor.act.reap import (
 from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
-from reactor.kernel.cgroup_directory import CgroupDirectory, walk
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 

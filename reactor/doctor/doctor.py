@@ -22,7 +22,7 @@ from reactor.doctor.thresholds import (
     without_swap_on_this_machine,
 )
 from reactor.errors import ConfigError, KernelInterfaceError, ReactorError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.kernel.files import parse_integer, read_file, unescape_mount
 from reactor.kernel.swap import machine_swap

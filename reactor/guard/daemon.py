@@ -49,7 +49,7 @@ from reactor.guard.single_instance import is_stood_by, listen, remove
 from reactor.guard.state import LastGoodFile, StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.scheduling import following
 from reactor.link.documents import instant
@@ -58,8 +58,8 @@ from reactor.model.kills import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
+from reactor.model.thresholds import Observed
 from reactor.model.wakes import SourceState, WakeKind
-from reactor.observe.latest import Observed
 from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.text import printable

@@ -20,9 +20,8 @@ from reactor.link.requests import Space
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.observe.latest import Observed
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -18,7 +18,7 @@ from reactor.model.kills import ProcessMemory
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed
 from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
     Event,

@@ -25,9 +25,8 @@ from reactor.model.signals import (
     Resource,
     Signal,
 )
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.latest import PROCESS_SIGNALS, SWAP_SIGNALS, resources_wanting
 from reactor.observe.node import NodeObserver, consistent
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import GUARD, STEWARD, CgroupTree, is_delegated, is_service, own_cgroup
-from reactor.kernel.cgroup_files import CgroupVersion, parse_limit, parse_processes
+from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit, parse_processes
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent

@@ -20,7 +20,7 @@ from reactor.guard.single_instance import AnotherDaemonError, single_instance_lo
 from reactor.guard.state import LastGoodFile
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings, Start
 from reactor.threads import in_thread, limit_threads

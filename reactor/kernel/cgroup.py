@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from reactor.errors import KernelInterfaceError, RefusedError
-from reactor.kernel.cgroup_directory import CgroupDirectory, Refused, walk
-from reactor.kernel.cgroup_files import (
+from reactor.kernel.cgroup_directory import (
+    CgroupDirectory,
     CgroupVersion,
+    Refused,
     cgroup_components,
     parse_cgroup_mounts,
     parse_limit,
     parse_own_cgroup,
+    walk,
 )
 from reactor.kernel.files import (
     GONE,

@@ -18,7 +18,7 @@ from typing import Final
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import KernelFile, parse_field
 from reactor.kernel.procfs import PROC, parse_meminfo
 

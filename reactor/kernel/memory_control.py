@@ -24,7 +24,7 @@ from typing import Final
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion, parse_limit
+from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
 from reactor.kernel.files import GONE, read_file, with_path, write_file
 from reactor.kernel.procfs import PROC, read_start_ticks
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup_directory import CgroupDirectory, walk
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE, close_descriptor, parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC
 

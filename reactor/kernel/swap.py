@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion, parse_limit
+from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
 from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, parse_swap
 

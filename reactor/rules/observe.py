@@ -15,7 +15,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.cgroup_files import parse_limit
+from reactor.kernel.cgroup_directory import parse_limit
 from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file, read_value
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure

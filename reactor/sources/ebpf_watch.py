@@ -24,7 +24,7 @@ from reactor.errors import ReactorError, failure_text
 from reactor.kernel.bpf.loaders import absent_because
 from reactor.kernel.bpf.records import CounterAddresses, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal

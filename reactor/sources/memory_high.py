@@ -28,7 +28,7 @@ from typing import Final
 import trio
 
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs

@@ -24,8 +24,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import walk
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion, walk
 from reactor.kernel.files import KernelFile, parse_field
 from reactor.kernel.memcg_events import register_oom
 from reactor.kernel.oom import (

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import PSI

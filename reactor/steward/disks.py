@@ -25,10 +25,9 @@ from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
 from reactor.model.settings import ReclaimSettings, Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceHealth
 from reactor.observe.filesystems import filesystem_paths
-from reactor.observe.latest import Observed
 from reactor.podman.client import PodmanClient, PodmanImage, find_socket
 from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.empty_dirs import EmptyDirs

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import read_file, write_file
 from reactor.testbed.daemon_process import wait_until
 from reactor.testbed.virtual_node import VirtualNode

@@ -23,7 +23,7 @@ from reactor.act.cgroup_changes import frozen
 from reactor.act.processes import SignalSweep
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import read_file, write_file
 
 _CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "cpu", "freezer", "pids")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.sources.catalogue import EBPF, MEMORY_HIGH, Watched, steps_of
 from reactor.testbed.allocator import MIB, Record

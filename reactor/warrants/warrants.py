@@ -36,7 +36,7 @@ from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, Terms
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, PolicyState
 from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
@@ -33,7 +34,6 @@ from reactor.workloads.attributes import (
     read_attributes,
     read_main_process,
 )
-from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.search import Children, Parents, PodBoundaries, find_parents
 
 NAMESPACE: Final = "cgroup"

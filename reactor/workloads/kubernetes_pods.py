@@ -18,6 +18,7 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC, read_meminfo, read_name, read_oom_score_adj
 from reactor.kernel.scheduling import Bounded
@@ -34,7 +35,6 @@ from reactor.model.pods import (
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.oom_score import GUARANTEED, SANDBOX, requested_bytes
-from reactor.workloads.cached_listing import CachedListing
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,

@@ -21,12 +21,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
-from reactor.kernel.cgroup_files import cgroup_components
+from reactor.kernel.cgroup_directory import cgroup_components
+from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent
 from reactor.workloads.attributes import names_are_trusted
-from reactor.workloads.cached_listing import CachedListing
 
 MOST_OF_A_PART: Final = 256
 MOST_ENTRIES: Final = 2_048

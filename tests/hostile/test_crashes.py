@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.disks import Guarded, occupied_bytes

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import PATIENCE

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import parse_field
 from reactor.kernel.procfs import read_oom_score_adj
 from reactor.testbed.virtual_node import VirtualNode

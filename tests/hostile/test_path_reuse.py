@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.sources.catalogue import MEMCG_EVENTFD
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon

@@ -17,7 +17,7 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import cgroup_tree, open_descriptors
 from tests.support.waiting import eventually

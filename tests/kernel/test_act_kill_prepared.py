@@ -8,7 +8,7 @@ import pytest
 
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from tests.support.this_machine import open_descriptors
 from tests.support.yard import Yard, home
 

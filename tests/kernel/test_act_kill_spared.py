@@ -11,7 +11,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually

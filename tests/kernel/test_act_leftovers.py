@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from reactor.act.cgroup_changes import frozen, without_forks
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from tests.support.yard import Yard
 
 RESTORE = """

@@ -16,7 +16,7 @@ from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.act.reap import MemoryRelease
 from reactor.act.target import Target, Untouchable
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
 from tests.support.processes import MIB

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from tests.support.this_machine import cgroup_tree, remove_cgroup
 from tests.support.waiting import eventually
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Final, Self
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from tests.support.processes import MIB, PAUSE
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation, Observed, Threshold
 from reactor.model.wakes import SourceState
-from reactor.observe.latest import Observed
 
 
 def of_others(tally: Tally) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from reactor.errors import ReactorError
 from reactor.kernel.bpf.libbpf import LIBRARY
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import parse_field
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.virtual_node import VirtualNode

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import KernelFile
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes

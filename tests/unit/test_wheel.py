@@ -16,7 +16,7 @@ import pytest
 import reactor
 from reactor.guard.run import warn_of_missing_objects
 from reactor.kernel.bpf.objects import not_installed
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 
 ROOT = Path(__file__).resolve().parents[2]

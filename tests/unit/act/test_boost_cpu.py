@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.act.cgroup_changes import boost_cpu
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTreeMaker

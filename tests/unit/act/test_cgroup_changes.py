@@ -20,7 +20,7 @@ from reactor.act.cgroup_changes import (
     without_forks,
 )
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker

@@ -5,7 +5,7 @@ import pytest
 from bench.by_source import Contender, Seen, _but, _figures, _percent, _spread, contenders, so_far
 from reactor.config.settings import settings_from_text
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.testbed.allocator import MIB, HogTimes
 from reactor.testbed.crossing import LEVEL_BYTES, THRESHOLDS, Run

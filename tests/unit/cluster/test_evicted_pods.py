@@ -10,7 +10,7 @@ import trio
 from reactor.cluster.announce import Announcement
 from reactor.cluster.evicted_pods import EvictedOnNode
 from reactor.errors import RuntimeUnavailableError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 
 UID = "0e4a3c0a-1111-4222-8333-0123456789ab"
 CGROUP = f"/kubepods/besteffort/pod{UID}"

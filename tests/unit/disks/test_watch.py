@@ -17,8 +17,8 @@ from reactor.disks.watch import FilesystemObserver, FilesystemWatch, Filling, Re
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.thresholds import Observed
 from reactor.observe.filesystems import observations
-from reactor.observe.latest import Observed
 from reactor.sources.wakes import SourceBoard
 from tests.support.builders import make_observation, make_threshold
 from tests.support.waiting import until

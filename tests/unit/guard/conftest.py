@@ -23,9 +23,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings, KernelKill, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import Filesystem, Reclaim, Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation, Observed, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
-from reactor.observe.latest import Observed
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.policy import first_of
 from reactor.policy.events import ProcessOver

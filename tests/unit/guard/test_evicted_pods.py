@@ -10,7 +10,7 @@ import pytest
 
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.evicted_pods import EvictedPods
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.waiting import until
 

@@ -15,8 +15,8 @@ from reactor.model.decisions import ClaimKind
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
+from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.latest import Observed
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)

@@ -14,8 +14,8 @@ from reactor.guard.steward_link import StewardLink
 from reactor.link.requests import Space
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.thresholds import Observed
 from reactor.model.wakes import SourceHealth
-from reactor.observe.latest import Observed
 from reactor.sources.wakes import SourceBoard, Wakes
 
 SETTINGS = Settings(by_layout={Layout.SPLIT: EvictionSettings()})

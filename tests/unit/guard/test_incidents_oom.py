@@ -16,7 +16,7 @@ from reactor.guard.node import Node
 from reactor.guard.outbox import encode
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed
 
 MIB = 1 << 20
 

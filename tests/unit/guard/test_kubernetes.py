@@ -22,7 +22,7 @@ from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.documents import Outcome
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section

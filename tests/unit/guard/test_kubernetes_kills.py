@@ -11,7 +11,7 @@ import trio
 from reactor.act.reap import KillReport
 from reactor.errors import StewardError
 from reactor.guard.kubernetes import RuntimeKills
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod
 

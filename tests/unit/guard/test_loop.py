@@ -31,8 +31,8 @@ from reactor.model.pods import Pod
 from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Signal
+from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.latest import Observed
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reactor.guard.node import Node, UnderWay
 from reactor.model.pods import Pod
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed
 from reactor.policy.events import EvictionFailed, PodEmptied
 from tests.unit.guard.test_kubernetes import POD, node_in
 

@@ -26,13 +26,12 @@ from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.reload import Reloads
 from reactor.guard.steward_link import StewardLink
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed, Threshold, ThresholdValue
 from reactor.policy.events import PodEmptied
 from reactor.supervisor import Nursery, Supervisor
 from tests.support.builders import make_claim, make_pod, make_threshold

@@ -18,9 +18,8 @@ from reactor.model.decisions import PolicyState, Slowdown, SlowReason
 from reactor.model.kills import WarrantEnd
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import NodeCondition, Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.observe.latest import Observed
 from reactor.reclaim.images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics, StewardReading

@@ -45,7 +45,7 @@ from reactor.link.requests import (
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
 from tests.support.json_lines import json_lines

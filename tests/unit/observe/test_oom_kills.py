@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.observe import oom_kills
 from reactor.observe.oom_kills import PodOomKills
 from tests.support.builders import make_pod

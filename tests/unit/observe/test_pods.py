@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource

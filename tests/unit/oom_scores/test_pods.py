@@ -21,13 +21,13 @@ from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.steward_link import StewardLink
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.observe.latest import Observed
+from reactor.model.thresholds import Observed
 from reactor.oom_scores import written
 from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
 from reactor.supervisor import Supervisor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import read_file
 from reactor.model.decisions import Hold
 from reactor.model.signals import Reclaim

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.features import probe
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal

@@ -12,7 +12,7 @@ import trio.testing
 from reactor.errors import BpfError, failure_text
 from reactor.kernel.bpf.records import Level, NodeCounting, RecordKind
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal

@@ -7,7 +7,7 @@ import trio.testing
 
 from reactor.errors import BpfError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import MEMCG_EVENTFD

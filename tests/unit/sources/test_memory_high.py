@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth

@@ -15,7 +15,7 @@ import trio
 from reactor.errors import BpfError
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reactor.errors import BpfError
 from reactor.kernel.bpf.records import Level, RecordKind
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.proc_events import MAXIMUM_SAMPLE
 from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal

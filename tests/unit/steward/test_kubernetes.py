@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kube.node import node_name
 from reactor.link.frames import FrameKind, Message
 from reactor.link.listings import read_spec, split_records

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reactor.guard.reports import memory_held
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import PodUsage
 from reactor.steward.memory import memory_holders
 from tests.support.builders import make_observation, make_pod

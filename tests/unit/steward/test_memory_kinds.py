@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.steward.memory import MemoryKinds
 
 V2_STAT = "anon 10\nfile 60\nkernel 5\nshmem 20\ninactive_file 7\nactive_file 30\nslab 4\n"

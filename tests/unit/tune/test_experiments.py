@@ -2,7 +2,7 @@ import pytest
 
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.testbed.allocator import MIB, HogTimes
 from reactor.testbed.crossing import LEVEL_BYTES, Run

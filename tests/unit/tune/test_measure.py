@@ -5,7 +5,7 @@ import pytest
 from reactor.config.settings import settings_from_text
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.procfs import parse_swap
 from reactor.model.settings import Settings
 from reactor.testbed.crossing import memory_pressure_percent

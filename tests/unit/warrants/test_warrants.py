@@ -17,7 +17,7 @@ from reactor.errors import BpfError
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.decisions import PolicyState
 from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod, PodUsage

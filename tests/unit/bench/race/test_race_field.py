@@ -10,7 +10,7 @@ from bench.race.contestants import KERNEL, Programs, Role, limits, nohang_config
 from bench.race.heat import DEFAULT, FULL, Course
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 
 SHIPPED = "# fill_rate\nmin_sleep = 0.1\nmax_sleep = 3\nhard_threshold_min_mem = 2 %\n"
 

@@ -27,7 +27,7 @@ from bench.race.pressed import (
 from bench.race.results import report, table
 from reactor.config.settings import load_settings
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.swap import SwapSpace
 
 MIB = 1 << 20

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from reactor.model.signals import Resource, Signal
-from reactor.observe.latest import resources_wanting
+from reactor.model.thresholds import resources_wanting
 from tests.support.builders import make_observation, make_threshold
 
 MIB = 1 << 20

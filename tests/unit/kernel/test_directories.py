@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.workloads.cached_listing import CachedListing
+from reactor.kernel.directories import CachedListing
 
 
 class Listed:

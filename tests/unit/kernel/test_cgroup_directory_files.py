@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError, RefusedError
-from reactor.kernel.cgroup_files import (
+from reactor.kernel.cgroup_directory import (
     CgroupVersion,
     cgroup_components,
     parse_cgroup_mounts,
