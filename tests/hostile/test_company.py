@@ -22,13 +22,14 @@ import pytest
 from reactor.testbed.crossing import THRESHOLDS, bench_node, cpu_ns
 from reactor.testbed.virtual_node import VirtualNode
 from tests.hostile.test_clients import get
-from tests.hostile.test_trees import WIDE, make_wide
+from tests.hostile.test_trees import WIDE
 from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
 from tests.support.processes import descendants_called
 from tests.support.running_threads import running
 from tests.support.this_machine import cgroup_tree
+from tests.support.trees import make_wide
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
