@@ -36,7 +36,6 @@ class Problem:
     accepted: str
 
     def __str__(self) -> str:
-        """Return the problem as one line."""
         return f"{self.path}: got {self.got}; accepted: {self.accepted}"
 
 

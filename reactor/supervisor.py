@@ -175,7 +175,6 @@ class Jobs:
         self._faults = faults
 
     def start_soon(self, async_fn: Callable[[*_Arguments], Awaitable[Any]], /, *args: *_Arguments) -> None:
-        """Start a job."""
         self._nursery.start_soon(self._run, partial(async_fn, *args))
 
     async def _run(self, job: Callable[[], Awaitable[Any]]) -> None:
@@ -265,7 +264,6 @@ class Supervisor:
             self._record(name)
 
     def jobs(self, nursery: trio.Nursery, name: str) -> Jobs:
-        """Return what starts jobs of this name in `nursery`."""
         return Jobs(nursery, self._record(name), self._faults)
 
     def hook(self, name: str) -> Hook:

@@ -292,7 +292,6 @@ class Announcer:
         self._show()
 
     async def wait_saved(self) -> None:
-        """Wait until the file has what is announced, or can't have it."""
         await self._file.wait_saved()
 
     async def run(self) -> None:

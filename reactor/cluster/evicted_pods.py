@@ -114,7 +114,6 @@ class EvictedOnNode:
             await trio.sleep(_LOOK_LATER_SECONDS if is_late else _LOOK_SECONDS)
 
     async def take_down(self, announcement: Announcement) -> None:
-        """Have the runtime stop the pod's sandbox."""
         await stop_sandboxes(self._client, announcement.uid)
 
     def _is_there(self, uid: str) -> bool:

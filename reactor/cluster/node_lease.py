@@ -102,5 +102,4 @@ def lease_namespace(settings: KubernetesSettings, directory: Path = SERVICE_ACCO
 
 
 def _micro_time(unix_seconds: float) -> str:
-    """Return an instant as metav1.MicroTime has it."""
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -68,7 +68,6 @@ class PodSpecs:
         return {"pods": self._source.run}
 
     def known(self, uid: str) -> KnownPod | None:
-        """Return what is known of a pod."""
         return self.store.known.get(uid)
 
     def close(self) -> None:

@@ -180,7 +180,6 @@ class RuntimeWatch:
         return self._client
 
     def due(self) -> None:
-        """Have it asked soon."""
         self._due.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

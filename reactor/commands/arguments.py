@@ -51,7 +51,6 @@ def add_config(command: argparse.ArgumentParser, default: Path | None) -> None:
 
 
 def add_config_dir(command: argparse.ArgumentParser) -> None:
-    """Add `--config-dir`."""
     command.add_argument(
         "--config-dir",
         metavar="DIR",
@@ -61,7 +60,6 @@ def add_config_dir(command: argparse.ArgumentParser) -> None:
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
-    """Add `--output`."""
     command.add_argument("--output", choices=("table", "json"), default="table", help="what to print (table)")
 
 

@@ -114,7 +114,6 @@ _RESULTS = Path("bench-results")
 
 
 def add_demo(commands: Commands) -> None:
-    """Declare `reactor demo`."""
     add_command(commands, "demo", _demo, "watch a memory hog being evicted (root)", "sudo reactor demo")
 
 

@@ -224,7 +224,6 @@ def _converter() -> Converter:
 
 
 def register_scalar(converter: Converter, scalar: Any, hook: Callable[[Any, type], Any]) -> None:
-    """Make the converter read `scalar`, a type or a NewType, by `hook`."""
     # By class, not by a predicate: for str, bool and int cattrs has hooks by class that it asks first, and
     # they take anything (`bool("false")`).
     converter.register_structure_hook(scalar, hook)

@@ -207,7 +207,6 @@ class KubeletConfiguration:
 
     @property
     def reserved_memory_bytes(self) -> int:
-        """Return what is kept from pods for the system and the kubelet."""
         return sum(
             reserved["memory"].value
             for reserved in (self.kube_reserved, self.system_reserved)

@@ -54,7 +54,6 @@ def reduced(raw: Any, cls: type) -> Any:
 
 
 def register_preparation(cls: type, prepare: Callable[[Any], Any]) -> None:
-    """Have what a `cls` is read from changed by `prepare` first."""
     _PREPARATIONS[cls] = prepare
 
 

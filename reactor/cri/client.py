@@ -242,7 +242,6 @@ class RuntimeClient:
         return None if self._package is None else self._package.removeprefix("runtime.")
 
     async def version(self) -> messages.Version:
-        """Return the runtime's name and version."""
         return await self._runtime("Version", messages.Empty(), messages.Version)
 
     async def sandboxes(self, pod_uid: str | None = None) -> tuple[Sandbox, ...]:

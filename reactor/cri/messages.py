@@ -102,7 +102,6 @@ def texts(number: int) -> Any:
 
 
 def unsigned(number: int) -> Any:
-    """Declare a uint32 or uint64."""
     return _declare(_Kind(number, _VARINT, lambda _, value: value, _number_encoder(number)), default=0)
 
 
@@ -114,7 +113,6 @@ def signed(number: int) -> Any:
 
 
 def flag(number: int) -> Any:
-    """Declare a bool."""
     return _declare(
         _Kind(number, _VARINT, lambda _, value: bool(value), _number_encoder(number)), default=False
     )

@@ -191,7 +191,6 @@ class DirectoryBudget:
         self._whole = whole
 
     def share(self, limit: int) -> DirectoryBudget:
-        """Return a share of this one, with a limit of its own."""
         return DirectoryBudget(limit, self)
 
     def take(self, count: int = 1) -> bool:

@@ -81,11 +81,9 @@ class Pace:
         self._began_seconds: float | None = None
 
     def hurry(self) -> None:
-        """Take a larger share from now on."""
         self.share = _SHARE_URGENT
 
     def relax(self) -> None:
-        """Take the usual share from now on."""
         self.share = _SHARE_AT_REST
 
     def __call__(self) -> float:

@@ -90,7 +90,6 @@ def _contained(rule: Rule) -> Iterator[tuple[Condition, Condition]]:
 
 
 def _implies(one: Condition, other: Condition) -> bool:
-    """Return whether one condition holds only where the other does."""
     return (
         one.metric == other.metric
         and one.limit >= other.limit

@@ -161,5 +161,4 @@ def without_holders(settings: Settings) -> dict[Threshold, str]:
 
 
 def without_holders_by_name(settings: Settings) -> Mapping[str, str]:
-    """Return the same by the thresholds' names."""
     return {f"threshold {threshold}": why for threshold, why in without_holders(settings).items()}

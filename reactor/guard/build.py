@@ -258,7 +258,6 @@ def _no_rules(settings: Settings) -> Report:
 
 
 def _rules_reclaim(core: Core) -> Iterator[Report]:
-    """Yield why rules can't reclaim, where one is to."""
     if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
         core.supervisor.expect(_RULE_RECLAIMS)
         because = core.pod_reclaim.unavailable_because
@@ -276,7 +275,6 @@ class RuleFirings:
 
     @property
     def pods(self) -> Sequence[Pod]:
-        """Return the pods of the node."""
         return self._loop().passes.known.pods
 
     def usage_of(self, uid: str) -> PodUsage | None:

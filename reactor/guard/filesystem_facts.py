@@ -154,7 +154,6 @@ class StewardEmptying:
 
 
 def empty_dirs(pod: Pod) -> Iterator[str]:
-    """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
     return (place.path for place in pod.storage if place.ends_with_pod)
 
 

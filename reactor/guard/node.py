@@ -137,7 +137,6 @@ class Node:
     is_kept_down: Callable[[str], bool] = lambda _: False
 
     def apply(self, event: Event) -> None:
-        """Take over what an event does to the state."""
         self.decided(apply(self.settings, self.state, event, self.clock_seconds()))
 
     def decided(self, state: PolicyState) -> None:
@@ -208,7 +207,6 @@ class Node:
         return eligible(self.state, pods, now_seconds)
 
     def emptied_among(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
-        """Return which of these pods an eviction has emptied."""
         return tuple(pod for pod in pods if pod.uid in self.state.ineligible.emptied)
 
     @property
@@ -238,7 +236,6 @@ class Node:
 
 
 def _ending(state: PolicyState) -> set[str]:
-    """Return the pods whose end is awaited, by uid."""
     return {claim.uid for claim in state.claims if claim.uid and claim.kind is ClaimKind.POD}
 
 

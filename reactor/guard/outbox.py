@@ -227,7 +227,6 @@ async def _encode(document: dict[str, Any], ranking: Ranking | None) -> bytes:
 
 
 def encode(document: object) -> bytes:
-    """Return a document as one line of JSON."""
     return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"
 
 
@@ -248,11 +247,9 @@ class ClusterReports(_Kept):
         self._is_shutting_down = False
 
     def __len__(self) -> int:
-        """Return how many reports are kept."""
         return len(self._kept)
 
     def evicted(self, uid: str, document: Mapping[str, Any]) -> None:
-        """Report an eviction, or what has become of one that was reported."""
         self._report((EVICTION, uid), {"report": EVICTION, "uid": uid, **document})
 
     def conditions(
@@ -270,7 +267,6 @@ class ClusterReports(_Kept):
         self._report(SHUTDOWN, {"report": SHUTDOWN, "is_under_way": is_under_way})
 
     def event(self, kind: str, **about: object) -> None:
-        """Report something about the node."""
         self._report((kind, self._number), {"report": kind, **about})
 
     def restart(self) -> None:

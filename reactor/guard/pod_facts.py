@@ -89,7 +89,6 @@ class PodFacts:
 
     @property
     def files(self) -> NodeFiles:
-        """Return what files say of pods."""
         return self._files
 
     def is_complete(self) -> bool:
@@ -97,7 +96,6 @@ class PodFacts:
         return self._clock_seconds() - self._complete_at < _COMPLETE_SECONDS
 
     async def wait(self) -> None:
-        """Wait for the first listing of specs."""
         await self._has_specs.wait()
 
     async def run(self) -> None:

@@ -227,7 +227,6 @@ class Tally:
         self.is_configuration_refused = True
 
     def count_oom_kill(self, kill: OomKill) -> None:
-        """Count what the kernel killed."""
         self._oom_kills[kill.scope] += kill.kills
 
     def count_state_failure(self) -> None:

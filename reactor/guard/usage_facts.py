@@ -64,7 +64,6 @@ class _Place:
         self.so_far_seconds = -math.inf
 
     def is_whole(self, now_seconds: float) -> bool:
-        """Return whether what is known is a whole count, and fresh."""
         return self.usage is not None and now_seconds - self.counted_seconds < FRESH_SECONDS
 
     def known(self, now_seconds: float) -> FilesystemUsage | None:

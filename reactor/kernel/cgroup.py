@@ -158,7 +158,6 @@ class CgroupTree:
             raise with_path(error, path) from None
 
     def memory_limit_bytes(self, cgroup: str) -> int | None:
-        """Return the cgroup's own memory limit, None where it has none (the root never has)."""
         return self.listed_memory_limit_bytes(self._directory(cgroup, "memory"))
 
     def memory_request_bytes(self, cgroup: str) -> int:
@@ -175,12 +174,10 @@ class CgroupTree:
         return _first_request(_memory_requests(directory, self.request_files))
 
     def listed_memory_limit_bytes(self, directory: str) -> int | None:
-        """Return what `memory_limit_bytes` does, of a directory that was listed."""
         return _memory_limit(directory, _LIMIT_AND_REQUESTS[self.version][0])
 
     @property
     def request_files(self) -> tuple[str, ...]:
-        """Return the names of the files in which a cgroup asks for memory, which the root does not have."""
         return _LIMIT_AND_REQUESTS[self.version][1:]
 
     def pids_limit(self, cgroup: str) -> int | None:
@@ -416,7 +413,6 @@ class MemoryRequest:
         return _first_request(requests) if self._is_v2 else next(requests) or 0
 
     def limit_bytes(self) -> int | None:
-        """Return what `CgroupTree.memory_limit_bytes` does."""
         return parse_limit(self._files[0].read(), self._files[0].path)
 
     def close(self) -> None:

@@ -76,7 +76,6 @@ def close_descriptor(fd: int) -> None:
 
 
 def with_path(error: OSError, path: str) -> OSError:
-    """Return the error with the path that its call could not know."""
     return OSError(error.errno, error.strerror, path)
 
 

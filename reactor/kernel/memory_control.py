@@ -55,7 +55,6 @@ class BorrowedHigh:
 
     @property
     def path(self) -> Path:
-        """Return the path of the file."""
         return self._path
 
     def stands(self) -> bool:

@@ -74,7 +74,6 @@ class ProcessStatus:
 
 
 def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
-    """Return the machine's memory."""
     return MemoryInfo(
         total_bytes=_kib_line(raw, b"MemTotal:", interface),
         free_bytes=_kib_line(raw, b"MemFree:", interface),

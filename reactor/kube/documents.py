@@ -42,12 +42,10 @@ class Occurrence:
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """Return where a pod is found."""
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 def node_path(name: str) -> str:
-    """Return where a node is found."""
     return f"/api/v1/nodes/{name}"
 
 

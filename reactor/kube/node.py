@@ -172,7 +172,6 @@ def read_node(document: Any) -> NodeObject:
 
 
 def condition_type(condition: NodeCondition, role: Role) -> str:
-    """Return the condition's type at the API server."""
     return condition.value if role is Role.SOLE else f"{OWN_PREFIX}{condition.value}"
 
 

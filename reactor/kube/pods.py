@@ -161,7 +161,6 @@ class KnownPod:
         return self.has_failed_for(EVICTED)
 
     def has_failed_for(self, reason: str) -> bool:
-        """Return whether its status says that it has failed, and for this reason."""
         return self.phase == FAILED and self.reason == reason
 
 

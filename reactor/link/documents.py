@@ -58,7 +58,6 @@ STAGES: Final = ("wake", "observe", "decide", "kill", "free")
 
 
 def instant(unix_seconds: float) -> str:
-    """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -80,7 +79,6 @@ class Durations:
 
 
 def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line of an order as a decision's, for those who read decisions."""
     return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
 
 

@@ -60,7 +60,6 @@ class FileNames(NamedTuple):
 
 
 def joined(records: Iterable[bytes]) -> bytes:
-    """Return records in a row, each with its length before it."""
     return b"".join(part for record in records for part in (_LENGTH.pack(len(record)), record))
 
 
@@ -142,7 +141,6 @@ def spec_record(source: PodSource, pod: Pod) -> bytes | None:
 
 
 def is_cut(pod: Pod) -> bool:
-    """Return whether a spec's record may lack containers or volumes."""
     return len(pod.containers) > MOST_CONTAINERS or len(pod.volumes) > MOST_VOLUMES
 
 

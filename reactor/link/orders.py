@@ -33,7 +33,6 @@ class Orders:
 
 
 def write_orders(orders: Orders) -> bytes:
-    """Return the orders' bytes."""
     return pickle.dumps(orders)
 
 

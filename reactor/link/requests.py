@@ -119,7 +119,6 @@ class Request:
 
     @property
     def layout(self) -> Layout:
-        """Return the layout that LAYOUT speaks of."""
         return _LAYOUTS[self.places - 1]
 
 
@@ -197,7 +196,6 @@ class Usages:
 
 
 def layout_number(layout: Layout) -> int:
-    """Return a layout's number."""
     return _LAYOUTS.index(layout) + 1
 
 

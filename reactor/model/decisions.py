@@ -168,7 +168,6 @@ class Hold:
 
     @property
     def signal(self) -> Signal:
-        """Return the signal of which there is to be more."""
         return Signal.MEMORY_AVAILABLE if self.threshold is None else self.threshold.signal
 
 

@@ -224,7 +224,6 @@ class PodParent:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a name or a path has signs of a pattern."""
     return not _SPECIAL.isdisjoint(text)
 
 

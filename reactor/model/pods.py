@@ -142,7 +142,6 @@ class Pod:
 
     @property
     def key(self) -> str:
-        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     def loses_one_process(self, resource: Resource) -> bool:

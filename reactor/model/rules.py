@@ -64,7 +64,6 @@ class Metric(NamedTuple):
 
     @property
     def resource(self) -> PressureResource | None:
-        """Return whose pressure it is, None where it is none."""
         return PressureResource(self.of.split()[0]) if self.measure in OF_PRESSURE else None
 
 

@@ -51,7 +51,6 @@ class ThresholdValue:
 
 
 def _single(number: float) -> float:
-    """Return the number as single precision holds it."""
     return float(_SINGLE.unpack(_SINGLE.pack(number))[0])
 
 
@@ -65,7 +64,6 @@ class Threshold:
     minimum_reclaim: ThresholdValue | None = None
 
     def __hash__(self) -> int:
-        """Return a hash of what distinguishes most thresholds."""
         return hash((self.signal, self.value.text, self.grace_period_seconds))
 
     @property
@@ -83,7 +81,6 @@ class Threshold:
         return wanted if self.minimum_reclaim is None else wanted + self.minimum_reclaim.of(capacity)
 
     def missing(self, seen: Observation) -> int:
-        """Return how much is missing to the target, 0 where nothing is."""
         return max(0, int(self.target(seen.capacity)) - seen.available)
 
     def __str__(self) -> str:
@@ -164,7 +161,6 @@ class Observed:
                 self._latest[signal] = observation.at(now_seconds)
 
     def at(self, now_seconds: float) -> dict[Signal, Observation]:
-        """Return everything that is not stale."""
         return {
             signal: observation
             for signal, observation in self._latest.items()

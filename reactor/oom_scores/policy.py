@@ -73,7 +73,6 @@ def scores_behind(
 
 
 def points_bytes(score: int, resident_bytes: int, limit_bytes: int) -> int:
-    """Return the kernel's points of a process, in bytes."""
     return resident_bytes + score * limit_bytes // 1000
 
 

@@ -49,7 +49,6 @@ class Pace:
         self._hurried_until_seconds = -math.inf
 
     def passed(self, seconds: float) -> None:
-        """Record what a pass has cost."""
         self._pass_seconds = seconds
 
     def checked(self, seconds: float) -> None:
@@ -171,7 +170,6 @@ def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Sign
 
 
 def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
-    """Return when the grace period of each threshold that is in one ends, and a little more for rounding."""
     return {
         threshold: since + threshold.grace_period_seconds + _ROUNDING_SECONDS
         for threshold, since in state.first_observed.items()

@@ -232,7 +232,6 @@ def _came_back(last: DiskEviction, snapshot: Snapshot, pods: Sequence[Pod], layo
 def _taken(
     pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout, *, but: str
 ) -> int:
-    """Return what is known that these pods take of a signal's filesystem, but for the one with this key."""
     return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in pods if pod.key != but)
 
 

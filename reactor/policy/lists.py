@@ -34,7 +34,6 @@ class Named(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Return the name of the pod's cgroup."""
         return self.cgroup.rpartition("/")[2]
 
 
@@ -96,7 +95,6 @@ class Lists:
         self._process_victims = [(_Entry(one.pods), one.never) for one in lists.process_victims]
 
     def of(self, pod: Named) -> Listed:
-        """Return what the lists say of a pod."""
         return Listed(
             self.never_because(pod), self._preference(pod), self._priority(pod), self._process_victim(pod)
         )

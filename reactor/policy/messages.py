@@ -89,17 +89,14 @@ def _own_usage(pod: Pod, used: PodUsage | None, resource: Resource) -> tuple[str
 
 
 def empty_dir_message(volume_name: str, limit: Quantity) -> str:
-    """Return the message for an emptyDir above its size limit."""
     return f'Usage of EmptyDir volume "{printable(volume_name)}" exceeds the limit "{limit}". '
 
 
 def pod_limit_message(limit: Quantity) -> str:
-    """Return the message for a pod above its limit of local storage."""
     return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
 
 
 def container_limit_message(container_name: str, limit: Quantity) -> str:
-    """Return the message for a container above its limit of local storage."""
     return f'Container {printable(container_name)} exceeded its local ephemeral storage limit "{limit}". '
 
 

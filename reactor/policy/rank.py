@@ -225,7 +225,6 @@ def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
 
 
 def can_be_evicted(pods: Iterable[Pod]) -> bool:
-    """Return whether one of these pods at least may be evicted."""
     return any(pod.critical_because is None for pod in pods)
 
 

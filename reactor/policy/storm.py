@@ -98,11 +98,9 @@ class _Node(NamedTuple):
         return held_bytes
 
     def kept(self) -> tuple[str, ...]:
-        """Return the pods that can't be evicted, by uid."""
         return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
 
     def can_evict(self) -> bool:
-        """Return whether there is a pod that may be evicted, or is being evicted."""
         return not all(self._is_kept(pod) for pod in self.pods)
 
     def moved_outside_bytes(self, kills: Iterable[HardMemoryKill]) -> Callable[[HardMemoryKill], int]:

@@ -58,7 +58,6 @@ def thresholds_met(
 def thresholds_met_grace_period(
     first_observed: Mapping[Threshold, float], now_seconds: float
 ) -> tuple[Threshold, ...]:
-    """Return the thresholds that have been met for at least their grace period."""
     return tuple(
         threshold
         for threshold, since in first_observed.items()

@@ -70,7 +70,6 @@ class Privileged:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
         return self._process.pid
 
     def close(self) -> None:

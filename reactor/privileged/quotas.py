@@ -23,7 +23,6 @@ _NUMBERS: Final = 1 << 32  # of each walker
 
 
 def write_answer(number: int, error_number: int, quota: bytes = b"") -> bytes:
-    """Return an answer's bytes."""
     return _ANSWER.pack(number, error_number) + quota
 
 

@@ -167,7 +167,6 @@ def _write(text: str, path: Path) -> None:
 
 
 def numeric_columns(table: Table) -> Sequence[bool]:
-    """Return for each column whether its cells are numbers, or nothing."""
     return [
         bool(table.rows) and all(_NUMBER.fullmatch(row[place].strip()) for row in table.rows)
         for place in range(len(table.columns))

@@ -107,7 +107,6 @@ class _Group:
 
     @property
     def is_of_users(self) -> bool:
-        """Return whether users have made all of the rules."""
         return all(rule.cooldown_per_user_slice for rule in self.rules)
 
     def add_peaks(self, values: Mapping[Metric, float | None]) -> None:
@@ -568,7 +567,6 @@ class RuleWatch:
         self._turn_cost_seconds = 0.0
 
     def _turn_cost(self) -> float:
-        """Return for how long this has been at work since `_begin_turn`, in seconds."""
         return self._turn_cost_seconds + self._worked_seconds() - self._turn_began_seconds
 
     async def _give_way(self) -> None:

@@ -278,7 +278,6 @@ class RuleRecording:
         )
 
     def written(self, observed: Observed) -> None:
-        """Record that this was written."""
         self._written = observed
 
     def too_short(self, interval_seconds: float) -> Iterator[str]:

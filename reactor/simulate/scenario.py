@@ -93,7 +93,6 @@ class CgroupNumbers:
     swap_traffic_bytes: Count | None = None
 
     def values(self) -> dict[Metric, float]:
-        """Return it by the metrics of rules."""
         return dict(self._values())
 
     def _values(self) -> Iterator[tuple[Metric, float]]:

@@ -111,7 +111,6 @@ class ContainerStats:
     logs: FsStats | None = None
 
     def usage(self) -> ContainerUsage:
-        """Return it as the policy takes it."""
         return ContainerUsage(
             name=self.name,
             memory_working_set_bytes=None if self.memory is None else self.memory.working_set_bytes,

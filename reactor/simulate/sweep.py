@@ -258,7 +258,6 @@ class Speed:
 
     @property
     def per_second(self) -> float:
-        """Return the passes in a second."""
         return self.passes / self.seconds if self.seconds else 0.0
 
 

@@ -41,7 +41,6 @@ class Setting:
 
     @property
     def kind(self) -> str:
-        """Return `hard` or `soft`."""
         return "hard" if self.grace_seconds is None else "soft"
 
     def __str__(self) -> str:
@@ -111,7 +110,6 @@ def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def combinations(axes: Sequence[Axis]) -> Iterator[Combination]:
-    """Yield each combination of the axes' settings, the last axis varying fastest."""
     return itertools.product(*(axis.settings for axis in axes))
 
 

@@ -184,5 +184,4 @@ def chain_of(signal: Signal) -> tuple[Source, ...]:
 
 
 def switched_on(sources: SourceSettings) -> dict[str, bool]:
-    """Return for each source by name whether the configuration leaves it on."""
     return {source.name: source.is_allowed(sources) for source in SOURCES}

@@ -42,7 +42,6 @@ class AttemptBackoff:
         self._armed_at: float | None = None
 
     def begin(self) -> None:
-        """Note that an attempt begins."""
         self._armed_at = None
 
     def armed(self) -> None:

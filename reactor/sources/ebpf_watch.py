@@ -96,7 +96,6 @@ async def opened(open_probe: Callable[[], _Probe]) -> AsyncIterator[_Probe]:
 
 
 async def of_probe(probe: Probe[object], call: Callable[[], _Answer]) -> _Answer:
-    """Return what one of the probe's calls gives, made in a worker thread."""
     return await (in_thread(call) if probe.made_by else _in_loader(call))
 
 
@@ -150,7 +149,6 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         self.reported: frozenset[int] = frozenset()
 
     def is_armed_for(self, wanted: _Wanted) -> bool:
-        """Return whether the armed crossings serve this."""
         return self.wanted is wanted or (self.wanted is not None and self.serves(self.wanted, wanted))
 
     def take(self, wanted: _Wanted, crossings: Sequence[Crossing]) -> None:
@@ -161,7 +159,6 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         self.reported = frozenset(past)
 
     def standing(self, _: _Wanted) -> set[Hashable]:
-        """Return the keys of the crossings that were reported and have not been undone since."""
         return {self.crossings[place].key for place in self.reported}
 
     @abstractmethod

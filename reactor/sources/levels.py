@@ -111,7 +111,6 @@ def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]
 
 
 def watermarks_of(levels: Iterable[MemoryLevel]) -> Watermarks | None:
-    """Return by which watermarks memory counts at these levels of one cgroup, None where by none."""
     return next((level.watermarks for level in levels), None)
 
 

@@ -75,7 +75,6 @@ class GuardedNode:
 
     @property
     def is_machine(self) -> bool:
-        """Return whether the node is the machine itself."""
         return self.node == _MACHINE
 
     def holds(self, cgroup: str | None) -> bool:

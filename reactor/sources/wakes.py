@@ -100,7 +100,6 @@ class SourceBoard:
         return self._states.get(name) or _unreported(name)
 
     def states(self) -> tuple[SourceState, ...]:
-        """Return how all sources stand."""
         return tuple(self._states.values())
 
 

@@ -416,7 +416,6 @@ class _GuardReceiver:
         )
 
     def wake(self) -> None:
-        """Wake the guard's loop."""
         self._guard.offer(Request(kind=RequestKind.DISK_WAKE))
 
     def filling(self) -> None:

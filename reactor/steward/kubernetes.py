@@ -217,7 +217,6 @@ class Kubernetes:
             self._is_reporting.set()
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what the runtime can reclaim, as these settings have it."""
         return self._runtime.reclaims(settings)
 
     @property
@@ -244,7 +243,6 @@ class Kubernetes:
 
     @property
     def removed_images(self) -> RemovedImages:
-        """Return how many images were removed."""
         return self._runtime.removed_images
 
     @property

@@ -251,7 +251,6 @@ class EventCommands:
         self._run = run
 
     def takes(self, event: Event) -> bool:
-        """Return whether there are commands for such an event."""
         return bool(self._settings().commands.get(event.kind))
 
     async def send(self, event: Event) -> None:

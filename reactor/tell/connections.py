@@ -75,7 +75,6 @@ class Peer:
         self.spared_until = now + _ANSWERING_SECONDS
 
     async def send(self, answer: bytes) -> None:
-        """Send the answer."""
         await self._stream.send_all(answer)
 
 

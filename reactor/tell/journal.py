@@ -47,7 +47,6 @@ class Journal:
         return self._writer.lost + self._failed
 
     def start(self) -> None:
-        """Start writing."""
         self._writer.start()
 
     def write(self, line: bytes, done: Done = lambda _: None) -> bool:

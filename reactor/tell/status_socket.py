@@ -119,7 +119,6 @@ class _Wait:
         return min(until, self._patience_seconds) - passed
 
     def pause(self) -> None:
-        """Wait a little."""
         time.sleep(min(_AGAIN_SECONDS, self.left()))
 
 

@@ -108,7 +108,6 @@ class Run:
 
     @property
     def to_wake_ms(self) -> float:
-        """Return from the crossing to the source's wake."""
         return (self.timing["woke_ns"] - (self.times.crossed_ns or 0)) / 1e6
 
     @property

@@ -95,20 +95,16 @@ class DaemonProcess:
 
     @property
     def pid(self) -> int:
-        """Return the daemon's process id."""
         return self._process.pid
 
     @property
     def status_socket(self) -> Path:
-        """Return where the daemon answers `reactor status`."""
         return self._directory / "reactor.sock"
 
     def is_running(self) -> bool:
-        """Return whether the daemon is still there."""
         return self._process.poll() is None
 
     def log(self) -> str:
-        """Return what the daemon has written to standard error."""
         return (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
 
     def wait_armed(self, source: str, timeout_seconds: float) -> str:

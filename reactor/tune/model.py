@@ -314,7 +314,6 @@ class Recommendation:
 
     @property
     def seconds(self) -> float:
-        """Return reaction and freeing together."""
         return self.terms.reaction_seconds + self.terms.freeing_seconds
 
     @property

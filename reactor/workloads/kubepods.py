@@ -98,7 +98,6 @@ def is_config_hash(uid: str) -> bool:
 
 
 def may_be_api_uid(uid: str) -> bool:
-    """Return whether a uid may be one of the API server's, which makes UUIDs and nothing else."""
     return _UUID.fullmatch(uid) is not None
 
 

@@ -321,7 +321,6 @@ class BccObject:
             raise BpfError(f"BCC programs {programs.name}", str(error)) from None
 
     def map(self, name: str) -> BpfMap:
-        """Return one of the maps."""
         return self._maps[name]
 
     def attach(self) -> None:
@@ -334,7 +333,6 @@ class BccObject:
             raise BpfError(f"BCC programs {self._programs.name}", str(error)) from None
 
     def sample(self, program: str, period_ns: int) -> None:
-        """Have a clock run a program from now on."""
         self._events.append(attach_clock(self._fds[program], period_ns))
 
     def close(self) -> None:

@@ -69,7 +69,6 @@ def open_warrant_probe(loader: EbpfLoader = EbpfLoader.AUTO) -> WarrantProbe:
 
 
 def uses_bcc(loader: EbpfLoader = EbpfLoader.AUTO) -> bool:
-    """Return whether BCC is to make the programs on this kernel."""
     return loader is EbpfLoader.BCC or (loader is EbpfLoader.AUTO and not has_btf())
 
 

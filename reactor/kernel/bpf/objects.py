@@ -122,7 +122,6 @@ def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRA
 
 
 def not_installed(directory: Path = OBJECTS) -> str | None:
-    """Return that this installation has no eBPF objects and how to get them, None where it has them."""
     return None if any(directory.glob("*.bpf.o")) else f"eBPF objects: {_NOT_INSTALLED}: {_HOW_TO_GET_IT}"
 
 

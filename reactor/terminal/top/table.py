@@ -20,7 +20,6 @@ _NARROWEST: Final = 8
 
 
 def amount(value: float | None, resource: Resource) -> str:
-    """Return an amount as a person reads it, `-` where it is not known."""
     return "-" if value is None else amount_text(round(value), resource)
 
 
