@@ -122,6 +122,7 @@ class ProcConnector:
         self._board = board
         self._clock_ns = clock_ns
         self._margin: int | None = None
+        self._is_wanted = True
         self._crowding = 1
         self._one_in = MAXIMUM_SAMPLE
         self._events: socket.socket | None = None
@@ -132,8 +133,9 @@ class ProcConnector:
         return None
 
     def expect(self, levels: ProcessLevels | None) -> None:
-        """Record how many processes are left to the nearest pid threshold."""
+        """Record how far the nearest pid threshold is. If there is none, forks wake nothing."""
         self._margin = None if levels is None else levels.margin
+        self._is_wanted = levels is None or bool(levels.thresholds)
         if self._resample():
             self._armed(self._detail())
 
@@ -167,7 +169,7 @@ class ProcConnector:
             with trio.move_on_after(_QUIET_SECONDS if self._crowding > 1 else math.inf):
                 await trio.lowlevel.wait_readable(events)
                 count = self._drain(events)
-            if count:
+            if count and self._is_wanted:
                 self._wake()
             # Forks that come faster than they can be read are thinned out further, but only as long
             # as they do.

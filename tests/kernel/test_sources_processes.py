@@ -129,3 +129,20 @@ async def test_a_fork_storm_wakes_the_loop_a_bounded_number_of_times(
             f" a CPU, {wakes_given} wakes"
         )
     assert 1 < wakes_given < 60 * seconds  # one in 20 ms at the most
+
+
+async def test_without_a_threshold_forks_wake_nothing(forker: Path) -> None:
+    wakes, board = Wakes(), SourceBoard()
+    source = new_source(wakes, board)
+    source.expect(ProcessLevels(cgroup="/", limit=30_000, used=0, thresholds=()))
+    async with trio.open_nursery() as nursery:
+        await armed(nursery, source, board)
+        await wakes.wait()  # for what was forked before it listened
+        await trio.run_process([forker, "20000", "2"], capture_stdout=True)
+        ended_ns = time.monotonic_ns()
+        source.expect(margin_of(8))
+        with trio.fail_after(90):
+            await trio.run_process(["true"])
+            taken = await wakes.wait()
+        nursery.cancel_scope.cancel()
+    assert all(wake.at_ns > ended_ns for wake in taken)
