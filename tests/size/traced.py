@@ -2,6 +2,10 @@
 
 From the wake for memory to the first SIGKILL each module that runs is noted, and each call whose name does
 not stand in the line that makes it: neither a search nor "go to definition" follows it.
+
+A wake may make two passes: that of an early level, and that of a crossing which comes while the loop waits
+for it. The pass that kills counts, and what led from the wake to the first one. So a trace is the same
+whichever level woke the loop.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ from typing import Any, Final
 
 import reactor
 from reactor.cli import main
+from reactor.guard.pass_ import Passes
 from reactor.sources.wakes import Wakes
 
 _PACKAGE: Final = str(Path(reactor.__file__).parent)
+_PASS: Final = Passes.make.__code__
 _KILLS: Final = frozenset({"pidfd_send_signal", "kill"})
 _UNNAMED: Final = (
     "<",
@@ -32,11 +38,11 @@ class Trace:
         self._path = path
         self._files: set[str] = set()
         self._lost: dict[str, str] = {}
+        self._before: tuple[set[str], dict[str, str]] | None = None
 
     def begin(self) -> None:
         """Note what is called from now on."""
-        self._files.clear()
-        self._lost.clear()
+        self._files, self._lost, self._before = set(), {}, None
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -48,9 +54,18 @@ class Trace:
         elif event == "call":
             code = frame.f_code
             if code.co_filename.startswith(_PACKAGE):
+                if code is _PASS:
+                    self._begin_pass()
                 self._files.add(code.co_filename[len(_PACKAGE) + 1 :])
                 if frame.f_back is not None:
                     self._note_hop(frame.f_back, code)
+
+    def _begin_pass(self) -> None:
+        """Forget what an earlier pass of the same wake has called, and what came between the two."""
+        if self._before is None:
+            self._before = (set(self._files), dict(self._lost))
+        else:
+            self._files, self._lost = set(self._before[0]), dict(self._before[1])
 
     def _note_hop(self, caller: FrameType, code: CodeType) -> None:
         if code.co_name.startswith(_UNNAMED) or not caller.f_code.co_filename.startswith(_PACKAGE):

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.size.traced import Trace
+
+
+def test_of_two_passes_that_a_wake_makes_the_latter_counts_and_what_led_to_the_first(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace.json")
+    trace._files, trace._lost = {"sources/wakes.py"}, {"a": "b"}
+    trace._begin_pass()
+    trace._files |= {"guard/pass_.py", "policy/forecast.py"}
+    trace._lost["c"] = "d"
+    trace._begin_pass()
+    assert ({"sources/wakes.py"}, {"a": "b"}) == (trace._files, trace._lost)
+    trace._files.add("act/kill.py")
+    trace._begin_pass()
+    assert {"sources/wakes.py"} == trace._files
