@@ -69,65 +69,48 @@ def near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) 
 
 def with_victims(known: Forecast, nearby: Collection[Signal]) -> Forecast:
     """Return a forecast with whom the crossing of the signals that are `nearby` would evict."""
-    crossed = {signal: known.memory[signal] for signal in nearby}
-    of = (known.settings, known.state, crossed, known.pods, known.used, known.now_seconds)
-    first = foreseen(*of)
-    return replace(known, first=first, prepared=first or at_crossing(*of))
+    first = foreseen(known, nearby)
+    return replace(known, first=first, prepared=first or at_crossing(known, nearby))
 
 
-def foreseen(
-    settings: EvictionSettings,
-    state: PolicyState,
-    crossed: Mapping[Signal, Observation],
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> tuple[Pod, ...]:
+def foreseen(known: Forecast, nearby: Collection[Signal]) -> tuple[Pod, ...]:
     """Return the pods that would go first if nothing of these were left now, the likeliest first.
 
     The pods that will have grown by then are seen as they are now, so what will be missing seems to be
     outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
     help, nor that there is something to be reclaimed first.
     """
-    signals = {signal: seen._replace(available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
-    return _first_at(settings, state, signals, pods, used, now_seconds)
+    return _first_at(known, dict.fromkeys(nearby, 0))
 
 
-def at_crossing(
-    settings: EvictionSettings,
-    state: PolicyState,
-    crossed: Mapping[Signal, Observation],
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> tuple[Pod, ...]:
-    """Return the pods that would go first if the hard thresholds of these were just `crossed`.
+def at_crossing(known: Forecast, nearby: Collection[Signal]) -> tuple[Pod, ...]:
+    """Return the pods that would go first if the hard thresholds of these were just crossed.
 
     Where all pods together hold less than the threshold, these are others than `foreseen`: none of them goes
     for a node with nothing left, since evicting could not end that. The crossing itself evicts one.
     """
-    signals = {}
-    for signal, seen in crossed.items():
+    available = {}
+    for signal in nearby:
+        capacity = known.memory[signal].capacity
         values = [
-            int(one.value.of(seen.capacity))
-            for one in settings.thresholds
-            if one.signal is signal and one.is_hard and not one.is_absurd_at(seen.capacity)
+            int(one.value.of(capacity))
+            for one in known.settings.thresholds
+            if one.signal is signal and one.is_hard and not one.is_absurd_at(capacity)
         ]
         if values:
-            signals[signal] = seen._replace(available=max(0, min(values) - 1), taken_at_seconds=None)
-    return _first_at(settings, state, signals, pods, used, now_seconds)
+            available[signal] = max(0, min(values) - 1)
+    return _first_at(known, available)
 
 
-def _first_at(
-    settings: EvictionSettings,
-    state: PolicyState,
-    signals: Mapping[Signal, Observation],
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> tuple[Pod, ...]:
-    first = replace(state, hard_memory_kills=(), evicted_at=())
-    _, decision = decide(settings, first, Snapshot(signals=signals, pods=used), pods, now_seconds)
+def _first_at(known: Forecast, available: Mapping[Signal, int]) -> tuple[Pod, ...]:
+    """Return the pods that would go first with so much of each signal available."""
+    signals = {
+        signal: known.memory[signal]._replace(available=left, taken_at_seconds=None)
+        for signal, left in available.items()
+    }
+    state = replace(known.state, hard_memory_kills=(), evicted_at=())
+    seen = Snapshot(signals=signals, pods=known.used)
+    _, decision = decide(known.settings, state, seen, known.pods, known.now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
 
 

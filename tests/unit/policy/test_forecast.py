@@ -8,6 +8,7 @@ from reactor.model.decisions import PolicyState
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
+from reactor.model.thresholds import Threshold
 from reactor.policy.forecast import Forecast, at_crossing, foreseen, is_unchanged, near, with_victims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
@@ -20,25 +21,24 @@ USED = {
 SEEN = {Signal.MEMORY_AVAILABLE: make_observation(150, 1000)}
 
 
-def test_the_crossing_and_a_node_with_nothing_left_evict_the_same_pods_first() -> None:
-    settings = EvictionSettings(thresholds=(HARD,))
-    for first in (foreseen, at_crossing):
-        found = first(settings, PolicyState(), SEEN, PODS, USED, 1.0)
-        assert ["hog", "small"] == [pod.name for pod in found]
-
-
-def test_no_pod_is_foreseen_at_the_crossing_of_a_threshold_that_is_no_hard_one() -> None:
-    soft = make_threshold(100, grace_period_seconds=30.0)
-    assert () == at_crossing(EvictionSettings(thresholds=(soft,)), PolicyState(), SEEN, PODS, USED, 1.0)
-
-
-def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near() -> None:
-    settings = EvictionSettings(thresholds=(HARD,))
-    known = Forecast(
+def known(threshold: Threshold) -> Forecast:
+    settings = EvictionSettings(thresholds=(threshold,))
+    return Forecast(
         settings=settings, state=PolicyState(), memory=SEEN, pods=PODS, used=USED, now_seconds=1.0
     )
 
-    found = with_victims(known, near(settings.thresholds, SEEN))
+
+def test_the_crossing_and_a_node_with_nothing_left_evict_the_same_pods_first() -> None:
+    for first in (foreseen, at_crossing):
+        assert ["hog", "small"] == [pod.name for pod in first(known(HARD), SEEN)]
+
+
+def test_no_pod_is_foreseen_at_the_crossing_of_a_threshold_that_is_no_hard_one() -> None:
+    assert () == at_crossing(known(make_threshold(100, grace_period_seconds=30.0)), SEEN)
+
+
+def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near() -> None:
+    found = with_victims(known(HARD), near((HARD,), SEEN))
 
     assert ["hog", "small"] == [pod.name for pod in found.first]
     assert found.first == found.prepared
