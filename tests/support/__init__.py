@@ -2,6 +2,7 @@
 
 - `waiting`      until something holds
 - `builders`     thresholds, observations and pods from what matters in them
+- `rules`        a rule about thrashing, and its firing
 - `this_machine` the cgroups and the compiler of the machine that the tests run on
 - `yard`         cgroups of a test's own with pods to kill in them
 - `processes`    what runs in a pod: memory that is held, files that are written

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,14 +19,9 @@ from reactor.model.decisions import (
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import (
-    Condition,
     Firing,
-    Measure,
-    Metric,
     RankedBy,
-    Rule,
     RuleAction,
-    RuleInput,
 )
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -38,12 +32,8 @@ from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
+from tests.support.rules import firing_of, make_rule
 
-FULL = Metric(Measure.PRESSURE, "memory full avg10")
-USAGE = Metric(Measure.USAGE)
-MAX = Metric(Measure.EVENTS, "max")
-THRASHES = Condition(FULL, 60.0)
-REACHES_ITS_LIMIT = Condition(MAX, 10.0, within_seconds=30.0)
 SETTINGS = EvictionSettings(evictions_per_minute=2)
 PODS = tuple(replace(make_pod(name), cgroup=f"/apps/{name}") for name in ("small", "hog"))
 SLOWED = Slowdown(
@@ -57,17 +47,6 @@ USED = {
     "uid-small": PodUsage(memory_working_set_bytes=10 * MIB, swap_bytes=90 * MIB),
     "uid-hog": PodUsage(memory_working_set_bytes=80 * MIB, swap_bytes=0),
 }
-
-
-def make_rule(*conditions: Condition, for_seconds: float = 10.0, **others: Any) -> Rule:
-    named = {"name": "thrash", "cgroups": ("/apps/*",), "cooldown_seconds": 60.0, **others}
-    return Rule(conditions=conditions or (THRASHES,), for_seconds=for_seconds, **named)
-
-
-def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:
-    written = make_rule(**{"action": RuleAction.EVICT_WORST, **rule})
-    inputs = (RuleInput(THRASHES, 71.234, 60.0, 80.0),)
-    return Firing(rule=written, cgroup=cgroup, since_seconds=0.0, at_seconds=12.0, inputs=inputs)
 
 
 def decided(

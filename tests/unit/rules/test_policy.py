@@ -2,30 +2,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import (
-    Slowdown,
-    SlowReason,
-)
-from reactor.model.pods import PodUsage
 from reactor.model.rules import (
     Acted,
     Acts,
     Condition,
-    Firing,
     Measure,
     Metric,
     Rule,
     RuleAction,
     RuleInput,
 )
-from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
 from reactor.rules.policy import (
     RuleState,
     Sample,
@@ -37,38 +28,12 @@ from reactor.rules.policy import (
     observed,
     why_not,
 )
-from tests.support.builders import make_pod
 from tests.support.processes import MIB
+from tests.support.rules import FULL, THRASHES, firing_of, make_rule
 
-FULL = Metric(Measure.PRESSURE, "memory full avg10")
 USAGE = Metric(Measure.USAGE)
 MAX = Metric(Measure.EVENTS, "max")
-THRASHES = Condition(FULL, 60.0)
 REACHES_ITS_LIMIT = Condition(MAX, 10.0, within_seconds=30.0)
-SETTINGS = EvictionSettings(evictions_per_minute=2)
-PODS = tuple(replace(make_pod(name), cgroup=f"/apps/{name}") for name in ("small", "hog"))
-SLOWED = Slowdown(
-    signal=Signal.MEMORY_AVAILABLE,
-    reason=SlowReason.UNHELPFUL,
-    since_seconds=0.0,
-    until_seconds=99.0,
-    message="they did not help",
-)
-USED = {
-    "uid-small": PodUsage(memory_working_set_bytes=10 * MIB, swap_bytes=90 * MIB),
-    "uid-hog": PodUsage(memory_working_set_bytes=80 * MIB, swap_bytes=0),
-}
-
-
-def make_rule(*conditions: Condition, for_seconds: float = 10.0, **others: Any) -> Rule:
-    named = {"name": "thrash", "cgroups": ("/apps/*",), "cooldown_seconds": 60.0, **others}
-    return Rule(conditions=conditions or (THRASHES,), for_seconds=for_seconds, **named)
-
-
-def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:
-    written = make_rule(**{"action": RuleAction.EVICT_WORST, **rule})
-    inputs = (RuleInput(THRASHES, 71.234, 60.0, 80.0),)
-    return Firing(rule=written, cgroup=cgroup, since_seconds=0.0, at_seconds=12.0, inputs=inputs)
 
 
 def after(rule: Rule, *seen: tuple[float, Mapping[Metric, float | None]]) -> RuleState | None:
