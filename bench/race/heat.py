@@ -14,8 +14,8 @@ from typing import Final
 
 from bench.race.enclosure import Enclosure, Sample
 from reactor.errors import RefusedError
-from reactor.kernel.cgroup import MemoryCounters
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import read_file, write_file
 from reactor.testbed.allocator import MIB, Record
 from reactor.testbed.crossing import LEVEL_BYTES

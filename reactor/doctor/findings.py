@@ -28,8 +28,9 @@ from reactor.doctor.thresholds import (
 )
 from reactor.errors import ConfigError, ReactorError, join
 from reactor.kernel import memory_control
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER

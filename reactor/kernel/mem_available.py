@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import KernelFile, parse_field
 from reactor.kernel.procfs import PROC, parse_meminfo
 

@@ -29,8 +29,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import parse_limit
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import KernelFile, read_file
 from reactor.kernel.mem_available import Watermarks, available_bytes_of, counters_of, parse_watermarks
 from reactor.kernel.procfs import MemoryInfo, parse_meminfo, parse_memory_in_use

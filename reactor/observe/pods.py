@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
 from reactor.kernel.mem_available import Watermarks, counters_of
 from reactor.kernel.procfs import PROC

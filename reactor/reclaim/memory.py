@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import GONE, parse_field, read_file, write_file
 from reactor.kernel.memory_control import reclaim, unavailable_because
 from reactor.kernel.procfs import PROC

@@ -18,7 +18,7 @@ import trio
 
 from reactor.kernel.bpf.loaders import open_memory_probe
 from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level, NodeCounting
-from reactor.kernel.cgroup import MemoryCounters
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import counters_of
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal

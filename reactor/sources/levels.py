@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.quantity import format_bytes
 from reactor.model.settings import Settings

@@ -17,8 +17,9 @@ from typing import Final
 import trio
 
 from reactor.backoff import Pace
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import read_file
 from reactor.kernel.procfs import parse_swap, read_kernel_memory
 from reactor.model.settings import MemoryAvailable, Settings

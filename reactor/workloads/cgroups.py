@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, MemoryRequest
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 import trio
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC, read_meminfo, read_name, read_oom_score_adj

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters, own_cgroup
+from reactor.kernel.cgroup import CgroupTree, own_cgroup
+from reactor.kernel.cgroup_memory import MemoryCounters
 
 
 @pytest.fixture

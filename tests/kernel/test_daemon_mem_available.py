@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reactor.kernel.cgroup import MemoryCounters
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold, write_out

@@ -25,7 +25,8 @@ from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
 from reactor.guard.kubernetes import RuntimeKills
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import read_meminfo
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod, QosClass

@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.errors import KernelInterfaceError, RefusedError
-from reactor.kernel.cgroup import (
-    UNLIMITED_BYTES,
-    CgroupTree,
-    CgroupVersion,
-    MemoryCounters,
-    MemoryRequest,
-    own_cgroup,
-)
+from reactor.kernel.cgroup import UNLIMITED_BYTES, CgroupTree, CgroupVersion, own_cgroup
+from reactor.kernel.cgroup_memory import MemoryCounters, MemoryRequest
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:

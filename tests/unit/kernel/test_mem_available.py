@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupVersion, MemoryCounters
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import (
     AvailableCounters,
     MachineCounters,

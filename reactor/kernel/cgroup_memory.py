@@ -1,0 +1,114 @@
+"""One cgroup's memory counters, limit and request, by files held open: v1 and v2 behind one surface."""
+
+from __future__ import annotations
+
+from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree, first_request
+from reactor.kernel.cgroup_directory import (
+    CgroupVersion,
+    parse_limit,
+)
+from reactor.kernel.files import (
+    KernelFile,
+    parse_field,
+    parse_integer,
+)
+
+
+class MemoryCounters:
+    """One cgroup's memory counters, held open: two preads for a fresh working set, no path walk.
+
+    v1 counts the subtree in memory.usage_in_bytes and in the `total_` lines of memory.stat; v2 counts it in
+    memory.current and plain memory.stat. With `inode` they are that cgroup's, see `CgroupTree.open`: what is
+    ranked by them is what is killed. Raises OSError (with the path; ENODEV once the cgroup is gone)
+    and KernelInterfaceError for content that is no counter.
+    """
+
+    __slots__ = ("_active_key", "_key", "_shared_key", "_stat", "_usage")
+
+    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
+        v2 = tree.version is CgroupVersion.V2
+        self._key = b"inactive_file" if v2 else b"total_inactive_file"
+        self._active_key = b"active_file" if v2 else b"total_active_file"
+        self._shared_key = b"shmem" if v2 else b"total_shmem"
+        path, usage = tree.spelled(cgroup), "memory.current" if v2 else "memory.usage_in_bytes"
+        with tree.open_for(f"{path}/{usage}", cgroup, inode) as directory:  # one for both, whatever its name
+            self._usage = directory.kernel_file(usage, path)
+            try:
+                self._stat = directory.kernel_file("memory.stat", path)
+            except OSError:
+                self._usage.close()
+                raise
+
+    def usage_bytes(self) -> int:
+        """Return the memory charged to the cgroup and below, page cache included."""
+        return parse_integer(self._usage.read(), self._usage.path)
+
+    def inactive_file_bytes(self) -> int:
+        """Return the page cache that the kernel reclaims before anything else."""
+        return parse_field(self._stat.read(), self._key, self._stat.path)
+
+    def available_cache_bytes(self) -> int:
+        """Return how much of the usage counts as available: for the kubelet the page cache above."""
+        return parse_field(self._stat.read(), self._key, self._stat.path)
+
+    def active_file_bytes(self) -> int:
+        """Return the page cache that the working set includes."""
+        return parse_field(self._stat.read(), self._active_key, self._stat.path)
+
+    def shared_bytes(self) -> int:
+        """Return what lies in tmpfs, in System V and in other shared memory.
+
+        It outlives the processes that wrote it, where a file or a segment holds it.
+        """
+        return parse_field(self._stat.read(), self._shared_key, self._stat.path)
+
+    def working_set_bytes(self) -> int:
+        """Return usage without what counts as available, 0 at the least, as the kubelet reports it.
+
+        The two counters are read one after the other and batched by the kernel, so their difference may
+        come out below zero.
+        """
+        usage_bytes = self.usage_bytes()
+        if usage_bytes == 0:
+            return 0
+        return max(0, usage_bytes - self.available_cache_bytes())
+
+    def close(self) -> None:
+        """Close the descriptors; a second time is harmless."""
+        self._usage.close()
+        self._stat.close()
+
+
+class MemoryRequest:
+    """What memory a cgroup asks to keep and may have, by files held open where they are read repeatedly.
+
+    Raises OSError (with the path; ENODEV once the cgroup is gone), KernelInterfaceError, and RefusedError as
+    `CgroupTree.path`.
+    """
+
+    __slots__ = ("_files", "_is_v2")
+
+    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
+        self._is_v2 = tree.version is CgroupVersion.V2
+        self._files: list[KernelFile] = []
+        path, names = tree.spelled(cgroup), LIMIT_AND_REQUESTS[tree.version]
+        with tree.open_for(f"{path}/{names[0]}", cgroup, inode) as directory:
+            try:
+                for name in names:
+                    self._files.append(directory.kernel_file(name, path))
+            except OSError:
+                self.close()
+                raise
+
+    def request_bytes(self) -> int:
+        """Return what `CgroupTree.memory_request_bytes` does."""
+        requests = (parse_limit(file.read(), file.path) for file in self._files[1:])
+        return first_request(requests) if self._is_v2 else next(requests) or 0
+
+    def limit_bytes(self) -> int | None:
+        return parse_limit(self._files[0].read(), self._files[0].path)
+
+    def close(self) -> None:
+        """Close the descriptors; a second time is harmless."""
+        for file in self._files:
+            file.close()
