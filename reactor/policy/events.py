@@ -15,7 +15,7 @@ from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
-from reactor.policy.claims import (
+from reactor.policy.claim_changes import (
     called_off,
     exited,
     found_in_pods,

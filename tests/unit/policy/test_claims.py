@@ -15,16 +15,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claims import (
-    STILL_SECONDS,
-    are_unknown,
-    awaited,
-    credited,
-    found_in_pods,
-    record_oom_kill,
-    still_claimed,
-    with_held_by_pods,
-)
+from reactor.policy.claim_changes import found_in_pods, record_oom_kill, with_held_by_pods
+from reactor.policy.claims import STILL_SECONDS, are_unknown, awaited, credited, still_claimed
 from reactor.policy.decide import decide
 
 from . import strategies as draw

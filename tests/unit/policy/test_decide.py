@@ -13,7 +13,7 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy.claims import record_eviction
+from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import (
     after_reclaim,
     conditions_last_observed,

@@ -15,7 +15,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claims import dying_bytes, killed_process, landed_process, record_process_eviction
+from reactor.policy.claim_changes import killed_process, landed_process, record_process_eviction
+from reactor.policy.claims import dying_bytes
 from reactor.policy.decide import decide
 from reactor.policy.process_victims import (
     counts_shared_memory,

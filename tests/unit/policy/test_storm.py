@@ -10,7 +10,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claims import record_eviction, still_claimed
+from reactor.policy.claim_changes import record_eviction
+from reactor.policy.claims import still_claimed
 from reactor.policy.decide import decide
 from reactor.policy.storm import is_newly_slowed, with_left
 

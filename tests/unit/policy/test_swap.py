@@ -10,7 +10,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
-from reactor.policy.claims import record_eviction
+from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import decide
 from reactor.policy.messages import eviction_message
 from reactor.policy.rank import rank
