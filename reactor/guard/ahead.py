@@ -26,7 +26,7 @@ from reactor.model.thresholds import Observation
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
 from reactor.policy.forecast import Forecast, near, with_victims
-from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel
 
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1

@@ -43,8 +43,7 @@ from reactor.policy.events import (
     ProcessesExited,
     StruckPodsObserved,
 )
-from reactor.policy.storm import is_hard_memory
-from reactor.policy.thresholds import absurd_thresholds, thresholds_met
+from reactor.policy.thresholds import absurd_thresholds, is_hard_memory, thresholds_met
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 

@@ -47,7 +47,7 @@ from reactor.policy.events import (
 )
 from reactor.policy.process_victims import counts_shared_memory, given_up_because
 from reactor.policy.rank import can_be_evicted
-from reactor.policy.storm import is_hard_memory
+from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import NodeReclaimer, Observe, Reclaimed
 from reactor.sources.oom import OomSource

@@ -295,6 +295,13 @@ class PolicyState:
         """Return the claims of processes that were killed alone, by the kernel's OOM killer or here."""
         return tuple(claim for claim in self.claims if not claim.kind.is_eviction)
 
+    def dying(self, now_seconds: float) -> frozenset[str]:
+        """Return the pods, by uid, that were evicted and are not in their grace period."""
+        if not self.claims:
+            return frozenset()
+        flights = (claim for claim in self.in_flight if not claim.is_in_grace(now_seconds))
+        return frozenset(claim.uid for claim in flights if claim.uid is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

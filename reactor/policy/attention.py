@@ -20,8 +20,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.holds import under_way
-from reactor.policy.storm import is_hard_memory
-from reactor.policy.thresholds import thresholds_met
+from reactor.policy.thresholds import is_hard_memory, thresholds_met
 
 _SOONEST_PASS_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1

@@ -20,7 +20,7 @@ from reactor.policy.claims import (
     moved,
 )
 from reactor.policy.disk_evictions import with_disk_eviction
-from reactor.policy.storm import with_kill, with_process_kill
+from reactor.policy.kill_results import with_kill, with_process_kill
 
 # A fork bomb at the node's limit loses a process every few milliseconds.
 _RISING_SECONDS: Final = 1.0

@@ -30,8 +30,8 @@ from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Layout, Resource
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.kill_results import hopeless
 from reactor.policy.rank import usage
-from reactor.policy.storm import hopeless
 from reactor.policy.thresholds import is_met
 
 RATE_WINDOW_SECONDS: Final = 60.0

@@ -42,10 +42,11 @@ from reactor.policy.messages import (
 )
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
-from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_slowdowns
+from reactor.policy.storm import is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
+    is_hard_memory,
     thresholds_met,
     thresholds_met_grace_period,
     thresholds_with_fresh_statistics,

@@ -30,7 +30,7 @@ from reactor.policy.claim_changes import (
 )
 from reactor.policy.decide import decide
 from reactor.policy.holds import over
-from reactor.policy.storm import with_left
+from reactor.policy.kill_results import with_left
 
 FAILED_SECONDS: Final = 30.0
 _LEFT_BYTES: Final = 64 << 10  # a shortage may be as small

@@ -31,7 +31,8 @@ from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import RATE_WINDOW_SECONDS, is_dying, is_memory_awaited
 from reactor.policy.rank import can_be_evicted, memory_outside_pods
-from reactor.policy.storm import is_hard_memory, memory_slowdowns, slowed
+from reactor.policy.storm import memory_slowdowns, slowed
+from reactor.policy.thresholds import is_hard_memory
 
 MOST_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 10.0

@@ -1,16 +1,6 @@
 """No kill storm: evictions for hard memory thresholds are slowed down where they do not help.
 
-A pod that is killed gives its memory to the node, or the memory turns up outside the pods: what a leak out
-there took at once, a tmpfs that outlives its writer, page cache of a cgroup that is gone. So the kills are
-judged by the memory outside the pods. Where it has grown by more than three quarters of what was credited to
-the kills since then, less than a quarter came back. What pods hold that grow, restart or are still dying is
-theirs and counts against no kill: a second hog is killed at once, whatever became of the first. What a victim
-leaves charged to its cgroup counts against the kill of that victim and no other: it ends at any time, also
-after a later victim that has freed all it held.
-
-The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
-failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
-judged by the pods that could be evicted when it was made.
+kill_results.py judges the kills.
 
     outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
     unhelpful      the last kills brought back less than a quarter of their credit
@@ -23,13 +13,10 @@ the shortage is their doing, too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from reactor.model.decisions import (
-    Eviction,
     HardMemoryKill,
     PolicyState,
     Slowdown,
@@ -37,107 +24,18 @@ from reactor.model.decisions import (
     Snapshot,
 )
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.rank import memory_outside_pods
-from reactor.text import printable
+from reactor.policy.kill_results import (
+    NodeAtThreshold,
+    slowdown_by_rate,
+    slowdown_in_vain,
+    with_what_is_left,
+)
+from reactor.policy.thresholds import is_hard_memory
 
-_RATE_WINDOW_SECONDS = 60.0
-_REMEMBERED_PAUSES = 6
-# Below this the kernel's batched counters and what the system itself takes resemble a leak, and a small pod
-# with a few files in memory would spare the hog that comes after it.
-_NOISE_BYTES = 6 << 20
-_NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
-_GROWN_SHARE = 4  # of the threshold
-_NEED_SHARE = 2  # of the threshold
-# A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
-_STUCK_SECONDS = 1.0
-
-
-class _Node(NamedTuple):
-    """What a signal showed at a threshold, and the pods; `dying` are the uids of those killed already."""
-
-    threshold: Threshold
-    seen: Observation
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    dying: frozenset[str]
-
-    @property
-    def wanted_bytes(self) -> int:
-        return int(self.threshold.value.of(self.seen.capacity))
-
-    def outside_bytes(self) -> int | None:
-        pods = [pod for pod in self.pods if not self._is_kept(pod)]
-        return memory_outside_pods(self.seen, pods, self.used, gone=self.dying)
-
-    def uncharged_bytes(self) -> int | None:
-        """Return what of the memory outside the pods no pod that has ended has left in its cgroup either."""
-        outside_bytes = self.outside_bytes()
-        if outside_bytes is None:
-            return None
-        ended = self.used.keys() - {pod.uid for pod in self.pods}
-        return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended))
-
-    def living_bytes(self, kept: Collection[str] | None = None) -> int | None:
-        """Return what the pods hold that are not being evicted, None where one was not observed.
-
-        With `kept`, the pods that could not be evicted when a kill was made, these are the pods of that time.
-        """
-        held_bytes = 0
-        for pod in self.pods:
-            if pod.uid in self.dying or self._is_kept(pod, kept):
-                continue
-            pod_bytes = _held_bytes(self.used, pod.uid)
-            if pod_bytes is None:
-                return None
-            held_bytes += pod_bytes
-        return held_bytes
-
-    def kept(self) -> tuple[str, ...]:
-        return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
-
-    def can_evict(self) -> bool:
-        return not all(self._is_kept(pod) for pod in self.pods)
-
-    def moved_outside_bytes(self, kills: Iterable[HardMemoryKill]) -> Callable[[HardMemoryKill], int]:
-        """Return by how much less would be outside if the pods were those that could be evicted at a kill.
-
-        A pod whose eviction failed later could be evicted then; one that could not may be evicted now.
-        """
-        then = {uid for kill in kills for uid in kill.kept}
-        moved = [
-            pod for pod in self.pods if pod.could_not_be_ended or (pod.uid in then and not self._is_kept(pod))
-        ]
-
-        def of(kill: HardMemoryKill) -> int:
-            return sum(
-                (_held_bytes(self.used, pod.uid) or 0) * (self._is_kept(pod) - self._is_kept(pod, kill.kept))
-                for pod in moved
-            )
-
-        return of
-
-    def holder(self) -> tuple[Pod, int] | None:
-        """Return the pod that holds the most of those that can't be evicted, None where it is little."""
-        held = [(_held_bytes(self.used, pod.uid) or 0, pod) for pod in self.pods if self._is_kept(pod)]
-        held_bytes, pod = max(held, key=lambda one: one[0], default=(0, None))
-        return None if pod is None or held_bytes < self.wanted_bytes // _GROWN_SHARE else (pod, held_bytes)
-
-    def _is_kept(self, pod: Pod, kept: Collection[str] | None = None) -> bool:
-        """Return whether what a pod holds is outside the pods, now or for a kill; see `living_bytes`."""
-        if pod.uid in self.dying:
-            return False
-        is_kept = pod.critical_because is not None
-        return is_kept if kept is None else pod.uid in kept or (is_kept and not pod.could_not_be_ended)
-
-
-def is_hard_memory(threshold: Threshold | None) -> bool:
-    """Return whether a threshold is one that the slowdowns are about."""
-    return threshold is not None and threshold.is_hard and threshold.signal in MEMORY_SIGNALS
 
 
 def with_slowdowns(
@@ -152,34 +50,33 @@ def with_slowdowns(
     `state` is as observed in this pass. A slowdown stays until its end where its threshold is not met for
     the moment, or where the memory of a pod is unobserved. Those for filesystems stay as they are.
     """
-    dying = _dying(state, now_seconds)
-    nodes = [
-        _Node(
-            threshold=threshold,
-            seen=snapshot.signals[threshold.signal],
-            pods=pods,
-            used=snapshot.pods,
-            dying=dying,
-        )
+    dying = state.dying(now_seconds)
+    explained = {
+        threshold: _is_explained(threshold, snapshot.signals[threshold.signal], pods, snapshot.pods, dying)
         for threshold in state.thresholds_met
         if is_hard_memory(threshold)
-    ]
+    }
     # The first kill of a calm node comes soonest: nothing but who holds its memory can slow that down.
-    is_calm = not state.slowdowns and not (nodes and state.hard_memory_kills)
-    if is_calm and not any(_is_explained(node) is False for node in nodes):
+    is_calm = not state.slowdowns and not (explained and state.hard_memory_kills)
+    if is_calm and False not in explained.values():
         return state, ()
     before = {_kind(one): one for one in memory_slowdowns(state)}
     found: dict[tuple[Signal, bool], Slowdown | None] = {
         kind: one for kind, one in before.items() if now_seconds < one.until_seconds
     }
     kills = state.hard_memory_kills
-    if nodes and kills and (snapshot.pods or not pods):
-        kills = _with_what_is_left(kills, snapshot.pods, pods)
-    for node in nodes:
-        signal = node.threshold.signal
+    if explained and kills and (snapshot.pods or not pods):
+        kills = with_what_is_left(kills, snapshot.pods, pods)
+    for threshold, is_explained in explained.items():
+        signal = threshold.signal
         in_vain = (signal, False)
-        found[in_vain], kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
-        found[signal, True] = _rate(settings, kills, node, now_seconds)
+        node = NodeAtThreshold(
+            threshold=threshold, seen=snapshot.signals[signal], pods=pods, used=snapshot.pods, dying=dying
+        )
+        found[in_vain], kills = slowdown_in_vain(
+            settings, kills, node, before.get(in_vain), now_seconds, is_explained=is_explained
+        )
+        found[signal, True] = slowdown_by_rate(settings, kills, node, now_seconds)
     slowdowns = {kind: one for kind, one in found.items() if one is not None}
     if kills is state.hard_memory_kills and slowdowns == before:
         return state, ()
@@ -221,345 +118,36 @@ def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iter
             yield f"{one.reason}: {one.message}"
 
 
-def with_kill(
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-    held_bytes: int | None = None,
-) -> PolicyState:
-    """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
-
-    `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
-    `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
-    the daemon was held up it is several times as large as what it was chosen for.
-    """
-    threshold = eviction.threshold
-    if threshold is None or not is_hard_memory(threshold):
-        return state
-    kill = HardMemoryKill(
-        uid=eviction.pod.uid,
-        signal=threshold.signal,
-        at_seconds=now_seconds,
-        credited_bytes=max(
-            (one for one in (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes) if one is not None),
-            default=None,
-        ),
-    )
-    node = _node_at(state, threshold, snapshot, pods, now_seconds)
-    if node is not None:
-        others = node._replace(dying=node.dying | {eviction.pod.uid})
-        kill = replace(
-            kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes(), kept=node.kept()
-        )
-    return _with_last(settings, state, kill)
-
-
-def with_process_kill(
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-    process_bytes: int,
-) -> PolicyState:
-    """Return the state after one process of a pod was killed, which held so much: the pod lives on.
-
-    See `with_kill`.
-    """
-    threshold = eviction.threshold
-    if threshold is None or not is_hard_memory(threshold):
-        return state
-    kill = HardMemoryKill(
-        uid=eviction.pod.uid,
-        signal=threshold.signal,
-        at_seconds=now_seconds,
-        credited_bytes=process_bytes,
-    )
-    node = _node_at(state, threshold, snapshot, pods, now_seconds)
-    if node is not None:
-        living_bytes = node.living_bytes()
-        pods_bytes = None if living_bytes is None else max(0, living_bytes - process_bytes)
-        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes, kept=node.kept())
-    return _with_last(settings, state, kill)
-
-
-def _node_at(
-    state: PolicyState,
-    threshold: Threshold,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> _Node | None:
-    """Return the node as it was decided on, None where its signal was not observed."""
-    seen = snapshot.signals.get(threshold.signal)
-    if seen is None:
-        return None
-    dying = _dying(state, now_seconds)
-    return _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
-
-
-def _dying(state: PolicyState, now_seconds: float) -> frozenset[str]:
-    """Return the pods, by uid, that were evicted and are not in their grace period."""
-    if not state.claims:
-        return frozenset()
-    flights = (claim for claim in state.in_flight if not claim.is_in_grace(now_seconds))
-    return frozenset(claim.uid for claim in flights if claim.uid is not None)
-
-
-def _with_last(settings: EvictionSettings, state: PolicyState, kill: HardMemoryKill) -> PolicyState:
-    """Return the state with one more kill, and none that is too long ago to be judged."""
-    window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
-    recent = [one for one in state.hard_memory_kills if kill.at_seconds - one.at_seconds < window_seconds]
-    return replace(state, hard_memory_kills=(*recent, kill))
-
-
-def hopeless(
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> frozenset[str]:
-    """Return the victims whose memory a hard memory threshold is not to wait for, though they are not dead.
-
-    A process that the kernel can't end (in a filesystem that hangs, frozen from above) keeps what is shared
-    or locked for good. That spares the other pods, but for a hog among them: where less than half of the
-    threshold is left, and they have grown by a quarter of it since the victim was first killed.
-    """
-    wanted_bytes = int(threshold.value.of(seen.capacity))
-    if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
-        return frozenset()
-    kills = {kill.uid: kill for kill in state.hard_memory_kills}
-    stuck = {
-        uid
-        for flight in state.in_flight
-        if (kill := kills.get(uid := flight.uid or "")) is not None
-        and now_seconds - kill.at_seconds >= _STUCK_SECONDS
-        and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
-    }
-    if not stuck:
-        return frozenset()
-    dying = _dying(state, now_seconds)
-    node = _Node(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying)
-    first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
-    return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))
-
-
-def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:
-    """Return the state after a victim has ended, with what stays charged to its cgroup.
-
-    The cgroup may be gone before the next pass that could see it there.
-    """
-    kills = list(state.hard_memory_kills)
-    index = _last_of(kills).get(uid)
-    if index is None:
-        return state
-    kills[index] = replace(kills[index], left_bytes=left_bytes)
-    return replace(state, hard_memory_kills=tuple(kills))
-
-
-def _with_what_is_left(
-    kills: tuple[HardMemoryKill, ...], used: Mapping[str, PodUsage], pods: Iterable[Pod]
-) -> tuple[HardMemoryKill, ...]:
-    """Return the kills with what is charged to their victims' cgroups now.
-
-    Once such a cgroup is gone, what was left in it is charged to none, and is taken out of what the kills
-    are judged by that it does not count against: those after it, and those for the other signal.
-    """
-    listed = {pod.uid for pod in pods}
-    found = list(kills)
-    for uid, index in _last_of(kills).items():
-        kill = found[index]
-        held_bytes = 0 if uid in listed else _held_bytes(used, uid)
-        if held_bytes is None and kill.left_bytes:
-            for other, one in enumerate(found):
-                is_judged_with_it = other <= index and one.signal is kill.signal
-                if one.outside_bytes is not None and not is_judged_with_it:
-                    found[other] = replace(one, outside_bytes=one.outside_bytes + kill.left_bytes)
-        if kill.left_bytes != (held_bytes or 0):
-            found[index] = replace(kill, left_bytes=held_bytes or 0)
-    return kills if found == list(kills) else tuple(found)
-
-
-def _last_of(kills: Iterable[HardMemoryKill]) -> dict[str, int]:
-    """Return the place of each victim's last kill: a pod that was restarted is killed again."""
-    return {kill.uid: index for index, kill in enumerate(kills)}
-
-
 def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
     """Return what there is one slowdown of at the most: for each signal its rate, and whatever else."""
     return slowdown.signal, slowdown.reason is SlowReason.RATE
 
 
-def _slowdown(
-    settings: EvictionSettings,
-    kills: tuple[HardMemoryKill, ...],
-    node: _Node,
-    before: Slowdown | None,
-    now_seconds: float,
-) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
-    """Return how far kills for a threshold have to be apart because they don't help, and the kills judged.
-
-    `before` is the slowdown that was in force for the signal until now.
-    """
-    pause_seconds = settings.unhelpful_eviction_pause_seconds
-    if pause_seconds <= 0:
-        return None, kills
-    explained = _is_explained(node)
-    if explained is False:
-        if node.pods and not node.can_evict():
-            return None, kills  # there is nothing to slow down
-        return _outside_slowdown(kills, node, before, pause_seconds, now_seconds), kills
-    outside_bytes = None
-    if explained:
-        is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
-        if not kills or is_over:
-            return None, kills
-        outside_bytes = node.uncharged_bytes()
-    if outside_bytes is None:  # a pod's memory is unobserved
-        return (before if before is not None and now_seconds < before.until_seconds else None), kills
-    return _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
-
-
-def _outside_slowdown(
-    kills: Sequence[HardMemoryKill],
-    node: _Node,
-    before: Slowdown | None,
-    pause_seconds: float,
-    now_seconds: float,
-) -> Slowdown:
-    was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
-    since_seconds = before.since_seconds if before is not None and was_so else now_seconds
-    outside = bytes_text(node.outside_bytes() or 0)
-    holder = node.holder()
-    return Slowdown(
-        signal=node.threshold.signal,
-        reason=SlowReason.OUTSIDE_PODS,
-        since_seconds=since_seconds,
-        until_seconds=max(since_seconds, _last_seconds(kills)) + pause_seconds,
-        message=f"{outside} are used outside the pods: evicting can't end this; one eviction in "
-        f"{pause_seconds:g} s{_held_by(holder)}",
-        held_by=None if holder is None else holder[0].key,
-        held_by_bytes=None if holder is None else holder[1],
-    )
-
-
-def _unhelpful_slowdown(
-    kills: tuple[HardMemoryKill, ...],
-    node: _Node,
-    outside_bytes: int,
-    before: Slowdown | None,
-    pause_seconds: float,
-    now_seconds: float,
-) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
-    judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
-    if not judged or _pods_have_grown(kills[-1], node):
-        return None, kills
-    holder = node.holder()
-    what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
-    return Slowdown(
-        signal=node.threshold.signal,
-        reason=SlowReason.UNHELPFUL,
-        since_seconds=now_seconds if before is None else before.since_seconds,
-        until_seconds=_last_seconds(kills) + pause_seconds,
-        message=f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
-        f"are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s"
-        f"{_held_by(holder)}",
-        held_by=None if holder is None else holder[0].key,
-        held_by_bytes=None if holder is None else holder[1],
-    ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
-
-
-def _held_by(holder: tuple[Pod, int] | None) -> str:
-    """Return, in words, which pod holds much and can't be evicted."""
-    if holder is None:
-        return ""
-    pod, held_bytes = holder
-    why = "could not be evicted" if pod.could_not_be_ended else "is never evicted"
-    return f"; {bytes_text(held_bytes)} are held by {printable(pod.key)}, which {why}"
-
-
-def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
-    return kills[-1].at_seconds if kills else -math.inf
-
-
-def _is_explained(node: _Node) -> bool | None:
+def _is_explained(
+    threshold: Threshold,
+    seen: Observation,
+    pods: Iterable[Pod],
+    used: Mapping[str, PodUsage],
+    dying: Collection[str],
+) -> bool | None:
     """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
-    wanted_bytes = node.wanted_bytes
-    enough_bytes = wanted_bytes - node.seen.available - wanted_bytes // _CLEARLY_SHARE
+    wanted_bytes = int(threshold.value.of(seen.capacity))
+    enough_bytes = wanted_bytes - seen.available - wanted_bytes // _CLEARLY_SHARE
     if enough_bytes <= 0:
         return True
     held_bytes = 0
     is_known = True
-    for pod in node.pods:
-        if pod.critical_because is not None and pod.uid not in node.dying:
+    for pod in pods:
+        if pod.critical_because is not None and pod.uid not in dying:
             continue
-        pod_bytes = _held_bytes(node.used, pod.uid)
-        if pod_bytes is None:
-            is_known = is_known and pod.uid in node.dying
+        usage = used.get(pod.uid)
+        if usage is None or usage.memory_working_set_bytes is None:
+            is_known = is_known and pod.uid in dying
             continue
-        held_bytes += pod_bytes
+        held_bytes += usage.memory_working_set_bytes
         if held_bytes >= enough_bytes:
             return True
     return False if is_known else None
-
-
-def _unhelpful(
-    kills: Iterable[HardMemoryKill], node: _Node, outside_bytes: int
-) -> tuple[list[HardMemoryKill], int, int]:
-    """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
-    noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
-    latest: list[HardMemoryKill] = []
-    credited_bytes = left_bytes = 0
-    found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
-    of_signal = [one for one in kills if one.signal is node.threshold.signal]
-    moved_bytes = node.moved_outside_bytes(of_signal)
-    for kill in reversed(of_signal):
-        latest.append(kill)
-        credited_bytes += kill.credited_bytes or 0
-        left_bytes += kill.left_bytes
-        if kill.outside_bytes is None:
-            continue
-        lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
-        if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
-            found = ([*latest], credited_bytes, lost_bytes)
-    return found
-
-
-def _pods_have_grown(kill: HardMemoryKill, node: _Node) -> bool:
-    """Return whether the pods that live have taken a good part of what is missing since a kill."""
-    before_bytes, now_bytes = kill.pods_bytes, node.living_bytes(kill.kept)
-    if before_bytes is None or now_bytes is None:
-        return False
-    return now_bytes - before_bytes > node.wanted_bytes // _GROWN_SHARE
-
-
-def _rate(
-    settings: EvictionSettings, kills: Sequence[HardMemoryKill], node: _Node, now_seconds: float
-) -> Slowdown | None:
-    most = settings.hard_memory_evictions_per_minute
-    if most is None:
-        return None
-    recent = [kill.at_seconds for kill in kills if now_seconds - kill.at_seconds < _RATE_WINDOW_SECONDS]
-    if len(recent) < most:
-        return None
-    return Slowdown(
-        signal=node.threshold.signal,
-        reason=SlowReason.RATE,
-        since_seconds=recent[-1],
-        until_seconds=recent[-most] + _RATE_WINDOW_SECONDS,
-        message=f"{len(recent)} evictions for hard memory thresholds in the last minute, of {most} allowed",
-    )
-
-
-def _held_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:
-    usage = used.get(uid)
-    return None if usage is None else usage.memory_working_set_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from reactor.model.signals import RESOURCE, Signal
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.messages import format_amount
 
@@ -168,3 +168,8 @@ def _absurdities_of(threshold: Threshold, seen: Observation, hard: Threshold | N
             f"its minimum reclaim of {reclaim.text} can't be reached: once met it stays met, "
             "and evicts pod after pod"
         )
+
+
+def is_hard_memory(threshold: Threshold | None) -> bool:
+    """Return whether a threshold is one that the slowdowns are about."""
+    return threshold is not None and threshold.is_hard and threshold.signal in MEMORY_SIGNALS

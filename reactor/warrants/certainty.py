@@ -22,7 +22,8 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
 from reactor.policy.holds import least_worth_bytes, may_be_due, under_way
 from reactor.policy.rank import rank, small_ones_passed_over
-from reactor.policy.storm import is_hard_memory, memory_slowdowns
+from reactor.policy.storm import memory_slowdowns
+from reactor.policy.thresholds import is_hard_memory
 
 _RATE_WINDOW_SECONDS: Final = 60.0
 # Beyond this share of the threshold it would matter how much all pods hold together (storm.py).

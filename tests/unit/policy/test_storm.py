@@ -13,7 +13,8 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claim_changes import record_eviction
 from reactor.policy.claims import still_claimed
 from reactor.policy.decide import decide
-from reactor.policy.storm import is_newly_slowed, with_left
+from reactor.policy.kill_results import with_left
+from reactor.policy.storm import is_newly_slowed
 
 from . import strategies as draw
 
