@@ -43,9 +43,10 @@ demo: setup ## Watch a memory hog being evicted (root)
 
 test: lint types imports size-check promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
 
-lint: setup ## Format and lint rules
+lint: setup ## Format, lint rules, and the language of the docs
 	$(BIN)/ruff format --check --quiet reactor bench tests
 	$(BIN)/ruff check --quiet reactor bench tests
+	$(BIN)/python -m tests.language README.md $$(find docs -name '*.md' ! -name figures.md)
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary

@@ -23,7 +23,7 @@ _INLINE = (
     (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
     (re.compile(r"\*\*"), ""),
 )
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z\"(])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z\"(]|reactor |systemd |containerd )")
 _CLAUSE_END = re.compile(r"(?<=[;:.!?])\s+")
 # A free relative or an inversion in the place of the subject. A question may begin so, and a label.
 _INVERTED = re.compile(
