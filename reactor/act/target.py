@@ -23,8 +23,8 @@ import trio
 
 from reactor.act.processes import HELD, close_all, open_pidfds
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, Controller, processes_below
-from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, parse_own_cgroup, walk
+from reactor.kernel.cgroup import CgroupTree, Controller, parse_own_cgroup, processes_below
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE, KernelFile, close_descriptor
 from reactor.kernel.procfs import PROC, is_exiting
 from reactor.model.pods import Pod

@@ -19,7 +19,8 @@ from typing import Final, TypeVarTuple
 
 import trio
 
-from reactor.guard.ahead import KernelKills, LastStretch
+from reactor.guard.ahead import KernelKills
+from reactor.guard.approach import LastStretch
 from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.pass_ import Passes

@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from reactor.guard.ahead import Ahead, Approach, KernelKills, NoKernelKills, Served
+from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills, Served
+from reactor.guard.approach import Approach
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations, Seen, is_housekeeping
@@ -37,7 +38,8 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.claims import dying_bytes, is_newly_empty
-from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.decide import decide
+from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.events import (
     CrossingServed,
     EvictionFailed,

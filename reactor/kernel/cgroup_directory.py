@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, Self
 
 from reactor.errors import RefusedError
@@ -25,7 +24,6 @@ from reactor.kernel.files import (
     KernelFile,
     close_descriptor,
     parse_integer,
-    unescape_mount,
     with_path,
 )
 
@@ -50,37 +48,6 @@ class CgroupVersion(StrEnum):
 
     V1 = "v1"
     V2 = "v2"
-
-
-def parse_own_cgroup(raw: bytes, version: CgroupVersion) -> str | None:
-    """Return the memory hierarchy's path among the `ID:CONTROLLERS:PATH` lines, None where it has none."""
-    for line in raw.splitlines():
-        number, _, tail = line.partition(b":")
-        controllers, _, path = tail.partition(b":")
-        found = number == b"0" if version is CgroupVersion.V2 else b"memory" in controllers.split(b",")
-        if found and path.startswith(b"/"):
-            return os.fsdecode(path)
-    return None
-
-
-def parse_cgroup_mounts(raw: bytes) -> tuple[dict[str, Path], Path | None]:
-    """Return the v1 mount points by controller and that of v2 (None: not mounted) from /proc/self/mounts.
-
-    The first mount of a hierarchy counts. Lines of other filesystems, and broken ones, are passed over.
-    """
-    v1: dict[str, Path] = {}
-    v2: Path | None = None
-    for line in raw.splitlines():
-        fields = line.split(b" ")
-        if len(fields) < 4:
-            continue
-        mount_point, kind, options = Path(os.fsdecode(unescape_mount(fields[1]))), fields[2], fields[3]
-        if kind == b"cgroup2":
-            v2 = v2 or mount_point
-        elif kind == b"cgroup":
-            for option in options.split(b","):
-                v1.setdefault(os.fsdecode(option), mount_point)
-    return v1, v2
 
 
 def parse_limit(raw: bytes, interface: str) -> int | None:

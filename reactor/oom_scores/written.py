@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup_directory import CgroupVersion, parse_own_cgroup
+from reactor.kernel.cgroup import parse_own_cgroup
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import GONE, close_descriptor
 from reactor.kernel.oom import Birth, open_process, read_birth, read_score, write_score
 

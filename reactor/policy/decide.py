@@ -6,10 +6,10 @@ Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Shortage, Snapshot
+from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Shortage, Snapshot
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -17,32 +17,27 @@ from reactor.model.signals import (
     CONDITION,
     ON_DISK,
     RESOURCE,
+    Filesystem,
     Layout,
     LimitSignal,
     NodeCondition,
+    Reclaim,
     Resource,
     Signal,
+    filesystems_of,
 )
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
-from reactor.policy.disk_evictions import (
-    holders_first,
-    node_reclaim,
-    slowed_for_disk,
-    with_disk_slowdown,
-    with_no_holder,
-    without_past_slowdowns,
-)
-from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
+from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.messages import (
     container_limit_message,
     empty_dir_message,
     no_victim,
     pod_limit_message,
 )
-from reactor.policy.rank import rank, small_ones_passed_over
+from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
-from reactor.policy.storm import is_newly_slowed, with_slowdowns
+from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -81,7 +76,8 @@ def decide(
     before = state
     state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
-    state = without_past_slowdowns(settings, state, now_seconds)
+    if state.slowdowns:
+        state = without_past_slowdowns(settings, state, now_seconds)
     decision = Decision(
         at_seconds=now_seconds,
         conditions=state.conditions,
@@ -100,63 +96,6 @@ def decide(
         return state, decision
     decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
     return decide_firing(settings, state, decision, firing, sound, pods)
-
-
-def after_reclaim(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    before: Snapshot,
-    after: Snapshot | None,
-    pods: Sequence[Pod],
-    now_seconds: float | None = None,
-) -> tuple[PolicyState, Decision]:
-    """Return the state and the decision once the node has reclaimed what it could: it is decided again.
-
-    `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
-    threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
-    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
-    by. Source: reclaimNodeLevelResources.
-    """
-    threshold = decision.acted_on
-    if threshold is None:
-        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
-    is_over = settings.rechecks_disks and threshold not in state.thresholds_met
-    if is_over or is_enough(settings, decision, after):
-        return state, decision
-    now_seconds = decision.at_seconds if now_seconds is None else now_seconds
-    decision = replace(decision, at_seconds=now_seconds)
-    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
-    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    reason = _kept(settings, state, threshold, seen, pods, before.pods, now_seconds)
-    if reason is not None:
-        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
-    known = state
-    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
-    if not is_hopeless(state, pods):
-        reason = slowed_for_disk(state, threshold, settings.layout)
-    if reason is None:
-        decision = _evict(settings, state, decision, threshold, before, pods)
-        if settings.evicts_holders_only and not decision.evictions:
-            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
-    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
-
-
-def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
-    """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
-
-    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
-    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
-    caller rechecks the filesystem, that alone counts.
-    """
-    if after is None:
-        return settings.rechecks_disks
-    absurd = absurdities(after.signals)
-    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
-    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
-    if settings.rechecks_disks:
-        return decision.acted_on not in met
-    return all(threshold in decision.deferred for threshold in met)
 
 
 def _observe(
@@ -224,7 +163,7 @@ def _act(
         hold = memory_hold(settings, state, threshold, snapshot, pods, now_seconds)
         if hold is not None:
             state, decision = with_hold(state, hold), replace(decision, memory_reclaim=hold)
-        reason = _kept(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
+        reason = kept_because(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
         if reason is None:
             hold = pod_memory_hold(settings, state, threshold, seen, now_seconds)
             if hold is not None:
@@ -235,13 +174,13 @@ def _act(
             if reclaims:
                 asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
                 return state, asked
-            return state, _evict(settings, state, decision, threshold, snapshot, pods)
+            return state, evict(settings, state, decision, threshold, snapshot, pods)
         reasons.append(f"{threshold}: {reason}")
         deferred.append(threshold)
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
-def _kept(
+def kept_because(
     settings: EvictionSettings,
     state: PolicyState,
     threshold: Threshold,
@@ -255,7 +194,7 @@ def _kept(
     return reason or next(holds(settings, state, threshold, seen, pods, now_seconds), None)
 
 
-def _evict(
+def evict(
     settings: EvictionSettings,
     state: PolicyState,
     decision: Decision,
@@ -293,6 +232,44 @@ def _evict(
         return found
     seen = snapshot.signals[threshold.signal]
     return replace(found, no_victim=no_victim(threshold, seen, ranking, pods, snapshot.pods))
+
+
+def holders_first(
+    ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
+) -> tuple[RankedPod, ...]:
+    """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
+    holding, others, last = [], [], []
+    for place in ranking:
+        if not place.evictable:
+            last.append(place)
+        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
+            holding.append(place)
+        else:
+            others.append(place._replace(holds_nothing=True))
+    return (*holding, *others, *last)
+
+
+def node_reclaim(
+    signal: Signal, layout: Layout, commands_for: Collection[Filesystem] = ()
+) -> tuple[Reclaim, ...]:
+    """Return the node-level reclaims for a signal, in their order.
+
+    `commands_for` are the filesystems for which commands are configured: they come first, since an image
+    that is removed has to be fetched again. For the others see upstream's buildSignalToNodeReclaimFuncs.
+    """
+    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
+        return ()
+    has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
+    return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))
+
+
+def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
+    if layout is Layout.SINGLE:
+        return (Reclaim.CONTAINERS, Reclaim.IMAGES)
+    if layout is Layout.SPLIT:
+        return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
+    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
+    return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
 
 
 def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod: Pod) -> int:

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: what the node reclaims first, which pods help, and whether the last did.
+"""Evictions for a full filesystem: what is decided after a reclaim of the node, and whether the last helped.
 
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
@@ -13,15 +13,15 @@ a full filesystem ends no process, but each eviction in vain ends a pod.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import (
+    Decision,
     DiskEviction,
     Eviction,
     PolicyState,
-    RankedPod,
     Slowdown,
     SlowReason,
     Snapshot,
@@ -32,56 +32,18 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
     ON_DISK,
     RESOURCE,
-    Filesystem,
     Layout,
-    Reclaim,
-    Resource,
     Signal,
-    filesystems_of,
 )
 from reactor.model.thresholds import Threshold
-from reactor.policy.rank import IMAGEFS, NODEFS, freed, usage
+from reactor.policy.decide import evict, kept_because
+from reactor.policy.holds import is_hopeless
+from reactor.policy.rank import freed, usage
+from reactor.policy.storm import shares_filesystem
+from reactor.policy.thresholds import absurdities, thresholds_met
 
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
-
-
-def node_reclaim(
-    signal: Signal, layout: Layout, commands_for: Collection[Filesystem] = ()
-) -> tuple[Reclaim, ...]:
-    """Return the node-level reclaims for a signal, in their order.
-
-    `commands_for` are the filesystems for which commands are configured: they come first, since an image
-    that is removed has to be fetched again. For the others see upstream's buildSignalToNodeReclaimFuncs.
-    """
-    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
-        return ()
-    has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
-    return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))
-
-
-def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
-    if layout is Layout.SINGLE:
-        return (Reclaim.CONTAINERS, Reclaim.IMAGES)
-    if layout is Layout.SPLIT:
-        return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
-    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
-    return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
-
-
-def holders_first(
-    ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
-) -> tuple[RankedPod, ...]:
-    """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
-    holding, others, last = [], [], []
-    for place in ranking:
-        if not place.evictable:
-            last.append(place)
-        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
-            holding.append(place)
-        else:
-            others.append(place._replace(holds_nothing=True))
-    return (*holding, *others, *last)
 
 
 def with_disk_eviction(
@@ -133,7 +95,7 @@ def with_disk_slowdown(
 
     To be called if the threshold is met, and nothing that was evicted for it is in flight.
     """
-    is_about = _is_about(threshold.signal, settings.layout)
+    is_about = shares_filesystem(threshold.signal, settings.layout)
     last = next((one for one in reversed(state.disk_evictions) if is_about(one.signal)), None)
     until_seconds = 0.0 if last is None else last.at_seconds + disk_pause_seconds(settings)
     others = tuple(one for one in state.slowdowns if not is_about(one.signal))
@@ -160,7 +122,7 @@ def with_disk_slowdown(
 
 def slowed_for_disk(state: PolicyState, threshold: Threshold, layout: Layout) -> str | None:
     """Return why no pod is to be evicted for a filesystem's threshold yet, None where one may be."""
-    is_about = _is_about(threshold.signal, layout)
+    is_about = shares_filesystem(threshold.signal, layout)
     unhelpful = (one for one in state.slowdowns if one.reason is SlowReason.UNHELPFUL)
     return next((one.message for one in unhelpful if is_about(one.signal)), None)
 
@@ -184,23 +146,9 @@ def with_no_holder(
     slowdown = _slowdown(
         before, threshold.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message
     )
-    is_about = _is_about(threshold.signal, settings.layout)
+    is_about = shares_filesystem(threshold.signal, settings.layout)
     others = (one for one in state.slowdowns if not is_about(one.signal))
     return replace(state, slowdowns=(*others, slowdown)), message
-
-
-def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
-    if not state.slowdowns or all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
-        return state
-    met = [threshold.signal for threshold in state.thresholds_met]
-    kept = tuple(
-        one
-        for one in state.slowdowns
-        if RESOURCE[one.signal] not in ON_DISK
-        or (now_seconds < one.until_seconds and any(map(_is_about(one.signal, settings.layout), met)))
-    )
-    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
 
 
 def _slowdown(
@@ -235,7 +183,58 @@ def _taken(
     return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in pods if pod.key != but)
 
 
-def _is_about(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
-    """Return a predicate: whether another signal is about the same resource of the same filesystem."""
-    place, resource = filesystems_of(signal, layout), RESOURCE[signal]
-    return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource
+def after_reclaim(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    before: Snapshot,
+    after: Snapshot | None,
+    pods: Sequence[Pod],
+    now_seconds: float | None = None,
+) -> tuple[PolicyState, Decision]:
+    """Return the state and the decision once the node has reclaimed what it could: it is decided again.
+
+    `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
+    threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
+    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
+    by. Source: reclaimNodeLevelResources.
+    """
+    threshold = decision.acted_on
+    if threshold is None:
+        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
+    is_over = settings.rechecks_disks and threshold not in state.thresholds_met
+    if is_over or is_enough(settings, decision, after):
+        return state, decision
+    now_seconds = decision.at_seconds if now_seconds is None else now_seconds
+    decision = replace(decision, at_seconds=now_seconds)
+    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
+    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
+    reason = kept_because(settings, state, threshold, seen, pods, before.pods, now_seconds)
+    if reason is not None:
+        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
+    known = state
+    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
+    if not is_hopeless(state, pods):
+        reason = slowed_for_disk(state, threshold, settings.layout)
+    if reason is None:
+        decision = evict(settings, state, decision, threshold, before, pods)
+        if settings.evicts_holders_only and not decision.evictions:
+            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
+    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
+
+
+def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
+    """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
+
+    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
+    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
+    caller rechecks the filesystem, that alone counts.
+    """
+    if after is None:
+        return settings.rechecks_disks
+    absurd = absurdities(after.signals)
+    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
+    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
+    if settings.rechecks_disks:
+        return decision.acted_on not in met
+    return all(threshold in decision.deferred for threshold in met)

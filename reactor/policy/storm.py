@@ -13,7 +13,7 @@ the shortage is their doing, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import (
@@ -25,7 +25,7 @@ from reactor.model.decisions import (
 )
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Layout, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.kill_results import (
     NodeAtThreshold,
@@ -151,3 +151,23 @@ def _is_explained(
         if held_bytes >= enough_bytes:
             return True
     return False if is_known else None
+
+
+def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
+    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
+        return state
+    met = [threshold.signal for threshold in state.thresholds_met]
+    kept = tuple(
+        one
+        for one in state.slowdowns
+        if RESOURCE[one.signal] not in ON_DISK
+        or (now_seconds < one.until_seconds and any(map(shares_filesystem(one.signal, settings.layout), met)))
+    )
+    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
+
+
+def shares_filesystem(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
+    """Return a predicate: whether another signal is about the same resource of the same filesystem."""
+    place, resource = filesystems_of(signal, layout), RESOURCE[signal]
+    return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource

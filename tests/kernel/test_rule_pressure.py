@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.kernel.cgroup_directory import parse_cgroup_mounts
+from reactor.kernel.cgroup import parse_cgroup_mounts
 from reactor.model.wakes import SourceHealth
 from reactor.rules.pressure import RulePressure, Trigger
 from reactor.sources.catalogue import RULE_PRESSURE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.guard.ahead import LastStretch
+from reactor.guard.approach import LastStretch
 from reactor.model.signals import Signal
 from reactor.sources.levels import MemoryLevel
 from tests.support.builders import make_threshold

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from reactor.act.kill import KillPath
-from reactor.guard import ahead, build
+from reactor.guard import approach, build
 from reactor.guard.build import Feature, Features, Joined, loop_of
 from reactor.guard.evictor import Evictor
 from reactor.guard.loop import Loop
@@ -189,7 +189,7 @@ async def running(
 async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_event(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "_REST_SECONDS", 0.0)  # it may have stayed a moment ago
+    monkeypatch.setattr(approach, "_REST_SECONDS", 0.0)  # it may have stayed a moment ago
     fake.add("/node", usage_bytes=409 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
@@ -199,7 +199,7 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
         records.clear()
         pods.grows = True
         for bound in ("_MOST_SECONDS", "_STILL_SECONDS"):  # a busy machine takes longer for a rehearsal
-            monkeypatch.setattr(ahead, bound, 30.0)
+            monkeypatch.setattr(approach, bound, 30.0)
 
         loop.wakes.notify(Wake(source="early", kind=WakeKind.MEMORY, at_ns=1))
 

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError, RefusedError
-from reactor.kernel.cgroup_directory import (
-    CgroupVersion,
-    cgroup_components,
-    parse_cgroup_mounts,
-    parse_limit,
-    parse_own_cgroup,
-    parse_processes,
-)
+from reactor.kernel.cgroup import parse_cgroup_mounts, parse_own_cgroup
+from reactor.kernel.cgroup_directory import CgroupVersion, cgroup_components, parse_limit, parse_processes
 
 HYBRID = b"""\
 tmpfs /sys/fs/cgroup tmpfs rw,relatime,mode=755 0 0

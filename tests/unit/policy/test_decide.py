@@ -15,12 +15,12 @@ from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource,
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import (
-    after_reclaim,
     conditions_last_observed,
     conditions_observed_since,
     conditions_since,
     decide,
 )
+from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.messages import eviction_message
 
 from . import strategies as draw

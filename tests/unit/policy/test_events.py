@@ -23,7 +23,8 @@ from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, NodeCondition, Reclaim, Resource, Signal
 from reactor.policy.claims import eligible, is_newly_empty, lingering, with_lingering
-from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.decide import decide
+from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.events import (
     CrossingServed,
     Event,

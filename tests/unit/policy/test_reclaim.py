@@ -1,7 +1,7 @@
 import pytest
 
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
-from reactor.policy.disk_evictions import node_reclaim
+from reactor.policy.decide import node_reclaim
 
 BOTH = (Reclaim.CONTAINERS, Reclaim.IMAGES)
 

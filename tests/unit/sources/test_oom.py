@@ -20,7 +20,8 @@ from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
-from reactor.sources.oom import EbpfOom, GuardedNode, OomCounters, OomNotices, OomSource
+from reactor.sources.oom import EbpfOom, OomNotices, OomSource
+from reactor.sources.oom_counters import GuardedNode, OomCounters
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords

@@ -1,0 +1,262 @@
+"""OOM kills without eBPF: the kernel's counters, read with the housekeeping; they name no victim.
+
+On v2 they show whose limit was met. On v1 an eventfd shows whether it was the node's or that of a parent of
+pods; for other limits it is only known whether the victim's cgroup, if it still exists, was ever at its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.kernel.memcg_events import register_oom
+from reactor.kernel.oom import (
+    limit_was_met,
+    machine_kills,
+    own_kills,
+    own_limit_met,
+    subtree_kills,
+    subtree_limits_met,
+)
+from reactor.kernel.procfs import PROC
+from reactor.model.kills import OomKill, OomScope
+from reactor.sources.catalogue import OOM_COUNTERS
+from reactor.threads import in_thread
+
+_MACHINE: Final = "/"
+_PATH_MAX: Final = 4096
+_READ_BYTES: Final = 8
+
+
+# Whose limit it was that the kernel killed at, as seen from the node that is guarded.
+
+
+class GuardedNode:
+    """The node, "/" for the machine itself, and the parents of pods in it."""
+
+    def __init__(self, node: str, parents: Iterable[str]) -> None:
+        self.node = node
+        found = {node}
+        for parent in parents:
+            cgroup = parent
+            while cgroup != node and CgroupTree.contains(node, cgroup):
+                found.add(cgroup)
+                cgroup = os.path.dirname(cgroup)
+        found.discard(_MACHINE)
+        self.cgroups = tuple(sorted(found))
+
+    @property
+    def is_machine(self) -> bool:
+        return self.node == _MACHINE
+
+    def holds(self, cgroup: str | None) -> bool:
+        """Return whether a cgroup is the node or lies in it; where it is not known, whether all do."""
+        if cgroup is None:
+            return self.is_machine
+        return self.is_machine or cgroup == self.node or CgroupTree.contains(self.node, cgroup)
+
+    def scope(self, *, at_a_limit: bool, limit: str | None, victim: str | None) -> OomScope | None:
+        """Return whose limit it was; None for what happened outside the node altogether.
+
+        `limit` is the cgroup whose limit was met, None where its path is not known or where, without
+        `at_a_limit`, the machine itself ran out.
+        """
+        if limit in self.cgroups or (self.is_machine and not at_a_limit):
+            return OomScope.NODE
+        if at_a_limit and self.holds(limit):
+            return OomScope.OWN_LIMIT
+        return OomScope.ABOVE_NODE if self.holds(victim) else None
+
+
+class OomCounters:
+    """Counts the kills since they were last counted, if any."""
+
+    name = OOM_COUNTERS
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        node: GuardedNode,
+        report: Callable[[OomKill], None],
+        *,
+        interval_seconds: float,
+        proc: Path = PROC,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tree = tree
+        self._node = node
+        self._report = report
+        self._interval_seconds = interval_seconds
+        self._proc = proc
+        self._clock_ns = clock_ns
+
+    def unavailable_because(self) -> str | None:
+        """Return None: what the counters need every supported kernel has."""
+        return None
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
+        with ExitStack() as owned:
+            count: _Count
+            if self._tree.version is CgroupVersion.V2:
+                count = _CountV2(self._tree, self._node, self._proc)
+            else:
+                count = _CountV1(self._tree, self._node, self._proc, owned)
+            # A registration waits for an RCU grace period, and the walk may be long.
+            await in_thread(count.begin)
+            armed(f"counted every {self._interval_seconds:g} s, without victims")
+            while True:
+                await trio.sleep(self._interval_seconds)
+                if count.has_new():
+                    kills, scope = await in_thread(count.since)
+                    if kills:
+                        self._report(
+                            OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills)
+                        )
+
+
+class _Count(Protocol):
+    def begin(self) -> None:
+        """Take the counters as they stand."""
+
+    def has_new(self) -> bool:
+        """Return whether there were any since the last time; reads one file."""
+
+    def since(self) -> tuple[int, OomScope]:
+        """Return how many kills there were since the last time, and at whose limit the worst of them was."""
+
+
+class _CountV2:
+    def __init__(self, tree: CgroupTree, node: GuardedNode, proc: Path) -> None:
+        self._tree = tree
+        self._node = node
+        self._proc = proc
+        self._kills = 0
+        self._guarded = 0
+        self._limits = 0
+
+    def begin(self) -> None:
+        self._kills = self._kills_now()
+        self._guarded, self._limits = self._limits_met()
+
+    def has_new(self) -> bool:
+        return self._kills_now() > self._kills
+
+    def since(self) -> tuple[int, OomScope]:
+        kills = self._kills_now()
+        new, self._kills = kills - self._kills, kills
+        if new <= 0:
+            return 0, OomScope.UNKNOWN
+        guarded_before, limits_before = self._guarded, self._limits
+        self._guarded, self._limits = self._limits_met()
+        if self._guarded > guarded_before:
+            return new, OomScope.NODE
+        if self._limits > limits_before:
+            return new, OomScope.OWN_LIMIT
+        return new, OomScope.NODE if self._node.is_machine else OomScope.ABOVE_NODE
+
+    def _kills_now(self) -> int:
+        if self._node.is_machine:
+            return machine_kills(self._proc)
+        return subtree_kills(self._tree, self._node.node)
+
+    def _limits_met(self) -> tuple[int, int]:
+        """Return how often reclaim could not keep a limit: the guarded ones, and all in the node."""
+        guarded = sum(_counted(own_limit_met, self._tree, self._node.cgroups))
+        tops = (
+            [f"/{name}" for name in self._tree.children("/")] if self._node.is_machine else [self._node.node]
+        )
+        return guarded, sum(_counted(subtree_limits_met, self._tree, tops))
+
+
+class _CountV1:
+    def __init__(self, tree: CgroupTree, node: GuardedNode, proc: Path, owned: ExitStack) -> None:
+        self._tree = tree
+        self._node = node
+        self._proc = proc
+        self._owned = owned
+        self._guarded: list[int] = []
+        self._machine = 0
+        self._cgroups: dict[str, int] = {}
+
+    def begin(self) -> None:
+        for cgroup in self._node.cgroups:
+            with suppress(OSError):  # a parent of pods that does not exist yet
+                event_fd = register_oom(self._tree.path(cgroup))
+                self._owned.callback(os.close, event_fd)
+                self._guarded.append(event_fd)
+        self._machine = machine_kills(self._proc)
+        self._cgroups = dict(self._walk())
+
+    def has_new(self) -> bool:
+        return machine_kills(self._proc) > self._machine
+
+    def since(self) -> tuple[int, OomScope]:
+        machine = machine_kills(self._proc)
+        on_machine, self._machine = machine - self._machine, machine
+        if on_machine <= 0:
+            return 0, OomScope.UNKNOWN
+        before, self._cgroups = self._cgroups, dict(self._walk())
+        struck = {
+            cgroup: kills - before.get(cgroup, 0)
+            for cgroup, kills in self._cgroups.items()
+            if kills > before.get(cgroup, 0)
+        }
+        at_guarded = self._guarded_met()
+        kills = on_machine if self._node.is_machine else sum(struck.values()) or int(at_guarded)
+        if at_guarded:
+            return kills, OomScope.NODE
+        at_a_limit = bool(struck) and all(map(self._was_at_a_limit, struck))
+        return kills, OomScope.OWN_LIMIT if at_a_limit else OomScope.UNKNOWN
+
+    def _guarded_met(self) -> bool:
+        met = False
+        for event_fd in self._guarded:
+            with suppress(BlockingIOError):
+                os.read(event_fd, _READ_BYTES)
+                met = True
+        return met
+
+    def _was_at_a_limit(self, cgroup: str) -> bool:
+        """Return whether a victim's cgroup, or one above it in the node, was ever at its limit."""
+        while cgroup not in {"/", self._node.node}:
+            if cgroup not in self._node.cgroups:
+                with suppress(OSError, ReactorError):
+                    if limit_was_met(self._tree, cgroup):
+                        return True
+            cgroup = os.path.dirname(cgroup)
+        return False
+
+    def _walk(self) -> Iterator[tuple[str, int]]:
+        """Yield each cgroup of the node and how many of its own processes were killed.
+
+        A cgroup whose path is longer than a path may be is passed over, however deep: it was made to be.
+        """
+        try:
+            node = self._tree.open(self._node.node)
+        except (OSError, ReactorError):  # gone meanwhile
+            return
+        with node, closing(walk(node, lambda _cgroup, _error: None)) as directories:
+            for directory in directories:
+                if len(directory.cgroup) < _PATH_MAX:
+                    with suppress(OSError, ReactorError):
+                        yield directory.cgroup, own_kills(directory)
+
+
+def _counted(
+    count: Callable[[CgroupTree, str], int],
+    tree: CgroupTree,
+    cgroups: Iterator[str] | list[str] | tuple[str, ...],
+) -> Iterator[int]:
+    for cgroup in cgroups:
+        with suppress(OSError, ReactorError):  # gone, or not there yet
+            yield count(tree, cgroup)
