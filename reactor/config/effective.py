@@ -99,6 +99,7 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _commands(settings)
     yield from _kernel_kill(settings)
     yield from _soft_reclaim(settings)
+    yield from _in_time(settings)
     if settings.kubernetes is not None and settings.pod_lists.process_victims:
         yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
 
@@ -199,6 +200,27 @@ def _soft_reclaim(settings: Settings) -> Iterator[Ineffective]:
     is_soft = any(not one.is_hard and one.signal in MEMORY_SIGNALS for one in thresholds)
     if settings.eviction.soft_reclaim_seconds > 0 and not is_soft:
         yield Ineffective("reactor.reclaimBeforeSoft", "has no effect: there is no soft memory threshold")
+
+
+def _in_time(settings: Settings) -> Iterator[Ineffective]:
+    eviction = settings.eviction
+    memory = [one for one in eviction.thresholds if one.signal in MEMORY_SIGNALS]
+    hard = {one.signal for one in memory if one.is_hard}
+    if settings.time_left_within is not None and not hard:
+        yield Ineffective("reactor.timeLeftWithin", "has no effect: there is no hard memory threshold")
+    if not eviction.soft_in_time:
+        return
+    path, soft = "reactor.softEviction", [one for one in memory if not one.is_hard and one.signal in hard]
+    if not soft:
+        yield Ineffective(
+            path,
+            "inTime has no effect: it needs a hard threshold on memory.available, "
+            "and a soft one with a grace period above 0",
+        )
+    if eviction.max_pod_grace_period_seconds == 0:
+        yield Ineffective(
+            path, "inTime has no effect: evictionMaxPodGracePeriod is 0, so no pod is given time to end"
+        )
 
 
 class Effective(NamedTuple):

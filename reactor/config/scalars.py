@@ -20,6 +20,7 @@ from reactor.model.settings import (
     PodOrigin,
     Ranking,
     Role,
+    SoftEviction,
     SystemdOomd,
     TaintedBy,
 )
@@ -162,6 +163,7 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             EbpfLoader,
             MemoryAvailable,
             Ranking,
+            SoftEviction,
             OomOrderMode,
             KernelKill,
             SystemdOomd,

@@ -27,6 +27,7 @@ from reactor.model.settings import (
     RealtimeSettings,
     RestartLoopSettings,
     Role,
+    SoftEviction,
     SystemdOomd,
     TaintedBy,
 )
@@ -517,6 +518,8 @@ class Section:
     ebpf: _Ebpf = field(default_factory=_Ebpf)
     oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
+    soft_eviction: SoftEviction = SoftEviction.UPSTREAM
+    time_left_within: ThresholdValue | None = None
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)

@@ -43,6 +43,7 @@ from reactor.model.settings import (
     RestartLoopSettings,
     Role,
     Settings,
+    SoftEviction,
     SourceSettings,
     SystemdOomd,
     TaintedBy,
@@ -399,6 +400,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         podman_socket=section.podman.socket,
         oom_order=section.oom_order,
         kernel_kill=section.kernel_kill,
+        time_left_within=section.time_left_within,
         shutdown_groups=kubelet.shutdown_groups,
         rules=tuple(rule.rule() for rule in section.rules),
         systemd_oomd=section.systemd_oomd,
@@ -474,6 +476,7 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
         hard_memory_evictions_per_minute=section.hard_memory_evictions_per_minute,
         unhelpful_eviction_pause_seconds=section.unhelpful_eviction_pause,
         soft_reclaim_seconds=section.reclaim_before_soft,
+        soft_in_time=section.soft_eviction is SoftEviction.IN_TIME,
         minimum_victim=section.minimum_victim_bytes,
         ranks_swap=section.ranking is Ranking.MEMORY_AND_SWAP,
     )

@@ -76,6 +76,8 @@ _SOFT: Final = """\
 {off}evictionSoft: {{memory.available: {soft}Mi}}
 {off}evictionSoftGracePeriod: {{memory.available: 30s}}
 {off}evictionMaxPodGracePeriod: {grace}
+# If memory falls so fast that the 30 s would be too late, sooner: with
+# `softEviction: inTime` below reactor.
 """
 _DISKS: Final = """
 # No threshold is for a disk: here a pod has no files that reactor knows of, unless a

@@ -29,19 +29,20 @@ from reactor.guard.loop import ARMING_SECONDS, Arming, Loop
 from reactor.guard.node import Node
 from reactor.guard.pass_ import RULES, Passes
 from reactor.guard.record import PassRecord
+from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
-from reactor.model.decisions import Hold
+from reactor.model.decisions import Hold, TimeLeft
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
-from reactor.model.signals import Layout, Reclaim, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
@@ -61,7 +62,8 @@ from reactor.sources.processes import ProcessSource
 from reactor.sources.swap import SwapWatch
 from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
-from reactor.supervisor import Nursery, Part, StartedPart, Supervisor
+from reactor.supervisor import Hook, Nursery, Part, StartedPart, Supervisor
+from reactor.time_left.needed import Needs
 from reactor.warrants.warrants import Reads, Warrants
 from reactor.workloads.pods import PodList, Workloads
 
@@ -91,6 +93,7 @@ class Features:
         write: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
     ) -> None:
         self.rules_acted: dict[str, Acts] = {}  # by the rules' names
+        self.needs = Needs()
         self.warrants = Warrants(tree)
         self.oom_order = OomOrder(tree, state_path.with_name(OOM_ORDER_FILE), write=write)
         self.own_score = self.oom_order.own_score
@@ -135,10 +138,11 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What a feature adds to one configuration."""
+    """What a feature adds to one configuration; `after_pass` gets the record of each pass once it is over."""
 
     ahead: Ahead | None = None
     kernel: KernelKills | None = None
+    after_pass: OnPass = lambda _: None
     parts: Mapping[str, StartedPart] = field(default_factory=dict)
     reports: Sequence[Report] = ()
 
@@ -251,6 +255,52 @@ def _rules(core: Core) -> Joined:
     return Joined(parts={**parts, "rules": watch.run}, reports=(rules, units, *_rules_reclaim(core)))
 
 
+def _time_left(core: Core) -> Joined:
+    """Estimate the time until a hard memory threshold is crossed, while memory is short."""
+    from reactor.time_left.watch import TimeLeftWatch  # noqa: PLC0415
+
+    known, usages = core.known, core.usages
+
+    def held_bytes(uid: str) -> int | None:
+        used = usages.of([uid]).get(uid)
+        return None if used is None else used.memory_working_set_bytes
+
+    def report(lefts: Mapping[Signal, TimeLeft]) -> None:
+        known.time_left = lefts
+
+    watch = TimeLeftWatch(
+        core.settings.eviction,
+        state=lambda: known.state,
+        observe=core.observer.memory,
+        held_bytes=held_bytes,
+        report=report,
+        wake=core.wakes.notify,
+        needs=core.kept.needs,
+        within=core.settings.time_left_within,
+        clock_seconds=core.clock_seconds,
+    )
+
+    def passed(record: PassRecord) -> None:
+        ordered = () if record.dry_run else tuple(one.eviction for one in record.attempts)
+        watch.passed(record.snapshot, ordered)
+
+    return Joined(
+        after_pass=passed,
+        parts={"time left": watch.run},
+        reports=(
+            Report(
+                document=lambda: {"time_left": watch.document()}, gauges=lambda: {"time_left": watch.gauges()}
+            ),
+        ),
+    )
+
+
+def _estimates_time(settings: Settings) -> bool:
+    memory = [one for one in settings.eviction.thresholds if one.signal in MEMORY_SIGNALS]
+    is_soft = any(not one.is_hard for one in memory)
+    return any(one.is_hard for one in memory) and (is_soft or settings.time_left_within is not None)
+
+
 def _no_rules(settings: Settings) -> Report:
     none: Mapping[str, Any] = {"rules": []}
     units = {"systemd_oomd": {"mode": settings.systemd_oomd}}
@@ -322,6 +372,12 @@ FEATURES: Final = (
         make=_rules,
         wanted=lambda one: bool(one.rules) or one.systemd_oomd is not SystemdOomd.IGNORE,
         idle=_no_rules,
+    ),
+    Feature(
+        name="time left",
+        make=_time_left,
+        wanted=_estimates_time,
+        idle=lambda _: Report(document=lambda: {"time_left": None}, gauges=lambda: {"time_left": None}),
     ),
 )
 
@@ -471,7 +527,13 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         ),
         *(report for one in joined for report in one.reports),
     )
+    loop.after_pass = [partial(_guarded, supervisor.hook("after a pass"), one.after_pass) for one in joined]
     return loop
+
+
+def _guarded(hook: Hook, after_pass: OnPass, record: PassRecord) -> None:
+    with hook.guard():
+        after_pass(record)
 
 
 def _swap_watch(

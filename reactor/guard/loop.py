@@ -89,11 +89,13 @@ class Loop:
     """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
 
     What is known, the evictor, the supervisor and the steward outlive it. `parts` are restarted where they
-    fail, and started in their order; `reports` are of what this configuration decides.
+    fail, and started in their order; `reports` are of what this configuration decides; `after_pass` are
+    called with the record of each pass, once it is over.
     """
 
     parts: Mapping[str, StartedPart]
     reports: Sequence[Report]
+    after_pass: Sequence[OnPass] = ()
 
     def __init__(  # noqa: PLR0913 - what it is connected to
         self,
@@ -252,6 +254,8 @@ class Loop:
             if one.decision.rule_reclaim is None:
                 self.on_pass(one)
             self._begin_reclaims(one)
+        for hook in self.after_pass:
+            hook(record)
         self._expect_processes(record)
         return record
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import Claim, ClaimKind, PolicyState
+from reactor.model.decisions import Claim, ClaimKind, PolicyState, TimeLeft
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Reclaim
+from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observed
 from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
@@ -120,8 +120,9 @@ class Node:
 
     `passes` counts them; `reclaimed` is what the node reclaimed last; `storage` knows what pods take of the
     filesystems; `under_way` when evictions were ordered and came to their end, `victims` whether killed
-    processes have exited. What lives again in a pod that `is_kept_down` is killed without being chosen: a
-    kubelet that does not know of the eviction starts its containers again.
+    processes have exited; `time_left` are the estimates of the moment. What lives again in a pod that
+    `is_kept_down` is killed without being chosen: a kubelet that does not know of the eviction starts its
+    containers again.
     """
 
     observed: Observed
@@ -134,6 +135,7 @@ class Node:
     storage: UsageFacts = dataclasses.field(default_factory=UsageFacts)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     victims: Victims = dataclasses.field(default_factory=Victims)
+    time_left: Mapping[Signal, TimeLeft] = dataclasses.field(default_factory=dict)
     is_kept_down: Callable[[str], bool] = lambda _: False
 
     def apply(self, event: Event) -> None:

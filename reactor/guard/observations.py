@@ -106,7 +106,9 @@ class Observations:
             hard_met=self._hard_met,
         )
         return Seen(
-            snapshot=Snapshot(signals=self._node.observed.at(now_seconds), pods=used),
+            snapshot=Snapshot(
+                signals=self._node.observed.at(now_seconds), pods=used, time_left=self._node.time_left
+            ),
             pods=self.eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),
             memory=memory,

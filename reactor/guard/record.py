@@ -161,6 +161,7 @@ class PassRecord:
             ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
             **REMOVED_FROM_DECISIONS,
+            **self._time_left(),
             "rule": None if decision.rule is None else decision.rule.document(),
             "timing": self._timing(),
         }
@@ -198,6 +199,10 @@ class PassRecord:
         """Return what the ranking is by: memory where no rule says otherwise."""
         rule = self.decision.rule
         return RankedBy.MEMORY if rule is None else rule.rule.by
+
+    def _time_left(self) -> Mapping[str, Any]:
+        lefts = self.snapshot.time_left
+        return {"time_left": {signal: left.document() for signal, left in lefts.items()}} if lefts else {}
 
     def _timing(self) -> dict[str, int | None]:
         freed = [attempt.freed_ns for attempt in self.attempts]
@@ -372,6 +377,7 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "process": None if attempt.process is None else process_document(attempt.process),
         "pod_lives": attempt.process is not None,
         "whole_because": _text(attempt.whole_because),
+        **({} if eviction.time_left is None else {"in_time": eviction.time_left.document()}),
         "problems": [printable(problem) for problem in attempt.problems],
     }
 

@@ -216,12 +216,16 @@ class NodeReport:
             "kind": "hard" if threshold.is_hard else "soft",
             "amount": amount,
             "margin": None if seen is None or amount is None else seen.available - amount,
-            "reached_in_seconds": None,  # of disks, which the steward knows
+            "reached_in_seconds": self._reached_in_seconds(threshold),  # the steward knows that of disks
             "grace_period_seconds": threshold.grace_period_seconds,
             "met": threshold in self.known.state.thresholds_met,
             "absurd": seen is not None and seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
             "below_for_seconds": None if since is None else round(now_seconds - since, 3),
         }
+
+    def _reached_in_seconds(self, threshold: Threshold) -> float | None:
+        left = self.known.time_left.get(threshold.signal) if threshold.is_hard else None
+        return None if left is None or left.seconds is None else round(left.seconds, 3)
 
     def _gauges_of(self, signal: Signal, seen: Observation, now_seconds: float) -> Mapping[str, Any]:
         taken = seen.taken_at_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
@@ -14,11 +14,46 @@ from reactor.model.thresholds import Observation, Threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLeft:
+    """How long until the hard threshold of a memory signal is crossed, as estimated at `at_seconds`.
+
+    It takes `seconds` at the present rate, `earliest_seconds` at the fastest and `latest_seconds` at the
+    slowest that is likely. They are None if that is not foreseeable, and `because` says why it is not.
+    """
+
+    at_seconds: float
+    seconds: float | None = None
+    earliest_seconds: float | None = None
+    latest_seconds: float | None = None
+    bytes_per_second: float | None = None
+    because: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        rate = self.bytes_per_second
+        return {
+            "seconds": _rounded(self.seconds),
+            "earliest_seconds": _rounded(self.earliest_seconds),
+            "latest_seconds": _rounded(self.latest_seconds),
+            "falls_by_bytes_per_second": None if rate is None else round(rate),
+            "because": self.because,
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything observed for one pass. A signal or a pod (by uid) that is absent was not observed."""
+    """Everything observed for one pass. A signal or a pod (by uid) that is absent was not observed.
+
+    `time_left` are the estimates of the moment; a signal that is absent has none.
+    """
 
     signals: Mapping[Signal, Observation] = field(default_factory=dict)
     pods: Mapping[str, PodUsage] = field(default_factory=dict)
+    time_left: Mapping[Signal, TimeLeft] = field(default_factory=dict)
 
 
 class RankedPod(NamedTuple):
@@ -61,7 +96,8 @@ class Eviction:
     """A pod to be evicted. `threshold` is None where the pod broke its own storage limit, or a rule says so.
 
     `message` and `annotations` are what is written into the pod's status and its event. With a `shortage`
-    they are empty: `policy.messages.eviction_message` forms them from it after the kill.
+    they are empty: `policy.messages.eviction_message` forms them from it after the kill. `time_left` is why a
+    soft one comes before its grace period is over, None if it does not.
     """
 
     pod: Pod
@@ -72,6 +108,7 @@ class Eviction:
     threshold: Threshold | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     shortage: Shortage | None = None
+    time_left: TimeLeft | None = None
 
     @property
     def is_of_one_process(self) -> bool:

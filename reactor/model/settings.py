@@ -50,7 +50,8 @@ class EvictionSettings:
     which have `hard_memory_evictions_per_minute`; those that turn out not to help are one in
     `unhelpful_eviction_pause_seconds` (0: not slowed down). `minimum_victim` is what a pod has to hold to be
     worth a hard memory eviction, in bytes or as a share of what is missing (None: anything).
-    With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
+    With `soft_in_time` a soft eviction for memory that would not be in time comes before its grace period is
+    over. With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and
     pods' own for `soft_reclaim_seconds` before the first soft eviction (`Decision.soft_reclaim`; 0: not).
     `commands_for` are the filesystems for which commands are configured that free something.
@@ -73,6 +74,7 @@ class EvictionSettings:
     in_flight_deadline_seconds: float = 10.0
     reclaims_memory: bool = False
     soft_reclaim_seconds: float = 0.0
+    soft_in_time: bool = False
     ranks_swap: bool = False
     commands_for: frozenset[Filesystem] = frozenset()
     evicts_holders_only: bool = False
@@ -203,6 +205,13 @@ class SystemdOomd(StrEnum):
     REPLACE = "replace"
 
 
+class SoftEviction(StrEnum):
+    """When soft evictions come: after the grace period, or for memory sooner if that would not be in time."""
+
+    UPSTREAM = "upstream"
+    IN_TIME = "inTime"
+
+
 class KernelKill(StrEnum):
     """Whether the kernel itself kills for hard memory thresholds, at the crossing and under a warrant."""
 
@@ -279,7 +288,8 @@ class Settings:
     a pod that is still to run `dead_containers_kept` dead ones are kept when space is reclaimed;
     `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are
     removed if `podman`; `podman_socket` None is its own unit's, if that is there. `shutdown_groups` are empty
-    where a shutdown of the node is not held up for its pods. `rules` are the operator's own,
+    where a shutdown of the node is not held up for its pods. The time left is estimated `time_left_within` of
+    a hard memory threshold, and in any case while a soft one is met. `rules` are the operator's own,
     `systemd_oomd` whether those of systemd's units count as well.
     """
 
@@ -302,6 +312,7 @@ class Settings:
     sources: SourceSettings = field(default_factory=SourceSettings)
     oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
+    time_left_within: ThresholdValue | None = None
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Shortage, Snapshot
+from reactor.model.decisions import (
+    Decision,
+    Eviction,
+    PolicyState,
+    RankedPod,
+    Shortage,
+    Snapshot,
+    TimeLeft,
+)
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -29,6 +37,7 @@ from reactor.model.signals import (
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
+from reactor.policy.in_time import due_in_time, grace_period_in_time
 from reactor.policy.messages import (
     container_limit_message,
     empty_dir_message,
@@ -72,9 +81,9 @@ def decide(
     sound = snapshot
     if absurd:
         observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
-        sound = Snapshot(signals=observations, pods=snapshot.pods)
+        sound = replace(snapshot, signals=observations)
     before = state
-    state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
+    state, fresh = _observe(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
     if state.slowdowns:
         state = without_past_slowdowns(settings, state, now_seconds)
@@ -101,11 +110,15 @@ def decide(
 def _observe(
     settings: EvictionSettings,
     state: PolicyState,
-    observations: Mapping[Signal, Observation],
+    snapshot: Snapshot,
     pods: Sequence[Pod],
     now_seconds: float,
 ) -> tuple[PolicyState, tuple[Threshold, ...]]:
-    """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh."""
+    """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh.
+
+    One whose grace period would be over too late is due as well; see in_time.py.
+    """
+    observations = snapshot.signals
     configured = frozenset(settings.thresholds)
     met = thresholds_met(settings.thresholds, observations)
     unresolved = thresholds_met(
@@ -120,7 +133,9 @@ def _observe(
     conditions = conditions_observed_since(
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
-    due = in_eviction_order(thresholds_met_grace_period(first_observed, now_seconds), settings.thresholds)
+    over = thresholds_met_grace_period(first_observed, now_seconds)
+    in_time = due_in_time(settings, first_observed, snapshot.time_left, now_seconds)
+    due = in_eviction_order((*over, *in_time), settings.thresholds)
     fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
     return replace(
         state,
@@ -155,6 +170,7 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
+    in_time = due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -166,7 +182,7 @@ def _act(
         reason = kept_because(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
         if reason is None:
             hold = pod_memory_hold(settings, state, threshold, seen, now_seconds)
-            if hold is not None:
+            if hold is not None and threshold not in in_time:
                 state, decision = with_hold(state, hold), replace(decision, soft_reclaim=hold)
                 reason = hold.reason
         if reason is None:
@@ -174,7 +190,8 @@ def _act(
             if reclaims:
                 asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
                 return state, asked
-            return state, evict(settings, state, decision, threshold, snapshot, pods)
+            left = in_time.get(threshold)
+            return state, evict(settings, state, decision, threshold, snapshot, pods, left)
         reasons.append(f"{threshold}: {reason}")
         deferred.append(threshold)
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
@@ -201,9 +218,11 @@ def evict(
     threshold: Threshold,
     snapshot: Snapshot,
     pods: Sequence[Pod],
+    left: TimeLeft | None = None,
 ) -> Decision:
     """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted.
 
+    `left` is how much time there is, if the threshold is due before its grace period is over.
     If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`.
     """
     eligible = candidates(pods, state, threshold, decision.at_seconds)
@@ -222,9 +241,10 @@ def evict(
                 pod=pod,
                 signal=threshold.signal,
                 resource=RESOURCE[threshold.signal],
-                grace_period_seconds=_grace_period_seconds(settings, threshold, pod),
+                grace_period_seconds=_grace_period_seconds(settings, threshold, pod, left),
                 threshold=threshold,
                 shortage=Shortage(snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)),
+                time_left=left,
             )
         )
     found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
@@ -272,13 +292,16 @@ def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
     return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
 
 
-def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod: Pod) -> int:
+def _grace_period_seconds(
+    settings: EvictionSettings, threshold: Threshold, pod: Pod, left: TimeLeft | None
+) -> int:
     """Return how long the pod may take to end: nothing for a hard threshold, else the smaller allowance."""
     if threshold.is_hard:
         return 0
-    if settings.max_pod_grace_period_seconds < 0:
-        return pod.termination_grace_period_seconds
-    return min(settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds)
+    allowed_seconds = pod.termination_grace_period_seconds
+    if settings.max_pod_grace_period_seconds >= 0:
+        allowed_seconds = min(settings.max_pod_grace_period_seconds, allowed_seconds)
+    return allowed_seconds if left is None else grace_period_in_time(left, allowed_seconds)
 
 
 def conditions_last_observed(

@@ -149,6 +149,7 @@ class MemoryLevels:
         self._thresholds = [
             threshold for threshold in settings.eviction.thresholds if threshold.signal in MEMORY_SIGNALS
         ]
+        self._within = settings.time_left_within
         self._node = settings.node_cgroup or "/"
         parents = settings.measured_parents
         self._parents = tuple(
@@ -204,10 +205,11 @@ class MemoryLevels:
             )
 
     def _early(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield the levels at which victims are prepared for a hard threshold."""
+        """Yield the levels at which victims are prepared for a hard threshold, and a configured one."""
         if not threshold.is_hard:
             return
-        for place, distance_bytes in enumerate(ahead_bytes(seen.capacity), start=1):
+        within = () if self._within is None else (int(self._within.of(seen.capacity)),)
+        for place, distance_bytes in enumerate((*ahead_bytes(seen.capacity), *within), start=1):
             for level in self._levels(threshold, seen):
                 working_set_bytes = level.working_set_bytes
                 yield replace(

@@ -339,10 +339,7 @@ class Disks:
                 {
                     **signal,
                     "source": signal["source"] and _detailed(signal["source"], state.detail),
-                    "thresholds": [
-                        {**one, "reached_in_seconds": _rounded(left.get(one["threshold"]))}
-                        for one in signal["thresholds"]
-                    ],
+                    "thresholds": [one | _reached_in(left, one["threshold"]) for one in signal["thresholds"]],
                 }
                 for signal in document["signals"]
             ],
@@ -439,5 +436,6 @@ def _detailed(source: Mapping[str, Any], detail: str) -> Mapping[str, Any]:
     return {**source, "detail": detail}
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
+def _reached_in(left: Mapping[str, float], threshold: str) -> dict[str, float]:
+    """Return when a disk's threshold is reached; of memory's the guard has said what it knows."""
+    return {"reached_in_seconds": round(left[threshold], 3)} if threshold in left else {}

@@ -253,6 +253,12 @@ gauge reactor_storm_brake_held_bytes{pod}:
     While evictions are slowed down: what the largest pod holds of those that can't be evicted.
 counter reactor_warrants{outcome}:
     Warrants for the kernel to kill at a crossing, by what became of them; served ones killed.
+gauge reactor_time_left_seconds{signal,bound}:
+    Time until the hard threshold of a memory signal is crossed, as estimated: likely, earliest, latest.
+    Absent while memory is not short or the time is not foreseeable.
+counter reactor_in_time_evictions{result}:
+    Soft evictions that came before their grace period was over, by whether the hard threshold would have been
+    crossed within it (needed) or not (not-needed).
 gauge reactor_pods: Pods that may be ranked.
 gauge reactor_storage_overdue_pods: Pods whose files should have been counted two minutes ago, and are not.
 gauge reactor_evictions_in_flight: Evictions in flight: ordered, and what they free is not free yet.
@@ -343,6 +349,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
             (printable(pod), held_bytes) for pod, held_bytes in reading["never_evicted"].items()
         ],
         "reactor_warrants": _from_zero(product(WarrantEnd), reading["warrants"].items()),
+        **_time_left(reading.get("time_left")),
         "reactor_pods": reading["pods"],
         "reactor_storage_overdue_pods": steward.overdue_pods,
         "reactor_evictions_in_flight": reading["in_flight"],
@@ -407,6 +414,18 @@ def _evicted(evictions: Iterable[_Sample]) -> Iterable[_Sample]:
     for signal, outcome, count in evictions:
         found[signal] += count * (outcome not in _NOT_EVICTED)
     return found.items()
+
+
+def _time_left(found: Document | None) -> dict[str, Any]:
+    signals = {} if found is None else found["signals"]
+    return {
+        "reactor_time_left_seconds": [
+            (signal, bound, seconds)
+            for signal, lefts in signals.items()
+            for bound, seconds in zip(("earliest", "likely", "latest"), lefts, strict=True)
+        ],
+        "reactor_in_time_evictions": [] if found is None else list(found["in_time"].items()),
+    }
 
 
 def _from_zero(expected: Iterable[tuple[str, ...]], counts: Iterable[_Sample]) -> list[_Sample]:

@@ -26,9 +26,9 @@ from tests.support.waiting import eventually
 ROOT: Final = Path(reactor.__file__).parent
 CORE: Final = (
     *("guard", "policy", "model", "act", "sources", "observe", "workloads", "link", "reclaim"),
-    *("managed_oom", "podman", "shutdown", "warrants", "oom_scores", "rules"),
+    *("managed_oom", "podman", "shutdown", "warrants", "oom_scores", "rules", "time_left"),
 )
-FEATURES_OF_GUARD: Final = ("guard", "warrants", "oom_scores", "rules")
+FEATURES_OF_GUARD: Final = ("guard", "warrants", "oom_scores", "rules", "time_left")
 SPINE: Final = ("guard", "policy", "sources", "observe", "act", "model")
 # Composes everything, and so names it; the words of the configuration.
 NOT_SPINE: Final = frozenset({"guard/build.py", "model/settings.py"})

@@ -127,6 +127,55 @@ def test_pods_memory_is_not_reclaimed_before_a_soft_eviction_unless_that_is_aske
         assert "has no effect: there is no soft memory threshold" in warning
 
 
+IN_TIME = {
+    "evictionSoft": "{memory.available: 1Gi}",
+    "evictionSoftGracePeriod": "{memory.available: 30s}",
+    "evictionMaxPodGracePeriod": "20",
+    "reactor": "{softEviction: inTime}",
+}
+
+
+def test_soft_evictions_are_upstreams_unless_they_are_to_be_in_time() -> None:
+    assert not _read("{}").eviction.soft_in_time
+    assert not _read("reactor: {softEviction: upstream}").eviction.soft_in_time
+    asked = _read("\n".join(f"{key}: {value}" for key, value in IN_TIME.items()))
+    assert all(one.soft_in_time for one in (asked.eviction, *asked.by_layout.values()))
+    assert not any("softEviction" in warning for warning in asked.warnings)
+    assert ["reactor.softEviction"] == _paths("reactor: {softEviction: sooner}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        (
+            {"evictionSoft": "{nodefs.available: 1Gi}"},
+            "a soft one with a grace period above 0",
+        ),
+        ({"evictionHard": "{pid.available: 5%}"}, "a soft one with a grace period above 0"),
+        ({"evictionSoftGracePeriod": "{memory.available: 0s}"}, "a soft one with a grace period above 0"),
+        ({"evictionMaxPodGracePeriod": "0"}, "evictionMaxPodGracePeriod is 0"),
+    ],
+)
+def test_soft_evictions_in_time_that_can_not_be_are_warned_of(changes: dict[str, str], because: str) -> None:
+    if "evictionSoft" in changes:
+        changes = {**changes, "evictionSoftGracePeriod": "{nodefs.available: 30s}"}
+    written = "\n".join(f"{key}: {value}" for key, value in {**IN_TIME, **changes}.items())
+    (warning,) = [one for one in _read(written).warnings if "reactor.softEviction" in one]
+    assert "inTime has no effect" in warning
+    assert because in warning
+
+
+def test_the_distance_of_the_time_left_is_an_amount_or_a_share() -> None:
+    assert "10%" == getattr(_read("reactor: {timeLeftWithin: 10%}").time_left_within, "text", None)
+    assert ["reactor.timeLeftWithin"] == _paths("reactor: {timeLeftWithin: soon}")
+    (warning,) = [
+        one
+        for one in _read("{evictionHard: {pid.available: 5%}, reactor: {timeLeftWithin: 1Gi}}").warnings
+        if "timeLeftWithin" in one
+    ]
+    assert "has no effect: there is no hard memory threshold" in warning
+
+
 def test_kernel_kills_without_a_hard_memory_threshold_are_warned_of() -> None:
     soft = "{reactor: {kernelKill: hard}, evictionHard: {pid.available: 5%}}"
     assert any("reactor.kernelKill: has no effect" in warning for warning in _read(soft).warnings)

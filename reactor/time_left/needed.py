@@ -1,0 +1,127 @@
+"""Whether an eviction that came before its grace period was over was needed.
+
+It was if the hard threshold would have been crossed before the grace period was over. What nobody can know
+is what the victim would have gone on to do, so it is taken to have grown on at the rate at which it grew
+between the pass that found the soft threshold met and its eviction. All else is measured: what is available,
+less what the victim has freed and less that growth, is compared with the hard threshold until the grace
+period would have been over. If it is never below, the eviction was not needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from reactor.model.decisions import Eviction, Snapshot
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold
+
+_MOST_JUDGED: Final = 64
+_MOST_SECONDS: Final = 600.0  # a grace period may be hours, and nothing is sampled for so long
+
+
+class Judged(StrEnum):
+    """What an eviction in time is found to have been."""
+
+    NEEDED = "needed"
+    NOT_NEEDED = "not-needed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    uid: str
+    threshold: Threshold
+    at_seconds: float
+    until_seconds: float
+    held_bytes: int
+    grew_bytes_per_second: float
+
+
+class Needs:
+    """Judges evictions; what it has counted is kept for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[Judged] = Counter()
+        self._cases: list[_Case] = []
+        self._began: tuple[float, Mapping[str, int]] | None = None
+        self._last: Mapping[str, int] = {}
+        self._last_seconds = 0.0
+
+    @property
+    def is_judging(self) -> bool:
+        return bool(self._cases)
+
+    def seen(self, snapshot: Snapshot, now_seconds: float) -> None:
+        """Take over what pods held in a pass that found memory short."""
+        held = {uid: one.memory_working_set_bytes or 0 for uid, one in snapshot.pods.items()}
+        if held and self._began is None:
+            self._began = now_seconds, held
+
+    def calm(self) -> None:
+        """Record that memory is not short: growth is measured from the next shortage on."""
+        self._began = None
+
+    def ordered(
+        self, eviction: Eviction, hard: Mapping[Signal, Threshold], grace_left_seconds: float
+    ) -> None:
+        """Begin to judge an eviction, if it came in time and not after its grace period."""
+        left, shortage = eviction.time_left, eviction.shortage
+        if left is None or shortage is None or len(self._cases) >= _MOST_JUDGED:
+            return
+        threshold = hard.get(Signal(eviction.signal))
+        used = shortage.used
+        if threshold is None or used is None:
+            return
+        uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
+        began_seconds, before = self._began or (left.at_seconds, {})
+        elapsed_seconds = left.at_seconds - began_seconds
+        grew_bytes = held_bytes - before.get(uid, 0)  # a pod that has come since has grown from nothing
+        self._cases.append(
+            _Case(
+                uid=uid,
+                threshold=threshold,
+                at_seconds=left.at_seconds,
+                until_seconds=left.at_seconds + min(grace_left_seconds, _MOST_SECONDS),
+                held_bytes=held_bytes,
+                grew_bytes_per_second=max(0.0, grew_bytes / elapsed_seconds) if elapsed_seconds > 0 else 0.0,
+            )
+        )
+
+    def judge(
+        self,
+        seen: Mapping[Signal, Observation],
+        held_bytes: Callable[[str], int | None],
+        now_seconds: float,
+    ) -> None:
+        """Compare what would be available now, had they not been ordered; count those that are decided."""
+        left = []
+        for case in self._cases:
+            one = seen.get(case.threshold.signal)
+            if (
+                one is not None
+                and one.absurdity is None
+                and self._would_be_crossed(case, one, held_bytes(case.uid) or 0, now_seconds)
+            ):
+                self.counted[Judged.NEEDED] += 1
+            elif now_seconds >= case.until_seconds:
+                self.counted[Judged.NOT_NEEDED] += 1
+            else:
+                left.append(case)
+        self._cases = left
+
+    @staticmethod
+    def _would_be_crossed(case: _Case, seen: Observation, held_bytes: int, now_seconds: float) -> bool:
+        would_hold_bytes = case.held_bytes + case.grew_bytes_per_second * (now_seconds - case.at_seconds)
+        freed_bytes = max(0.0, would_hold_bytes - held_bytes)
+        return seen.available - freed_bytes < case.threshold.value.of(seen.capacity)
+
+    def document(self) -> dict[str, Any]:
+        """Return what was counted, as plain JSON values."""
+        return {
+            "needed": self.counted[Judged.NEEDED],
+            "not_needed": self.counted[Judged.NOT_NEEDED],
+            "being_judged": len(self._cases),
+        }

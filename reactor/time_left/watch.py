@@ -1,0 +1,188 @@
+"""Samples what is available while memory is short, and reports the time left until a hard threshold.
+
+Nothing is sampled before a pass has found a soft memory threshold met, or less than a configured distance
+left until a hard one; an idle node stays idle. From then on there are four samples a second, and ten while a
+fall has just begun or may be over soon. What a victim frees ends a fall, so the samples begin anew after it.
+
+If a soft eviction would come too late (policy/in_time.py), an ordinary pass is asked for: it finds the time
+left in what it observes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+
+from reactor.model.decisions import Eviction, PolicyState, Snapshot, TimeLeft
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.claims import is_memory_awaited
+from reactor.policy.in_time import due_in_time
+from reactor.policy.thresholds import thresholds_met
+from reactor.time_left.estimate import Samples
+from reactor.time_left.needed import Judged, Needs
+
+SOURCE: Final = "time-left"
+_SECONDS: Final = 0.25
+_OFTEN_SECONDS: Final = 0.1
+_SOON_SECONDS: Final = 20.0
+
+
+class TimeLeftWatch:
+    """Watches the memory signals that have a hard threshold, of one configuration.
+
+    `state` returns the policy's, `observe` what is available, `held_bytes` the working set of a pod (None:
+    gone). `report` takes over the estimates, `wake` has a pass made. `within` is how far ahead of a hard
+    threshold sampling begins (None: at the soft thresholds alone). `needs` outlives the configuration.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it reads, and whom it reports to
+        self,
+        settings: EvictionSettings,
+        *,
+        state: Callable[[], PolicyState],
+        observe: Callable[[], Mapping[Signal, Observation]],
+        held_bytes: Callable[[str], int | None],
+        report: Callable[[Mapping[Signal, TimeLeft]], None],
+        wake: Callable[[Wake], None],
+        needs: Needs,
+        within: ThresholdValue | None = None,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._observe = observe
+        self._held_bytes = held_bytes
+        self._report = report
+        self._wake = wake
+        self._needs = needs
+        self._within = within
+        self._clock_seconds = clock_seconds
+        memory = [one for one in settings.thresholds if one.signal in MEMORY_SIGNALS]
+        self._hard = {one.signal: one for one in memory if one.is_hard}
+        self._soft = [one for one in memory if not one.is_hard and one.signal in self._hard]
+        self._samples = {signal: Samples() for signal in self._hard}
+        self._lefts: Mapping[Signal, TimeLeft] = {}
+        self._was_awaiting = False
+        self._is_short = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sample while memory is short, until cancelled."""
+        task_status.started()
+        try:
+            while True:
+                pause_seconds = self.sample()
+                if pause_seconds < math.inf:
+                    await trio.sleep(pause_seconds)
+                    continue
+                self._is_short = trio.Event()
+                await self._is_short.wait()
+        finally:
+            self._forget()
+
+    def passed(self, snapshot: Snapshot, ordered: Sequence[Eviction]) -> None:
+        """Take over what a pass has observed, and the evictions that it has ordered."""
+        now_seconds = self._clock_seconds()
+        if self._needs.is_judging:
+            self._needs.judge(snapshot.signals, self._held_bytes, now_seconds)
+        for eviction in ordered:
+            self._needs.ordered(eviction, self._hard, self._grace_left_seconds(eviction, now_seconds))
+        if self.is_short(snapshot.signals):
+            self._needs.seen(snapshot, now_seconds)
+            self._is_short.set()
+        else:
+            self._needs.calm()
+
+    def _grace_left_seconds(self, eviction: Eviction, now_seconds: float) -> float:
+        threshold = eviction.threshold
+        if threshold is None:
+            return 0.0
+        since_seconds = self._state().first_observed.get(threshold, now_seconds)
+        return since_seconds + threshold.grace_period_seconds - now_seconds
+
+    def is_short(self, seen: Mapping[Signal, Observation]) -> bool:
+        """Return whether a soft threshold is met, or a hard one nearer than is configured."""
+        known = {signal: one for signal, one in seen.items() if one.absurdity is None}
+        return bool(thresholds_met(self._soft, known)) or any(map(self._is_within, known.items()))
+
+    def _is_within(self, one: tuple[Signal, Observation]) -> bool:
+        signal, seen = one
+        threshold = self._hard.get(signal)
+        if self._within is None or threshold is None or threshold.is_absurd_at(seen.capacity):
+            return False
+        wanted = threshold.value.of(seen.capacity)
+        return seen.available < wanted + self._within.of(seen.capacity)
+
+    def sample(self) -> float:
+        """Take a sample, report the time left, and return after how long to take the next; infinity: none."""
+        seen = self._observe()
+        now_seconds = self._clock_seconds()
+        self._needs.judge(seen, self._held_bytes, now_seconds)
+        if not self.is_short(seen):
+            self._forget()
+            return _SECONDS if self._needs.is_judging else math.inf
+        state = self._state()
+        is_awaiting = is_memory_awaited(state)
+        if self._was_awaiting and not is_awaiting:
+            for samples in self._samples.values():
+                samples.clear()
+        self._was_awaiting = is_awaiting
+        self._lefts = dict(self._estimates(seen, now_seconds))
+        self._report(self._lefts)
+        due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds)
+        if any(threshold not in state.thresholds_met for threshold in due):
+            self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+        return _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
+
+    def _estimates(
+        self, seen: Mapping[Signal, Observation], now_seconds: float
+    ) -> Iterator[tuple[Signal, TimeLeft]]:
+        for signal, samples in self._samples.items():
+            one = seen.get(signal)
+            if one is None or one.absurdity is not None or self._hard[signal].is_absurd_at(one.capacity):
+                samples.clear()
+                continue
+            samples.add(now_seconds, one.available, one.capacity)
+            yield signal, samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
+
+    def _is_often(self, one: tuple[Signal, TimeLeft]) -> bool:
+        signal, left = one
+        if left.seconds is not None:
+            return left.seconds < _SOON_SECONDS
+        return self._samples[signal].falls_within(_SOON_SECONDS, self._hard[signal].value)
+
+    def _forget(self) -> None:
+        for samples in self._samples.values():
+            samples.clear()
+        self._lefts = {}
+        self._was_awaiting = False
+        self._report(self._lefts)
+
+    def document(self) -> dict[str, Any]:
+        """Return the estimates and how evictions in time were judged, as plain JSON values."""
+        return {
+            "signals": [time_left_document(self._hard[one], left) for one, left in self._lefts.items()],
+            "in_time": {"on": self._settings.soft_in_time, **self._needs.document()},
+        }
+
+    def gauges(self) -> dict[str, Any]:
+        """Return what is scraped of it."""
+        return {
+            "signals": {
+                signal: [left.earliest_seconds, left.seconds, left.latest_seconds]
+                for signal, left in self._lefts.items()
+                if left.seconds is not None
+            },
+            "in_time": {str(one): self._needs.counted[one] for one in Judged},
+        }
+
+
+def time_left_document(threshold: Threshold, left: TimeLeft) -> dict[str, Any]:
+    """Return an estimate as plain JSON values."""
+    return {"threshold": str(threshold), **left.document()}

@@ -1,0 +1,104 @@
+"""The daemon foresees a crossing on a virtual node, and asks a pod to end in time if that is configured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from reactor.testbed.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.waiting import eventually
+
+# Grows by so many MiB a second; saves its state at SIGTERM, which takes a moment, and says that it has.
+GROWS = """
+import mmap, os, signal, sys, time
+start, rate, saved = int(sys.argv[1]) << 20, int(sys.argv[2]) << 20, sys.argv[3]
+def save(*_):
+    time.sleep(0.3)
+    open(saved, "w").write("saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+memory = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def touch(begin, end):
+    for offset in range(begin, end, 4096):
+        memory[offset] = 1
+touch(0, start)
+size, began = start, time.monotonic()
+while True:
+    wanted = start + int((time.monotonic() - began) * rate) // 4096 * 4096
+    touch(size, wanted)
+    size = max(size, wanted)
+    time.sleep(0.005)
+"""
+THRESHOLDS = {
+    "evictionHard": {"memory.available": "32Mi"},
+    "evictionSoft": {"memory.available": "200Mi"},
+    "evictionSoftGracePeriod": {"memory.available": "1m"},
+    "evictionMaxPodGracePeriod": 30,
+}
+
+
+def grows(start_mib: int, rate_mib: int, saved: Path) -> list[str]:
+    return [sys.executable, "-S", "-c", GROWS, str(start_mib), str(rate_mib), str(saved)]
+
+
+@pytest.mark.parametrize("mode", ["inTime", "upstream"])
+def test_a_pod_that_would_cross_within_the_grace_period_has_saved(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, mode: str
+) -> None:
+    """In time it ends by itself, with its state saved; upstream's way the crossing kills it."""
+    hog, other, saved = node.add_pod("hog"), node.add_pod("other"), tmp_path / "saved"
+    daemon.configure(THRESHOLDS, {"softEviction": mode})
+    daemon.start()
+    survivor = node.spawn(other, hold(30))
+    victim = node.spawn(hog, grows(10, 25, saved))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+    assert victim.wait(60) == (0 if mode == "inTime" else -9)
+    assert saved.exists() == (mode == "inTime")
+    assert survivor.poll() is None
+    (line,) = daemon.evictions()
+    (eviction,) = line["evictions"]
+    assert eviction["pod"] == "cgroup/hog"
+    assert eviction["outcome"] == ("terminated" if mode == "inTime" else "killed")
+    left = line["time_left"]["memory.available"]
+    if mode == "inTime":
+        assert line["threshold"]["threshold"] == "memory.available<200Mi"
+        assert eviction["in_time"] == left
+        assert left["earliest_seconds"] <= left["seconds"] <= left["latest_seconds"] < 60
+        eventually(
+            lambda: daemon.status()["time_left"]["in_time"]["needed"] == 1,
+            "the eviction is judged: without it the level would have been crossed",
+        )
+    else:
+        assert line["threshold"]["threshold"] == "memory.available<32Mi"
+        assert "in_time" not in eviction
+
+
+def test_the_time_left_is_shown_while_memory_is_short(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """In `status`, by threshold and with its bounds; a pod that stands still has none."""
+    hog = node.add_pod("hog")
+    daemon.configure(THRESHOLDS)
+    daemon.start()
+    assert daemon.status()["time_left"]["signals"] == []
+    victim = node.spawn(hog, grows(20, 6, tmp_path / "saved"))
+
+    def foreseen() -> bool:
+        return any(one["seconds"] is not None for one in daemon.status()["time_left"]["signals"])
+
+    eventually(foreseen, "the crossing is foreseen")
+    (signal,) = (one for one in daemon.status()["signals"] if one["signal"] == "memory.available")
+    hard = next(one for one in signal["thresholds"] if one["kind"] == "hard")
+    assert 0 < hard["reached_in_seconds"] < 60
+    victim.kill()
+    eventually(lambda: daemon.status()["time_left"]["signals"] == [], "memory is not short any more")
+    still = node.spawn(hog, hold(100))
+    eventually(lambda: bool(daemon.status()["time_left"]["signals"]), "memory is short")
+    (shown,) = daemon.status()["time_left"]["signals"]
+    assert shown["seconds"] is None
+    assert shown["because"]
+    assert still.poll() is None

@@ -1,0 +1,163 @@
+"""A soft eviction for memory that would come too late comes sooner, where that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.decisions import Decision, PolicyState, Snapshot, TimeLeft
+from reactor.model.pods import PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.policy.decide import decide
+from reactor.policy.events import EvictionOrdered, apply
+from tests.support.builders import MIB, make_observation, make_pod, make_threshold
+
+SOFT = make_threshold(300 * MIB, grace_period_seconds=90)
+HARD = make_threshold(100 * MIB)
+SETTINGS = EvictionSettings(
+    thresholds=(HARD, SOFT),
+    max_pod_grace_period_seconds=20,
+    soft_in_time=True,
+    reclaims_memory=True,
+    soft_reclaim_seconds=5.0,
+)
+PODS = (make_pod("small"), make_pod("large"))
+MET = PolicyState(first_observed={SOFT: 100.0})
+
+
+def left_of(seconds: float, *, at: float = 110.0, within: float = 1.2) -> TimeLeft:
+    return TimeLeft(
+        at_seconds=at,
+        seconds=seconds,
+        earliest_seconds=seconds / within,
+        latest_seconds=seconds * within,
+        bytes_per_second=1.0,
+    )
+
+
+def passed(
+    left: TimeLeft | None,
+    state: PolicyState = MET,
+    *,
+    at: float = 110.0,
+    available: int = 200 * MIB,
+    settings: EvictionSettings = SETTINGS,
+) -> tuple[PolicyState, Decision]:
+    """Make a pass over a node of 512 MiB."""
+    used = {
+        "uid-small": PodUsage(memory_working_set_bytes=50 * MIB),
+        "uid-large": PodUsage(memory_working_set_bytes=200 * MIB),
+    }
+    snapshot = Snapshot(
+        signals={Signal.MEMORY_AVAILABLE: make_observation(available)},
+        pods=used,
+        time_left={} if left is None else {Signal.MEMORY_AVAILABLE: left},
+    )
+    return decide(settings, state, snapshot, PODS, at)
+
+
+def test_the_first_pod_is_asked_to_end_with_the_time_that_is_left() -> None:
+    """Also if the pods' own memory is reclaimed before soft evictions: there is no time for that."""
+    left = left_of(10.0)
+    _, decision = passed(left)
+    (eviction,) = decision.evictions
+    assert ("large", SOFT, 12, left) == (
+        eviction.pod.name,
+        eviction.threshold,
+        eviction.grace_period_seconds,
+        eviction.time_left,
+    )
+    assert decision.soft_reclaim is None
+
+
+def test_the_time_is_capped_as_upstream_caps() -> None:
+    _, decision = passed(left_of(30.0))
+    assert [20] == [one.grace_period_seconds for one in decision.evictions]
+
+
+def test_less_than_a_second_is_rounded_up() -> None:
+    """No time at all would be a kill, which is the hard threshold's."""
+    _, decision = passed(left_of(0.2))
+    assert [1] == [one.grace_period_seconds for one in decision.evictions]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        None,
+        TimeLeft(at_seconds=110.0, because="too few samples yet"),
+        left_of(10.0, at=108.0),  # of long ago
+        left_of(10.0, at=111.0),  # of a clock that went back
+        left_of(70.0),  # perhaps after the grace period
+        left_of(60.0),  # there is more time than a pod may take
+    ],
+)
+def test_upstreams_grace_period_holds_where_the_hard_threshold_is_not_foreseen_within_it(
+    left: TimeLeft | None,
+) -> None:
+    state, decision = passed(left)
+    assert ((), ()) == (decision.evictions, state.thresholds_met)
+    state, decision = passed(left, state, at=190.0, settings=replace(SETTINGS, soft_reclaim_seconds=0))
+    assert [20] == [one.grace_period_seconds for one in decision.evictions]
+    assert [None] == [one.time_left for one in decision.evictions]
+
+
+@pytest.mark.parametrize("changes", [{"soft_in_time": False}, {"max_pod_grace_period_seconds": 0}])
+def test_nothing_comes_sooner_where_that_is_not_asked_for_or_gentler(changes: dict[str, int]) -> None:
+    _, decision = passed(left_of(1.0), settings=replace(SETTINGS, **changes))
+    assert decision.evictions == ()
+
+
+def test_pods_own_grace_period_counts_if_there_is_no_cap() -> None:
+    _, decision = passed(left_of(60.0), settings=replace(SETTINGS, max_pod_grace_period_seconds=-1))
+    assert [30] == [one.grace_period_seconds for one in decision.evictions]
+
+
+def test_no_second_pod_is_asked_while_the_first_frees_enough() -> None:
+    state, decision = passed(left_of(10.0))
+    (eviction,) = decision.evictions
+    ordered = EvictionOrdered(eviction=eviction, snapshot=Snapshot(), pods=PODS, held_bytes=200 * MIB)
+    state = apply(SETTINGS, state, ordered, 110.0)
+    state, decision = passed(left_of(9.0, at=111.0), state, at=111.0)
+    assert decision.evictions == ()
+    assert "in flight" in (decision.deferred_because or "")
+
+
+def test_the_crossing_kills_at_once_as_ever() -> None:
+    state, decision = passed(left_of(10.0))
+    (eviction,) = decision.evictions
+    ordered = EvictionOrdered(eviction=eviction, snapshot=Snapshot(), pods=PODS, held_bytes=200 * MIB)
+    state = apply(SETTINGS, state, ordered, 110.0)
+    _, decision = passed(left_of(0.0, at=112.0), state, at=112.0, available=99 * MIB)
+    assert [("large", 0, None)] == [
+        (one.pod.name, one.grace_period_seconds, one.time_left) for one in decision.evictions
+    ]
+
+
+@given(
+    seconds=st.floats(0, 1000),
+    within=st.floats(1, 4),
+    age=st.floats(-10, 10),
+    passed_seconds=st.floats(0, 200),
+    available_mib=st.integers(101, 511),
+    is_on=st.booleans(),
+)
+def test_an_estimate_changes_nothing_but_when_a_soft_eviction_comes(
+    seconds: float, within: float, age: float, passed_seconds: float, available_mib: int, *, is_on: bool
+) -> None:
+    """The victim is upstream's, and it has no more time to end than upstream's cap."""
+    at = 100.0 + passed_seconds
+    settings = replace(SETTINGS, soft_in_time=is_on, soft_reclaim_seconds=0.0)
+    left = left_of(seconds, at=at - age, within=within)
+    _, decision = passed(left, at=at, available=available_mib * MIB, settings=settings)
+    _, upstreams = passed(None, at=at, available=available_mib * MIB, settings=settings)
+    if upstreams.evictions or not is_on:
+        assert upstreams.evictions == tuple(replace(one, time_left=None) for one in decision.evictions)
+    for eviction in decision.evictions:
+        assert available_mib < 300
+        assert eviction.pod.name == "large"
+        assert 1 <= eviction.grace_period_seconds <= 20

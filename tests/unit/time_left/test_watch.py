@@ -1,0 +1,192 @@
+"""Samples are taken while memory is short and at no other time; a pass is asked for when it is due."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from reactor.model.decisions import PolicyState, Snapshot, TimeLeft
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, ThresholdValue
+from reactor.model.wakes import Wake
+from reactor.time_left.needed import Needs
+from reactor.time_left.watch import TimeLeftWatch
+from tests.support.builders import MIB, make_claim, make_observation, make_threshold
+
+MEMORY = Signal.MEMORY_AVAILABLE
+SOFT = make_threshold(300 * MIB, grace_period_seconds=30)
+HARD = make_threshold(100 * MIB)
+SETTINGS = EvictionSettings(thresholds=(HARD, SOFT), max_pod_grace_period_seconds=20, soft_in_time=True)
+
+
+@dataclass
+class Shown:
+    """A node whose available memory falls at a rate from a moment on."""
+
+    settings: EvictionSettings = SETTINGS
+    within: ThresholdValue | None = None
+    mib_per_second: float = 0.0
+    since: float = 0.0
+    start_mib: float = 299.0
+    state: PolicyState = field(default_factory=PolicyState)
+    sampled: list[float] = field(default_factory=list)
+    lefts: list[Mapping[Signal, TimeLeft]] = field(default_factory=list)
+    wakes: list[Wake] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watch = TimeLeftWatch(
+            self.settings,
+            state=lambda: self.state,
+            observe=self.observe,
+            held_bytes=lambda _: None,
+            report=self.lefts.append,
+            wake=self.wakes.append,
+            needs=Needs(),
+            within=self.within,
+            clock_seconds=trio.current_time,
+        )
+
+    def observe(self) -> Mapping[Signal, Observation]:
+        self.sampled.append(trio.current_time())
+        return self.seen()
+
+    def seen(self) -> Mapping[Signal, Observation]:
+        fallen = self.mib_per_second * max(0.0, trio.current_time() - self.since)
+        return {MEMORY: make_observation(max(0, int((self.start_mib - fallen) * MIB)))}
+
+    def fall(self, mib_per_second: float, start_mib: float = 299.0) -> None:
+        """Begin to fall, and have a pass find it."""
+        self.mib_per_second, self.since, self.start_mib = mib_per_second, trio.current_time(), start_mib
+        self.state = PolicyState(first_observed={SOFT: trio.current_time()})
+        self.watch.passed(Snapshot(signals=self.seen()), ())
+
+    def seconds(self) -> list[float | None]:
+        return [one[MEMORY].seconds for one in self.lefts if MEMORY in one]
+
+
+async def test_an_idle_node_is_not_sampled(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """Not before a pass finds memory short, and not after it is so no more."""
+    del autojump_clock
+    shown = Shown(start_mib=400)
+    nursery.start_soon(shown.watch.run)
+    await trio.sleep(100)
+    assert len(shown.sampled) == 1
+    shown.watch.passed(Snapshot(signals=shown.seen()), ())
+    await trio.sleep(100)
+    assert len(shown.sampled) == 1
+    shown.fall(0.1)
+    await trio.sleep(100)
+    assert len(shown.sampled) > 100
+    shown.start_mib, shown.mib_per_second = 400, 0
+    await trio.sleep(1)
+    before = len(shown.sampled)
+    await trio.sleep(100)
+    assert len(shown.sampled) == before
+    assert shown.lefts[-1] == {}
+    nursery.cancel_scope.cancel()
+
+
+async def test_samples_are_four_to_ten_a_second(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    del autojump_clock
+    for rate in (0.0, 0.5, 5.0, 100.0):
+        shown = Shown()
+        nursery.start_soon(shown.watch.run)
+        await wait_all_tasks_blocked()
+        shown.fall(rate)
+        shown.sampled.clear()
+        await trio.sleep(10)
+        assert 40 <= len(shown.sampled) <= 101, rate
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_pass_is_asked_for_once_the_crossing_comes_before_the_grace_period_is_over(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(20.0)  # 10 s
+    await trio.sleep(5)
+    assert shown.wakes
+    left = shown.lefts[-1][MEMORY]
+    assert left.earliest_seconds is not None
+    assert left.latest_seconds is not None
+    assert left.earliest_seconds <= 5 <= left.latest_seconds
+    # Once the policy has taken it over, nothing more is asked for.
+    shown.state = replace(shown.state, thresholds_met=(SOFT,))
+    before = len(shown.wakes)
+    await trio.sleep(2)
+    assert len(shown.wakes) == before
+    nursery.cancel_scope.cancel()
+
+
+async def test_no_pass_is_asked_for_that_would_do_nothing(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Upstream's way, a fall that takes longer than the grace period, and one that stops."""
+    del autojump_clock
+    for settings, rate in ((replace(SETTINGS, soft_in_time=False), 20.0), (SETTINGS, 2.0), (SETTINGS, 0.0)):
+        shown = Shown(settings=settings)
+        nursery.start_soon(shown.watch.run)
+        shown.fall(rate)
+        await trio.sleep(5)
+        assert len(shown.sampled) > 10
+        assert shown.wakes == []
+    nursery.cancel_scope.cancel()
+
+
+async def test_sampling_begins_at_the_configured_distance(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    del autojump_clock
+    within = ThresholdValue(text="350Mi", amount=Fraction(350 * MIB))
+    shown = Shown(settings=replace(SETTINGS, thresholds=(HARD,)), within=within)
+    nursery.start_soon(shown.watch.run)
+    shown.fall(10.0, 460)
+    await trio.sleep(5)
+    assert len(shown.sampled) == 1
+    shown.fall(50.0, 440)
+    await trio.sleep(5)
+    assert any(seconds is not None for seconds in shown.seconds())
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_victim_that_is_gone_begins_the_samples_anew(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """What comes back of it is no sawtooth: the next fall is foreseen as the first one was."""
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(40.0)
+    await trio.sleep(3)
+    assert shown.seconds()[-1] is not None
+    shown.state = replace(shown.state, claims=(make_claim(),))
+    await trio.sleep(0.3)
+    shown.start_mib, shown.since = 280, trio.current_time()
+    shown.state = replace(shown.state, claims=())
+    await trio.sleep(0.3)
+    assert shown.seconds()[-1] is None
+    await trio.sleep(3)
+    assert shown.seconds()[-1] is not None
+    nursery.cancel_scope.cancel()
+
+
+async def test_absurd_numbers_give_no_time(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(40.0)
+    await trio.sleep(2)
+    assert shown.seconds()[-1] is not None
+    shown.start_mib = math.inf
+    shown.seen = lambda: {MEMORY: make_observation(700 * MIB)}  # type: ignore[method-assign]
+    await trio.sleep(1)
+    assert shown.lefts[-1] == {}
+    nursery.cancel_scope.cancel()
