@@ -303,6 +303,7 @@ def test_fork_bomb_is_evicted_for_its_processes_between_two_ticks(
     (node.tree.path(node.cgroup, "pids") / "pids.max").write_text("300")
     daemon.configure({"evictionHard": {"pid.available": "100"}}, {"housekeepingInterval": "10m"})
     daemon.start()
+    _wait_for_first_housekeeping(daemon)
 
     forking = node.spawn(bomb, [sys.executable, "-S", "-c", FORKS])
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
@@ -314,3 +315,17 @@ def test_fork_bomb_is_evicted_for_its_processes_between_two_ticks(
     assert "processes" in {wake["source"] for wake in line["wakes"]}
     assert line["conditions"] == ["PIDPressure"]
     assert line["ranking"][0]["usage"] > 100
+
+
+def _wait_for_first_housekeeping(daemon: RunningDaemon) -> None:
+    """Wait until the pass of the start's housekeeping is made: the next comes after a whole interval.
+
+    That pass is made in the turn in which the filesystems have been observed, before a further answer.
+    """
+
+    def are_filesystems_observed() -> bool:
+        sources = daemon.status()["sources"]
+        return any(one["name"] == "filesystems" and one["health"] == "armed" for one in sources)
+
+    eventually(are_filesystems_observed, "the start's housekeeping")
+    daemon.status()

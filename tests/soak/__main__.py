@@ -154,7 +154,7 @@ def _rounds(
         return spent >= seconds or (most_crossings is not None and figures.crossings >= most_crossings)
 
     while not is_over():
-        _begin_round(course)
+        _begin_round(course, figures)
         for _ in range(_SLOW_CROSSINGS_A_ROUND if course.slowness > 1 else _CROSSINGS_A_ROUND):
             spent = time.monotonic() - began
             if is_over():
@@ -173,7 +173,7 @@ def _rounds(
                 course.guarded.start(course.stage.wait)
             if course.is_stuck:
                 break
-        _measure(course, figures)
+        figures.warrants[course.guarded.generation] = course.guarded.warrants() or {}
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             print(
@@ -186,13 +186,6 @@ def _rounds(
     figures.node_oom_kills = course.pods.oom_kills
     figures.away_oom_kills = course.pods.oom_kills_away
     figures.stillborn = course.pods.stillborn
-
-
-def _measure(course: Course, figures: Figures) -> None:
-    """Note what the daemon takes, and what has become of its warrants."""
-    figures.measured.append(course.guarded.measured(course.pods.directories()))
-    if (counted := course.guarded.warrants()) is not None:
-        figures.warrants[course.guarded.generation] = counted
 
 
 def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
@@ -241,8 +234,8 @@ def _clear(pods: Pods) -> None:
     pods.forget_lives()
 
 
-def _begin_round(course: Course) -> None:
-    """Have other pods below other rules."""
+def _begin_round(course: Course, figures: Figures) -> None:
+    """Have other pods below other rules; what the daemon takes is measured while no pod is there."""
     pods = course.pods
     _clear(pods)
     course.rules = course.draw.rules()
@@ -252,6 +245,7 @@ def _begin_round(course: Course) -> None:
     course.guarded.reload()
     if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS * course.slowness):
         raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
+    figures.measured.append(course.guarded.measured(course.stage.wait))
     course.begin()
     pods.start(course.draw.pods(course.rules))
     course.stage.done.clear()

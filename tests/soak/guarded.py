@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +27,13 @@ from tests.soak.stage import StageError
 _UNIT_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
+_REST_SECONDS: Final = 20.0
 DISK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the daemon takes: `generation` counts its processes.
-
-    `descriptors` leaves out the counters of pods that are there: the number of pods differs.
-    """
+    """What the daemon takes on a node without pods; `generation` counts its processes."""
 
     at_seconds: float
     generation: int
@@ -193,25 +191,40 @@ class Guarded:
         """Return the status with which the daemon ended by itself; None while it runs."""
         return None if self._process is None else self._process.poll()
 
-    def measured(self, pods: Collection[Path]) -> Measured:
-        """Return what the daemon takes now; `pods` are the directories of the pods that are there."""
-        proc = Path(f"/proc/{self.pid}")
-        fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    def measured(self, wait: Callable[[Callable[[], bool], float], bool]) -> Measured:
+        """Return what the daemon takes, once it is done with the pods that were there; none is there now.
+
+        A victim in hand holds a descriptor of its cgroup and one of each of its processes. `wait` waits.
+        """
+        before: list[str] = []
+
+        def is_at_rest() -> bool:
+            status = self._status()
+            last, before[:] = list(before), sorted(self._held())
+            return status is not None and not status["in_flight"] and last == before
+
+        wait(is_at_rest, _REST_SECONDS * self._slowness)
+        fields = dict(
+            line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        )
         return Measured(
             at_seconds=time.monotonic(),
             generation=self.generation,
-            descriptors=sum(Path(held).parent not in pods for held in self._held()),
+            descriptors=len(before),
             threads=int(fields["Threads"]),
             rss_kib=int(fields["VmRSS"].split()[0]),
         )
 
     def warrants(self) -> Mapping[str, int] | None:
         """Return what has become of the daemon's warrants so far; None where it does not answer."""
+        status = self._status()
+        return None if status is None else dict(status["kernel_kill"]["counted"])
+
+    def _status(self) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = ask(self._directory / "reactor.sock", {"command": "status"})
+            return ask(self._directory / "reactor.sock", {"command": "status"})
         except NoDaemonError:
             return None
-        return dict(found["kernel_kill"]["counted"])
 
     def _held(self) -> Iterator[str]:
         """Yield what the daemon's descriptors are open on."""

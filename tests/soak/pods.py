@@ -151,10 +151,6 @@ class Pods:
         """Return the instances, of those that are there, in which the kernel's OOM killer has killed."""
         return frozenset(pod.instance for pod in self.present.values() if self._oom_kills(pod.directories[0]))
 
-    def directories(self) -> frozenset[Path]:
-        """Return the directories of the pods that are there."""
-        return frozenset(one for pod in self.present.values() for one in pod.directories)
-
     def forget_lives(self) -> None:
         """Forget the instances that are gone: they are judged."""
         kept = {pod.instance for pod in self.present.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from functools import partial
 
 import pytest
@@ -147,13 +148,31 @@ def test_pods_that_come_or_go_have_a_step(is_step):
     assert not is_step(20, 5000, pods=())
 
 
-def test_record_writes_a_plain_nodes_scenario(node, settings, proc, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(recording, "PlainNode", partial(PlainNode, proc=proc))
+TURNS = 5
+
+
+class EndsAfterSomeTurns(PlainNode):
+    """Observes a node so often, and then has the recording ended as an operator does."""
+
+    turns = 0
+
+    async def observe(self):
+        type(self).turns += 1
+        if self.turns == TURNS:
+            signal.raise_signal(signal.SIGINT)
+        return await super().observe()
+
+
+def test_record_writes_a_plain_nodes_scenario(node, proc, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(EndsAfterSomeTurns, "turns", 0)
+    monkeypatch.setattr(recording, "PlainNode", partial(EndsAfterSomeTurns, proc=proc))
     monkeypatch.setattr(recording.CgroupTree, "discover", lambda: node.tree)
     config, out = tmp_path / "config.yaml", tmp_path / "node.json"
-    config.write_text(CONFIG.replace("PATH", str(tmp_path)))
-    options = RecordOptions(config=config, output=str(out), interval_seconds=0.01, seconds=0.2)
+    # Of a real disk others take and free space meanwhile, which is a step near a threshold.
+    config.write_text(CONFIG.replace("PATH", "/proc"))
+    options = RecordOptions(config=config, output=str(out), interval_seconds=0.0)
     assert record(options) == 0
+    assert TURNS == EndsAfterSomeTurns.turns
     scenario = scenario_from_text(out.read_text(), "recorded")
     assert [pod.name for pod in scenario.steps[0].pods or ()] == ["hog", "web"]
     assert len(scenario.steps) == 1  # nothing has changed since

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,6 @@ OVERTAKEN: Final = {"a warrant was given: withdrawn", "a warrant was given: othe
 # before the crossing.
 PACE: Final = 4
 CROSSINGS: Final = 3
-STARVED_SECONDS: Final = 20.0
 EXPIRED_SECONDS: Final = 1.0  # four times as long as a warrant is good for
 
 
@@ -171,6 +170,17 @@ def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_i
     assert neighbour.is_alive()
 
 
+def hog_at_the_edge(
+    service: Service, name: str, more_mib: int = 60, properties: Mapping[str, str] | None = None
+) -> Tenant:
+    """Return a hog that rests 2 MiB before the threshold, with a warrant against it."""
+    level_bytes = (SLICE_MIB - 100 - 2) * MIB
+    load = ("edge", str(MEMORY / SLICE), str(level_bytes), str(more_mib))
+    hog = Tenant(name, *load, properties=properties)
+    eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, f"a warrant against {name}")
+    return hog
+
+
 @pytest.fixture
 def at_the_edge(service: Service) -> Iterator[Callable[..., Tenant]]:
     """A node with a neighbour, and hogs that rest 2 MiB before the threshold with a warrant against them."""
@@ -181,13 +191,7 @@ def at_the_edge(service: Service) -> Iterator[Callable[..., Tenant]]:
     service.start()
     armed(service, 2)
 
-    def hog_at_the_edge(name: str, more_mib: int = 60) -> Tenant:
-        level_bytes = (SLICE_MIB - 100 - 2) * MIB
-        hog = Tenant(name, "edge", str(MEMORY / SLICE), str(level_bytes), str(more_mib))
-        eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, f"a warrant against {name}")
-        return hog
-
-    yield hog_at_the_edge
+    yield partial(hog_at_the_edge, service)
     assert neighbour.is_alive()
 
 
@@ -278,43 +282,112 @@ def test_reload_takes_the_warrant_of_the_old_configuration_back(
     assert "served" not in kernel_kill(service)["counted"]
 
 
-@contextmanager
-def starved() -> Iterator[None]:
-    """Keep every CPU busy at the guard's own real-time priority: it gets none, others next to none."""
-    spin = (
-        "import os, sys, time\n"
-        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))\n"
-        "sys.stdin.readline()\n"
-        f"end = time.monotonic() + {STARVED_SECONDS}\n"
-        "while time.monotonic() < end: pass\n"
-    )
-    command = [sys.executable, "-S", "-c", spin]
-    spinners = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(os.cpu_count() or 1)]
-    eventually(
-        lambda: all(os.sched_getscheduler(one.pid) == os.SCHED_FIFO for one in spinners), "the spinners"
-    )
+# Spins at the guard's own priority, on each CPU one, until the hog's process has ended. The first of them
+# waits until all spin and, in `late` seconds, no warrant is good any more; then it lets the hog go on, and
+# writes how long the guard has run until then and until the hog's end.
+SPINNER: Final = """
+import mmap, os, signal, sys, time
+number, many, hog, guard, late, shared, patience = sys.argv[1:]
+number, many, hog, late = int(number), int(many), int(hog), float(late)
+flags = mmap.mmap(os.open(shared, os.O_RDWR), many)
+def is_over():
     try:
-        for spinner in spinners:
-            assert spinner.stdin is not None
-            spinner.stdin.close()
-        yield
-    finally:
-        for spinner in spinners:
-            spinner.wait(timeout=SECONDS)
+        with open(f"/proc/{hog}/stat") as stat:
+            return stat.read().rpartition(") ")[2][0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+def ran_ns():
+    with open(f"/proc/{guard}/schedstat") as schedstat:
+        return int(schedstat.read().split()[0])
+print(flush=True)
+sys.stdin.readline()
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[number]})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+flags[number] = 1
+end = time.monotonic() + float(patience)
+def spin_until(is_true):
+    while not is_true() and time.monotonic() < end:
+        pass
+if number == 0:
+    spin_until(lambda: all(flags[:]))
+    begun, began = time.monotonic(), ran_ns()
+    spin_until(lambda: time.monotonic() - begun >= late)
+    os.kill(hog, signal.SIGUSR1)
+    spin_until(is_over)
+    print(ran_ns() - began)
+    flags[0] = 0
+else:
+    spin_until(lambda: all(flags[:]))
+    spin_until(lambda: not flags[0])
+"""
+HOG_PRIORITY: Final = {"CPUSchedulingPolicy": "fifo", "CPUSchedulingPriority": "60"}
 
 
-def test_where_the_guard_is_starved_the_pod_dies_under_its_warrant_or_as_the_oom_killers_first(
-    service: Service, at_the_edge: Callable[..., Tenant]
+def end_while_starved(hog: int, guard: int, late_seconds: float, directory: Path) -> int:
+    """Have a hog go on while the guard gets no CPU; return for how many ns that ran until the hog's end."""
+    shared = directory / "flags"
+    many = os.cpu_count() or 1
+    shared.write_bytes(bytes(many))
+    command = [sys.executable, "-S", "-c", SPINNER]
+    words = [str(word) for word in (many, hog, guard, late_seconds, shared, SECONDS)]
+    # They wait on one pipe: its end lets all of them begin.
+    begin, write = os.pipe()
+    spinners = [
+        subprocess.Popen([*command, str(number), *words], stdin=begin, stdout=subprocess.PIPE, text=True)
+        for number in range(many)
+    ]
+    os.close(begin)
+    for spinner in spinners:
+        assert spinner.stdout is not None
+        assert spinner.stdout.readline() == "\n"  # it is about to wait
+    os.close(write)
+    printed = [spinner.communicate(timeout=2 * SECONDS)[0] for spinner in spinners]
+    return int(printed[0])
+
+
+def oom_scores() -> dict[str, str]:
+    """Return the OOM killer's adjustment of each process in the slice, by its id."""
+    pids = [pid for procs in (MEMORY / SLICE).glob("*/cgroup.procs") for pid in procs.read_text().split()]
+    return {pid: Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in pids}
+
+
+@pytest.mark.parametrize("late_seconds", [0.0, EXPIRED_SECONDS], ids=["in time", "expired"])
+def test_where_the_guard_is_starved_the_pod_dies_under_its_warrant_or_by_the_kernels_own_choice(
+    service: Service, tmp_path: Path, late_seconds: float
 ) -> None:
-    hog = at_the_edge("hog", 200)  # past the node's limit
-    pid = pid_of(hog.unit)
-    with starved():
-        os.kill(pid, signal.SIGUSR1)
-        eventually(lambda: not Path(f"/proc/{pid}").exists(), "its end")
-    eventually(lambda: not hog.is_alive(), "systemd's notice of its end")
-    print(f"ended by {hog.result()}; {kernel_kill(service)['counted']}, {service.evicted()}")
-    assert hog.result() in {"signal", "oom-kill"}
-    assert set(service.evicted()) <= {hog.pod}
+    """The hog alone gets a CPU, so its crossing is served while its warrant is good.
+
+    One that expired kills nobody. Then the hog, which is the largest, meets the node's limit, and the OOM
+    killer takes it by its own scores: none has been written.
+    """
+    others = [
+        Tenant("neighbour", "hold", "20"),
+        Tenant("filler", "hold", "100", properties={"ManagedOOMPreference": "omit"}),
+    ]
+    eventually(lambda: all(one.holds_its_memory() for one in others), "what there is besides")
+    scores = oom_scores()
+    service.configure(HARD, ONE_AFTER_ANOTHER)
+    service.start()
+    armed(service, len(others))
+    results = []
+    for number in range(CROSSINGS):
+        evicted = len(service.evicted())
+        hog = hog_at_the_edge(service, f"hog-{number}", 200, HOG_PRIORITY)
+        served = kernel_kill(service)["counted"].get("served", 0)
+        assert scores.items() <= oom_scores().items()
+        ran_ns = end_while_starved(pid_of(hog.unit), pid_of("reactor.service"), late_seconds, tmp_path)
+        eventually(lambda: not hog.is_alive(), "systemd's notice of its end")  # noqa: B023
+        service.two_more_passes()
+        counted = kernel_kill(service)["counted"]
+        is_served = counted.get("served", 0) > served
+        print(f"ended by {hog.result()}, the guard ran for {ran_ns} ns; {counted}, {service.evicted()}")
+        assert ran_ns == 0
+        assert all(one.is_alive() for one in others)
+        assert scores == oom_scores()
+        assert hog.result() == ("signal" if is_served else "oom-kill")
+        assert service.evicted()[evicted:] == ([hog.pod] if is_served else [])
+        results.append(is_served)
+    assert any(results) is (late_seconds == 0.0)
 
 
 def test_without_it_the_daemon_kills_itself(service: Service) -> None:
