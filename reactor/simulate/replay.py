@@ -16,6 +16,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.policy.admission import REASON, admit
 from reactor.policy.decide import decide
 from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.events import EvictionOrdered, PodEnded, apply
 from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
@@ -214,7 +215,21 @@ def passes(
             made = Pass(step=step, snapshot=None, decision=decision, memory_levels=node.memory_levels)
         else:
             made = _pass(settings, node, step, snapshot_of)
-        yield _with_rules(settings, node, made, by_rules) if by_rules.rules else made
+        if by_rules.rules:
+            made = _with_rules(settings, node, made, by_rules)
+        _apply_evictions(settings, node, made)
+        yield made
+
+
+def _apply_evictions(settings: EvictionSettings, node: _Node, made: Pass) -> None:
+    """Have the state know of the evictions of a pass; a recording has no time in which they could go on."""
+    for decision in (made.decision, *made.by_rules):
+        for one in decision.evictions:
+            for event in (
+                EvictionOrdered(eviction=one, snapshot=node.snapshot, pods=node.pods),
+                PodEnded(uid=one.pod.uid),
+            ):
+                node.state = apply(settings, node.state, event, made.step.at)
 
 
 def _with_rules(settings: EvictionSettings, node: _Node, made: Pass, by_rules: RuleReplay) -> Pass:

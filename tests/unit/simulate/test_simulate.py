@@ -370,3 +370,17 @@ def test_what_a_pass_found_after_a_reclaim_lasts_until_the_next_one():
     settings = replace(scenario.settings, evicts_holders_only=True)
     found = [made.decision.slowdowns for made in passes(scenario, settings, Summary.snapshot)]
     assert [[0.0], [0.0]] == [[one.since_seconds for one in slowdowns] for slowdowns in found]
+
+
+def test_an_eviction_of_a_scenario_is_over_at_once_and_counts_against_a_rate():
+    """The state of a replay is changed by the daemon's events: settings that count evictions count its."""
+    short = {"node": {"memory": {"availableBytes": 1, "workingSetBytes": 999}}, "pods": []}
+    scenario = scenario_from_text(
+        json.dumps(_with(steps=[{"at": f"{at}s", "summary": short} for at in range(3)])), "f"
+    )
+    assert [1, 1, 1] == [len(one["evicted"]) for one in replay(scenario)]
+    rated = replace(scenario.settings, evictions_per_minute=1, hard_memory_evictions_per_minute=1)
+
+    made = list(passes(scenario, rated, Summary.snapshot))
+
+    assert [1, 0, 0] == [len(one.decision.evictions) for one in made]
