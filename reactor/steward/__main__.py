@@ -20,6 +20,7 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
+from reactor.errors import first_failure  # noqa: E402
 from reactor.kernel.capabilities import keep_capabilities  # noqa: E402
 from reactor.kernel.files import read_file  # noqa: E402
 from reactor.kernel.filesystem import counts_by_project  # noqa: E402
@@ -27,6 +28,7 @@ from reactor.kernel.procfs import PROC  # noqa: E402
 from reactor.link.orders import read_commands  # noqa: E402
 from reactor.privileged.client import Privileged  # noqa: E402
 from reactor.processes import STEWARD_DATA_BYTES, become_ordinary, close_others  # noqa: E402
+from reactor.steward.guard import GuardError  # noqa: E402
 from reactor.steward.service import serve  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 
@@ -66,6 +68,8 @@ def main(arguments: list[str]) -> None:
             if listener is not None:
                 listener.set_inheritable(False)
             trio.run(serve, guard, listener, _end_soon, privileged)
+    except* GuardError as group:
+        raise SystemExit(f"reactor: steward: {first_failure(group)}") from None
     finally:
         log.close()
 

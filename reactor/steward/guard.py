@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 
 from reactor.errors import ReactorError
+from reactor.forms import FormError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
 from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, Usages, write_request
 
@@ -62,7 +63,7 @@ class Guard:
         self._has_taken.set()
 
     async def hear(self) -> None:
-        """Take what the guard says, until it closes its end."""
+        """Take what the guard says, until it closes its end. Raises GuardError for what is no message."""
         assembly = Assembly()
         while True:
             try:
@@ -71,7 +72,13 @@ class Guard:
                 continue
             if not raw:
                 return
-            message = assembly.take(raw)
+            try:
+                message = assembly.take(raw)
+            except FormError as error:
+                raise GuardError(
+                    f"a message of the guard's is refused: {error}; both processes are to be of one version: "
+                    "restart reactor after an upgrade"
+                ) from error
             if message is None:
                 continue
             if message.kind is not FrameKind.ANSWER:

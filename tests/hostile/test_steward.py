@@ -12,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from reactor.errors import NoDaemonError
+from reactor.tell.status_socket import ask
 from reactor.testbed.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon, after_housekeeping, with_lying_steward, without_steward
+from tests.support.daemon import (
+    RunningDaemon,
+    after_housekeeping,
+    with_lying_steward,
+    with_steward_of_another_version,
+    without_steward,
+)
 from tests.support.disks import Guarded, occupied_bytes
 from tests.support.mounting import mounted
 from tests.support.processes import MIB, descendants_called, fill, hold
@@ -24,6 +32,11 @@ pytestmark = pytest.mark.suite("crash-only")
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 _HOGS = 20
+# By which module's messages are of another version: what the guard says, or what the steward does.
+REFUSALS = {
+    "frames": "a message of the guard's is refused: got ",
+    "requests": "steward: a request is refused: got ",
+}
 
 
 def steward_pids(daemon: RunningDaemon) -> list[int]:
@@ -147,6 +160,40 @@ def test_daemon_that_can_start_no_steward_evicts_and_ends_as_it_is_asked_to(
 
     eventually(lambda: "steward: ended with status 3" in daemon.log(), "why there is none")
     assert [] == daemon.lines()
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("version", [1, 3], ids=["older", "newer"])
+@pytest.mark.parametrize("module", list(REFUSALS))
+def test_guard_and_steward_of_another_version_take_nothing_of_each_other_and_pods_are_evicted(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trial: Trial,
+    module: str,
+    version: int,
+) -> None:
+    """As while an upgrade replaces the program under a guard that runs."""
+    with_steward_of_another_version(
+        tmp_path, monkeypatch, module=module, version=version, ends_at=tmp_path / "same"
+    )
+    trial.right, trial.needed = {"first", "second"}, 2
+    daemon.configure(HARD)
+    daemon.start()
+    evict(node, "first")
+    eventually(lambda: REFUSALS[module] in daemon.log(), "the refusal")
+    evict(node, "second")
+    with pytest.raises(NoDaemonError):  # what one may say to the other is not known
+        ask(daemon.socket_path, {"command": "status"}, patience_seconds=1)
+
+    (tmp_path / "same").touch()
+    for pid in steward_pids(daemon):
+        os.kill(pid, signal.SIGKILL)
+
+    eventually(lambda: {"first", "second"} <= set(daemon.evicted()), "both in the journal")
+    assert ["first", "second"] == daemon.evicted()
+    assert_no_line_is_lost_uncounted_or_written_twice(daemon)
     assert daemon.stop() == 0
 
 

@@ -224,6 +224,39 @@ def with_lying_steward(directory: Path, monkeypatch: pytest.MonkeyPatch, *, lie_
     monkeypatch.setenv("PYTHONPATH", str(lying))
 
 
+def with_steward_of_another_version(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, module: str, version: int, ends_at: Path
+) -> None:
+    """Have every steward be of another version, until there is a file at `ends_at`.
+
+    It is the same program, but for the number that a module of `reactor.link` has for its messages.
+    """
+    other = directory / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text(
+        "import os, re, sys\n"
+        f"if 'reactor.steward' in sys.orig_argv and not os.path.exists({str(ends_at)!r}):\n"
+        "    from importlib.machinery import PathFinder, SourceFileLoader\n"
+        "    class Other(SourceFileLoader):\n"
+        "        def get_code(self, name):\n"
+        "            path = self.get_filename(name)\n"
+        "            source = self.get_data(path)\n"
+        f"            replaced = re.sub(rb'(?m)^_VERSION: Final = \\d+$', b'_VERSION = {version}', source)\n"
+        "            assert replaced != source, name\n"
+        "            return self.source_to_code(replaced, path)\n"
+        "    class Finder(PathFinder):\n"
+        "        @classmethod\n"
+        "        def find_spec(cls, name, path=None, target=None):\n"
+        f"            if name != 'reactor.link.{module}':\n"
+        "                return None\n"
+        "            found = super().find_spec(name, path, target)\n"
+        "            found.loader = Other(name, found.origin)\n"
+        "            return found\n"
+        "    sys.meta_path.insert(0, Finder)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(other))
+
+
 class HasStatus(Protocol):
     """A daemon that shows how it stands, as `reactor status --output json` does."""
 
