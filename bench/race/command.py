@@ -17,7 +17,7 @@ from bench.race.heat import DEFAULT, FULL
 from bench.race.meeting import Meeting, Seen
 from bench.race.pressed import PRESSED, PressedCourse
 from bench.race.pressed_contestants import pressed_field
-from bench.race.results import Found, plot, report, table
+from bench.race.results import Found, plot, report, table, usage_plot
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.report import write, write_figure
@@ -68,8 +68,10 @@ def race(wanted: Wanted) -> int:
         return _told(error, 1)
 
 
-def render(path: Path, picture: Path | None = None, results: Path | None = None) -> int:
-    """Print a stored result, write its report, and one plot to `picture`; return the exit status.
+def render(
+    path: Path, picture: Path | None = None, results: Path | None = None, usage: Path | None = None
+) -> int:
+    """Print a stored result, write its report, one plot to `picture` and one to `usage`; return the status.
 
     The report goes to the directory `results`, None: beside the result.
     Without the extra that draws, the table comes all the same.
@@ -84,6 +86,8 @@ def render(path: Path, picture: Path | None = None, results: Path | None = None)
         write(report(found), page)
         if picture is not None:
             write_figure(plot(found), picture)
+        if usage is not None:
+            write_figure(usage_plot(found), usage)
         print(f"report: {page}", file=sys.stderr)
     except (ReactorError, OSError) as error:
         status = _told(error, 2)

@@ -8,6 +8,7 @@ that a file that was measured elsewhere can be looked at anywhere.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -292,14 +293,29 @@ def _facts(about: Mapping[str, Any]) -> dict[str, object]:
 def plot(found: Found) -> Distribution:
     """Return the one figure for who sees no other: the first course, from the crossing to the kill."""
     course, description = next(iter(found["courses"].items()))
-    about = found["about"]
     series = {name: values(found, course, name, "kill_ms") for name in order(found, course)}
     return Distribution(
         title=f"Crossing to kill: {description}",
-        x_label=f"ms, {about['cpus']} CPUs, kernel {about['kernel']}, cgroup {about['cgroup']}, "
-        f"{str(about['date'])[:10]}",
+        x_label=f"ms, {_machine(found)}",
         series=_without_empty(series),
     )
+
+
+def usage_plot(found: Found) -> Lines:
+    """Return the node's usage around the crossing of the first course."""
+    course, _ = next(iter(found["courses"].items()))
+    return dataclasses.replace(
+        _usage(found, course),
+        title="The same hog, the same threshold",
+        x_label=f"ms since the crossing; {_machine(found)}",
+        y_label="memory in use, MiB",
+    )
+
+
+def _machine(found: Found) -> str:
+    about = found["about"]
+    kernel = str(about["kernel"]).partition("-")[0]
+    return f"{about['cpus']} CPUs, kernel {kernel}, cgroup {about['cgroup']}, {str(about['date'])[:10]}"
 
 
 def _overview(found: Found) -> Section:
@@ -344,16 +360,6 @@ def _course_section(found: Found, course: str, description: str) -> Section:
     names = order(found, course)
     latencies = {name: values(found, course, name, "kill_ms") for name in names}
     back = {name: values(found, course, name, "back_ms") for name in names}
-    traces: Mapping[str, Any] = found["traces"].get(course, {})
-    level_mib = found["about"]["level_mib"]
-    drawn = Lines(
-        title="The node's usage around the crossing",
-        x_label="ms since the crossing",
-        y_label="MiB",
-        series={name: [tuple(point) for point in traces[name]] for name in names if name in traces},
-        levels={"threshold": level_mib} if not course.endswith("-cache") else {},
-        instants={"crossing": 0.0},
-    )
     return Section(
         heading=course,
         paragraphs=[f"{description[0].upper()}{description[1:]}. {_SPREAD}.", _LINES],
@@ -361,8 +367,22 @@ def _course_section(found: Found, course: str, description: str) -> Section:
         figures=[
             Distribution(title="Crossing to kill", x_label="ms", series=_without_empty(latencies)),
             Distribution(title="Crossing to memory back", x_label="ms", series=_without_empty(back)),
-            drawn,
+            _usage(found, course),
         ],
+    )
+
+
+def _usage(found: Found, course: str) -> Lines:
+    traces: Mapping[str, Any] = found["traces"].get(course, {})
+    return Lines(
+        title="The node's usage around the crossing",
+        x_label="ms since the crossing",
+        y_label="MiB",
+        series={
+            name: [tuple(point) for point in traces[name]] for name in order(found, course) if name in traces
+        },
+        levels={"threshold": found["about"]["level_mib"]} if not course.endswith("-cache") else {},
+        instants={"crossing": 0.0},
     )
 
 

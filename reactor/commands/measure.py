@@ -200,6 +200,12 @@ def _add_race(commands: Commands) -> None:
         type=Path,
         help="with --render: also one plot, for a document that shows it",
     )
+    race.add_argument(
+        "--usage",
+        metavar="FILE.svg",
+        type=Path,
+        help="with --render: also the node's usage around the crossing of the first course",
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -218,7 +224,7 @@ def _race(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench race"):
         from bench.race.command import Wanted, race, render
     if options.render is not None:
-        return render(options.render, options.plot, options.results)
+        return render(options.render, options.plot, options.results, options.usage)
     return race(
         Wanted(
             results=options.results or _RESULTS,

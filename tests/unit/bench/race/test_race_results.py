@@ -123,8 +123,10 @@ def test_a_stored_result_can_be_rendered_elsewhere(
     pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
     stored = tmp_path / "race.json"
     stored.write_text(json.dumps(found))
-    assert 0 == command.render(stored, tmp_path / "plot.svg")
+    assert 0 == command.render(stored, tmp_path / "plot.svg", usage=tmp_path / "usage.svg")
     assert "one allocator at full speed" in (tmp_path / "plot.svg").read_text()
+    usage = (tmp_path / "usage.svg").read_text()
+    assert all(word in usage for word in ("memory in use, MiB", "threshold", "kernel 6.1, cgroup v1"))
     page = (tmp_path / "race.html").read_text()
     assert "100.0 times as long" in page
     assert 3 < page.count("<svg")
