@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from reactor.act import processes
+from reactor.act.populated import has_no_process
 from reactor.act.processes import close_all
 from reactor.act.target import Target
 from reactor.errors import ReactorError
@@ -147,7 +148,7 @@ class Dying:
                 with trio.move_on_at(patience_ends) as patience:
                     kept = self._killed.get(key)
                     await processes.wait_exited(list(kept.pidfds.values()) if kept else [])
-                is_empty = await target.is_empty()  # takes the time that its cgroups take
+                is_empty = await has_no_process(target)  # takes the time that its cgroups take
                 if is_empty and not patience.cancelled_caught:
                     return
                 if trio.current_time() >= patience_ends:
@@ -165,7 +166,7 @@ class Dying:
 async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
     """Wait until these processes have exited and no other process lives in the target. Raises OSError."""
     await processes.wait_exited(pidfds)
-    while not await target.is_empty():  # noqa: ASYNC110 - v1 has no event for an empty cgroup
+    while not await has_no_process(target):  # noqa: ASYNC110 - v1 has no event for an empty cgroup
         await trio.sleep(_POLL_SECONDS)
 
 

@@ -12,14 +12,11 @@ import contextlib
 import errno
 import os
 import select
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
-
-import trio
 
 from reactor.act.processes import HELD, close_all, open_pidfds
 from reactor.errors import ReactorError, RefusedError
@@ -30,7 +27,7 @@ from reactor.kernel.procfs import PROC, is_exiting
 from reactor.model.pods import Pod
 
 _KILL: Final = "cgroup.kill"  # since 5.14
-_AT_ONCE: Final = 64  # cgroups of a pod that are listed before other tasks have their turn
+AT_ONCE: Final = 64  # cgroups of a pod that are listed before other tasks have their turn
 
 _INIT: Final = 1
 
@@ -78,69 +75,7 @@ class Target:
 
     def is_unpopulated(self) -> bool:
         """Return whether v2 says that no process lives in it; not asked of one with processes held ready."""
-        return self.directory is not None and not self.pidfds and _is_unpopulated(self.directory)
-
-    def is_populated(self) -> bool:
-        """Return whether a process lives in it. Raises OSError, see processes_below.
-
-        On v2 the kernel says so of each subtree, however many cgroups a tenant has made in it.
-        """
-        return not self._is_said_empty() and bool(self.processes())
-
-    def may_be_populated(self) -> bool:
-        """Return whether a process may live in it: True if only listing it would show (v1)."""
-        return not self._is_said_empty()
-
-    def _is_said_empty(self) -> bool:
-        """Return whether the kernel says that no process lives in it, but for what is spared."""
-        if self.directory is None:
-            return True
-        if not self.spared:
-            return _is_unpopulated(self.directory)
-        try:
-            return not self.directory.processes() and all(
-                self._is_child_unpopulated(name) for name in self._unspared(self.directory)
-            )
-        except (OSError, ReactorError):
-            return False
-
-    def _is_child_unpopulated(self, name: str) -> bool:
-        if self.directory is None:
-            return True
-        try:
-            with self.directory.child(name) as below:
-                return _is_unpopulated(below)
-        except OSError as error:
-            return error.errno in GONE
-
-    async def is_empty(self) -> bool:
-        """Return whether no process lives in it; others go first after every few cgroups. Raises OSError."""
-        if self._is_said_empty():
-            return True
-        async with aclosing(self._found()) as found:
-            async for _ in found:
-                return False
-        return True
-
-    async def count(self) -> int:
-        """Return how many processes are in it; others go first after every few cgroups. Raises OSError."""
-        async with aclosing(self._found()) as found:
-            return len({pid async for pid in found})
-
-    async def _found(self) -> AsyncGenerator[int]:
-        """Yield the processes in it. Raises OSError once all that can be listed has been."""
-        if self.directory is None:
-            return
-        failed: list[OSError] = []
-        rounds = walk(self.directory, lambda _, error: failed.append(error), spared=self.spared)
-        with closing(rounds) as directories:
-            for count, directory in enumerate(directories, 1):
-                for pid in directory.processes():
-                    yield pid
-                if count % _AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-        if failed:
-            raise failed[0]
+        return self.directory is not None and not self.pidfds and is_said_unpopulated(self.directory)
 
     def prepare(self, tree: CgroupTree) -> None:
         """Open what is not open yet, of the cgroups found first. Raises OSError; what is open stays owned."""
@@ -171,7 +106,7 @@ class Target:
         for name in tuple(self.kill_fds):
             struck += self._kill_through(self.kill_fds.pop(name), name, refused)
         try:
-            names = self._unspared(self.directory)
+            names = self.unspared(self.directory)
         except OSError as error:
             if error.errno not in GONE:
                 refused[self.cgroup] = error
@@ -250,21 +185,21 @@ class Target:
         pids: dict[int, None] = {}
         rounds = walk(self.directory, _raise, spared=self.spared)
         with closing(rounds) as directories:
-            for directory in islice(directories, _AT_ONCE):
+            for directory in islice(directories, AT_ONCE):
                 pids.update(dict.fromkeys(directory.processes()))
         return list(pids)
 
     def _open_kill_fds(self, directory: CgroupDirectory) -> None:
-        wanted = self._unspared(directory) if self.spared else [""]
+        wanted = self.unspared(directory) if self.spared else [""]
         for gone in self.kill_fds.keys() - set(wanted):
             close_descriptor(self.kill_fds.pop(gone))
-        for name in wanted[:_AT_ONCE]:
+        for name in wanted[:AT_ONCE]:
             if name in self.kill_fds:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 self.kill_fds[name] = directory.open_file(f"{name}/{_KILL}" if name else _KILL, os.O_WRONLY)
 
-    def _unspared(self, directory: CgroupDirectory) -> list[str]:
+    def unspared(self, directory: CgroupDirectory) -> list[str]:
         return [name for name in directory.children() if f"{self.cgroup}/{name}" not in self.spared]
 
     def _kill_subtree(self, directory: CgroupDirectory, name: str, refused: dict[str, OSError]) -> int:
@@ -290,28 +225,6 @@ class Target:
         return 1
 
 
-def populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return whether a process lives in a pod's cgroup, but for what a kill spares. Raises as Target.of."""
-    if pod.cgroup is None:
-        return False
-    with closing(Target.of(tree, pod)) as target:
-        return target.is_populated()
-
-
-def is_seen_populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return what `populated` does, False if that is unknown: for a pod that was killed before."""
-    try:
-        return populated(tree, pod)
-    except (ReactorError, OSError):
-        return False
-
-
-def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return whether a process may live in a pod's cgroup, without listing it. Raises as Target.of."""
-    with closing(Target.of(tree, pod)) as target:
-        return target.may_be_populated()
-
-
 def _has_path(tree: CgroupTree, cgroup: str, inode: int) -> bool:
     """Return whether a path is still that cgroup's; on v2 none is renamed. Raises OSError."""
     if tree.version is CgroupVersion.V2:
@@ -323,7 +236,7 @@ def _has_path(tree: CgroupTree, cgroup: str, inode: int) -> bool:
         return False
 
 
-def _is_unpopulated(directory: CgroupDirectory) -> bool:
+def is_said_unpopulated(directory: CgroupDirectory) -> bool:
     """Return whether v2 says that no process lives in the subtree; False where it says nothing."""
     try:
         return b"populated 0\n" in directory.read("cgroup.events")

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from reactor.act.kill import KillPath
-from reactor.act.target import is_seen_populated
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import is_seen_populated
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
 from reactor.guard.disk_check import DiskCheck

@@ -28,9 +28,9 @@ from typing import Any, Final
 import trio
 
 from reactor.act import cgroup_changes
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import may_be_populated
 from reactor.act.protect import gc_paused, protect_self
-from reactor.act.target import may_be_populated
 from reactor.errors import ConfigError, failure_text
 from reactor.guard.build import Features, kubernetes_node_of
 from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses

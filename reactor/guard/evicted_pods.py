@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import trio
 
+from reactor.act.populated import has_no_process
 from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.guard.termination import Kills
@@ -78,7 +79,7 @@ class KeepKilled:
                 if found.directory is None:
                     return False
                 self._inode = found.directory.inode
-                is_alive = not await found.is_empty()
+                is_alive = not await has_no_process(found)
             if is_alive:
                 await self._kill_again(replace(pod, cgroup_inode=self._inode))
         except (ReactorError, OSError) as error:

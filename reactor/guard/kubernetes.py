@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import populated
 from reactor.act.reap import KillReport
-from reactor.act.target import populated
 from reactor.errors import ReactorError, StewardError
 from reactor.guard.evicted_pods import EvictedPods
 from reactor.guard.node import Node

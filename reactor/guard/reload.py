@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.errors import NoDaemonError, split_failure
 from reactor.guard.build import Features, evictor_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor

@@ -17,7 +17,7 @@ from contextlib import suppress
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.guard.evicted_pods import KeepKilled
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion

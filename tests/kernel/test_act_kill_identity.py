@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
-from reactor.act.target import populated
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import populated
 from reactor.guard.evicted_pods import KeepKilled
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupVersion
 from tests.support.this_machine import open_descriptors

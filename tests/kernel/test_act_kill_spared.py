@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
-from reactor.act.target import populated
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import populated
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reactor.act import one_process
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.act.reap import MemoryRelease
 from reactor.act.target import Target, Untouchable

@@ -15,8 +15,8 @@ import trio
 from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
-from reactor.act.kill import KillPath
-from reactor.act.target import populated
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import populated
 from reactor.cluster.evicted_pods import stop_containers, stop_sandboxes
 from reactor.cluster.pod_specs import read_node_files
 from reactor.cluster.runtime import RuntimeWatch

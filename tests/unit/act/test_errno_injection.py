@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.model.pods import Pod

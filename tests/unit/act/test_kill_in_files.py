@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
-from reactor.act.target import is_seen_populated, populated
+from reactor.act.kill_path import KillPath
+from reactor.act.populated import is_seen_populated, populated
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import Pod

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.errors import ConfigError, StewardError
 from reactor.guard import build
 from reactor.guard.build import kubernetes_node_of

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.guard import approach, build
 from reactor.guard.build import Feature, Features, Joined, loop_of
 from reactor.guard.evictor import Evictor

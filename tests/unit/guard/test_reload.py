@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.guard.build import Features
 from reactor.guard.evictor import _resumed
 from reactor.guard.node import Node

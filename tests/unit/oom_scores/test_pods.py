@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.kill import KillPath
+from reactor.act.kill_path import KillPath
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.guard.build import Features, loop_of

@@ -1,0 +1,263 @@
+"""The kill path: a pod is killed by its cgroup (kill.py), and what comes before the kill, or after it.
+
+    reap        afterwards: wait until the memory is back, chase stragglers
+    terminate   a soft eviction: SIGTERM, the grace period, then the kill
+    exercise    at the start: a kill of a process of our own, as a trial
+
+What the system refuses is a line in the report.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Final
+
+import trio
+
+from reactor.act import processes
+from reactor.act.cgroup_changes import (
+    CPU,
+    frozen_by_ancestor,
+    restore_in,
+    thawing,
+)
+from reactor.act.exercise import exercise
+from reactor.act.kill import HardKills, gone_report, key_of
+from reactor.act.one_process import OneProcess
+from reactor.act.populated import count_processes
+from reactor.act.processes import SignalSweep
+from reactor.act.reap import (
+    REAP_DEADLINE_SECONDS,
+    KillReport,
+    ReapReport,
+    wait_empty,
+)
+from reactor.act.target import Target
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.model.pods import Pod
+
+_TERM_ROUNDS: Final = 3  # processes that fork faster than they are signalled are left for the kill
+_AGAIN_SECONDS: Final = 0.05
+_PIECE: Final = 64
+_LOOSE_ROUNDS: Final = 3
+
+
+class KillPath(HardKills):
+    """Kills pods whose cgroups lie inside `pod_parents`, at once or after a grace period, and reaps them."""
+
+    def __init__(self, tree: CgroupTree, pod_parents: Sequence[str]) -> None:
+        super().__init__(tree, pod_parents)
+        self.one_process = OneProcess(self._allowed, self._untouchable, self._release)
+
+    def close(self) -> None:
+        """Close every descriptor that is still held. Harmless when repeated."""
+        self.one_process.close()
+        super().close()
+
+    async def reap(self, pod: Pod, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
+        """Wait until the memory of a pod killed by kill_now is free; kill what is still there again.
+
+        Raises RefusedError as kill_now does; what the system refuses is a problem in the report.
+        """
+        cgroup = self._inside(pod)
+        problems: dict[str, None] = {}
+        freed_ns = None
+        standing: Sequence[str] = ()
+        target = await self._killed(pod, deadline_seconds, problems)
+        if target is not None:
+            try:
+                with trio.move_on_after(deadline_seconds):
+                    await self._finish(pod, target, problems)
+                    freed_ns = await self._dying.wait_gone(
+                        key_of(pod), target, lambda: self._kill_again(pod, target), problems
+                    )
+                if freed_ns is None:
+                    standing = await self._standing(target, deadline_seconds)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._restore_cpu(target, problems)
+                target.close()
+        return ReapReport(
+            cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
+        )
+
+    async def terminate(
+        self,
+        pod: Pod,
+        grace_period_seconds: float,
+        still_wanted: Callable[[], bool] = lambda: True,
+    ) -> KillReport | None:
+        """Ask the pod's processes to end (SIGTERM), and kill what is left when the grace period is over.
+
+        Returns None if all of them exited by themselves, if a kill_now of the same pod killed them meanwhile,
+        or if `still_wanted` returns False at the end of the grace period; after a cancellation they have got
+        their SIGTERM alone. The cgroup that is killed is the one that was sent SIGTERM. Raises as kill_now.
+        """
+        started_ns = time.monotonic_ns()
+        target = self._checked(pod)
+        try:
+            if target.directory is None:
+                return gone_report(target, started_ns)
+            self._untouchable.refuse(target.cgroup)
+            sweep = SignalSweep(
+                target.directory, signal.SIGTERM, spared=target.spared, never=self._untouchable.pids
+            )
+            try:
+                await self._fire_in_pieces(sweep, _TERM_ROUNDS)
+                with trio.move_on_after(grace_period_seconds):
+                    await self._wait_empty(target, sweep)
+                    return None
+            finally:
+                processes.close_all(sweep.held.values())
+            if not still_wanted():
+                return None
+            return self._kill(pod, self._given(target), time.monotonic_ns(), sweep.problems)
+        finally:
+            target.close()
+
+    def exercise(self) -> str | None:
+        """Kill a child of our own, in a cgroup of its own, as a trial; return what went wrong.
+
+        Blocks for some 50 ms, and for seconds only if the kill doesn't work.
+        """
+
+        def kill(parent: str, pod: Pod) -> Sequence[str]:
+            with closing(KillPath(self._tree, (parent,))) as path:
+                return path.kill_now(pod).problems
+
+        return exercise(self._tree, [parent.fence for parent in self._pod_parents], kill)
+
+    async def _finish(self, pod: Pod, target: Target, problems: dict[str, None]) -> None:
+        """Signal the last cgroups of a pod that has too many for one go, in pieces. Raises RefusedError.
+
+        If their processes fork ahead of that, they are frozen for a round without a pause.
+        """
+        if key_of(pod) not in self._unfinished or target.directory is None:
+            return
+        self._unfinished.discard(key_of(pod))
+        found: list[str] = []
+        sweep = SignalSweep(
+            target.directory, signal.SIGKILL, spared=target.spared, never=self._untouchable.pids
+        )
+        try:
+            if await self._fire_in_pieces(sweep, _LOOSE_ROUNDS):
+                with self._held_still(target, found):
+                    while self._fire(sweep, 1):
+                        pass
+        finally:
+            processes.close_all(sweep.held.values())
+        problems |= dict.fromkeys((*found, *sweep.problems))
+
+    async def _fire_in_pieces(self, sweep: SignalSweep, rounds: int) -> bool:
+        """Fire as `_fire` does, with a checkpoint for other tasks after every few cgroups."""
+        for _ in range(rounds):
+            for _ in sweep.steps(_PIECE):
+                await trio.lowlevel.checkpoint()
+            if sweep.ran_out_of_fds:
+                self._fire(sweep, 1)
+            if not sweep.found_new_process:
+                return False
+        return True
+
+    async def _killed(self, pod: Pod, deadline_seconds: float, problems: dict[str, None]) -> Target | None:
+        """Return the target that was killed, for the caller to close; None if it can't be opened in time."""
+        with trio.move_on_after(deadline_seconds):
+            while True:
+                try:
+                    return self._twice(lambda: self._killed_or_checked(pod))
+                except OSError as error:
+                    problems[str(error)] = None
+                await trio.sleep(_AGAIN_SECONDS)
+        return None
+
+    def _killed_or_checked(self, pod: Pod) -> Target:
+        directory = self._dying.directory(key_of(pod))
+        if directory is None:
+            return self._checked(pod)
+        return Target(directory.cgroup, directory, pod.spared_cgroups)
+
+    async def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
+        problems = dict.fromkeys(self._kill(pod, self._given(target), time.monotonic_ns()).problems)
+        await self._finish(pod, target, problems)
+        await self._thaw(target, problems)
+        return tuple(problems)
+
+    async def _thaw(self, target: Target, problems: dict[str, None]) -> None:
+        """Thaw what is paused in a v1 target, so that it dies of its SIGKILL; others go first in between."""
+        if self._tree.version is not CgroupVersion.V1:
+            return
+        found: list[str] = []
+        with ExitStack() as stack:
+            freezer = self._mirrored(target, "freezer", found, stack)
+            if freezer is not None:
+                steps = stack.enter_context(closing(thawing(freezer, target.spared, found.append)))
+                for count, _ in enumerate(steps, 1):
+                    if count % _PIECE == 0:
+                        await trio.lowlevel.checkpoint()
+        problems |= dict.fromkeys(found)
+
+    async def _restore_cpu(self, target: Target, problems: dict[str, None]) -> None:
+        """Restore the CPU quotas and weights that the kill has lifted, where the cgroup is still there."""
+        found: list[str] = []
+        with ExitStack() as stack:
+            cpu = self._mirrored(target, "cpu", found, stack)
+            if cpu is not None:
+                refused = partial(_not_restored, found)
+                steps = stack.enter_context(closing(walk(cpu, refused)))
+                for count, directory in enumerate(steps, 1):
+                    try:
+                        restore_in(directory, CPU)
+                    except OSError as error:
+                        refused(directory.cgroup, error)
+                    if count % _PIECE == 0:
+                        await trio.lowlevel.checkpoint()
+        problems |= dict.fromkeys(found)
+
+    def _given(self, target: Target) -> Target:
+        """Return the same target by a descriptor of its own. Raises OSError."""
+        directory = target.directory
+        copy = None if directory is None else self._twice(directory.duplicate)
+        return Target(target.cgroup, copy, target.spared)
+
+    async def _wait_empty(self, target: Target, sweep: SignalSweep) -> None:
+        """Wait until a target is empty. If it can't be listed, try again: the grace period ends that."""
+        while True:
+            try:
+                await wait_empty(target, sweep.held.values())
+            except (ReactorError, OSError):
+                await trio.sleep(_AGAIN_SECONDS)
+            else:
+                return
+
+    def _allowed(self, pod: Pod) -> Target:
+        """Return the pod's target where neither reactor nor init is in it. Raises RefusedError, OSError."""
+        target = self._checked(pod)
+        try:
+            self._untouchable.refuse(target.cgroup)
+        except RefusedError:
+            target.close()
+            raise
+        return target
+
+    async def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
+        """Return why the cgroup still has processes, as far as that is known."""
+        try:
+            count = await count_processes(target)
+        except (ReactorError, OSError) as error:
+            return [f"{target.cgroup}: unknown whether it ended within {deadline_seconds:g} s: {error}"]
+        what = f"{count} processes still listed" if count else "processes are still exiting"
+        because = frozen_by_ancestor(self._tree, target.cgroup)
+        return [
+            f"{target.cgroup}: {what} {deadline_seconds:g} s after the kill",
+            *([because] if because else []),
+        ]
+
+
+def _not_restored(problems: list[str], cgroup: str, error: OSError) -> None:
+    problems.append(f"{cgroup}: CPU quota and weight not restored: {error.strerror}")
