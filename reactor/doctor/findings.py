@@ -32,8 +32,9 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import PROC
-from reactor.model.name_patterns import PodParent, is_pattern, matcher
+from reactor.model.name_patterns import is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER
+from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.lists import Named, entry_text, matches_by_any_name
@@ -44,8 +45,8 @@ from reactor.text import nearest_name
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.manifests import SUFFIXES
+from reactor.workloads.parents import PodBoundaries, matches_of
 from reactor.workloads.pods import Workloads
-from reactor.workloads.search import PodBoundaries, matches_of
 
 UNIT: Final = "/system.slice/reactor.service"
 _SYSTEMD: Final = Path("/run/systemd/system")

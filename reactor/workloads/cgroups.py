@@ -35,7 +35,8 @@ from reactor.workloads.attributes import (
     read_attributes,
     read_main_process,
 )
-from reactor.workloads.search import Children, Parents, PodBoundaries, find_parents
+from reactor.workloads.parents import PodBoundaries, find_parents
+from reactor.workloads.search import Children, Parents
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")

@@ -44,7 +44,7 @@ from reactor.workloads.kubepods import (
     is_config_hash,
     pod_cgroups,
 )
-from reactor.workloads.search import PodBoundaries
+from reactor.workloads.parents import PodBoundaries
 
 _NAME: Final = "pause"
 _MOST_BYTES: Final = 16 << 20

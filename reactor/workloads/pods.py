@@ -17,7 +17,7 @@ from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.threads import with_pauses
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.search import matches_of
+from reactor.workloads.parents import matches_of
 
 if TYPE_CHECKING:
     from reactor.workloads.manifests import Manifest, ManifestDirectory

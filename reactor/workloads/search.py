@@ -16,16 +16,13 @@ import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
-from reactor.kernel.cgroup_directory import cgroup_components
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
-from reactor.kernel.procfs import PROC
-from reactor.model.name_patterns import PodParent
+from reactor.model.pod_parents import PodParent
 from reactor.workloads.attributes import names_are_trusted
 
 MOST_OF_A_PART: Final = 256
@@ -63,32 +60,6 @@ class Parents(NamedTuple):
     matches: Mapping[str, Sequence[str]]
 
 
-def find_parents(
-    tree: CgroupTree,
-    parents: Sequence[PodParent],
-    problems: dict[str, str],
-    listing: CachedListing[Parents] | None = None,
-    *,
-    again: bool = False,
-) -> Parents:
-    """Return the parents that there are, and their children.
-
-    Never raises: what can't be read is in `problems`. A `listing` reads again only what has changed, and with
-    `again` the parents that are named.
-    """
-    if listing is None:
-        return _Search(tree, problems).run(parents)
-    return listing.get(lambda: _Search(tree, problems, listing, again=again).run(parents), again=again)
-
-
-def matches_of(tree: CgroupTree, parents: Sequence[str]) -> tuple[str, ...]:
-    """Return the parents that there may be: those that are named, and those that a pattern matches now."""
-    every = [PodParent(one) for one in parents]
-    patterns = [one for one in every if one.is_pattern]
-    found = find_parents(tree, patterns, {}).matches if patterns else {}
-    return tuple(cgroup for one in every for cgroup in (found[one.text] if one.is_pattern else (one.text,)))
-
-
 def find_selected(
     tree: CgroupTree, selectors: Sequence[PodParent], problems: dict[str, str]
 ) -> Generator[None, None, Mapping[str, Selected]]:
@@ -97,7 +68,7 @@ def find_selected(
     Never raises: what can't be read, or is left out, is in `problems`.
     """
     taken: dict[str, Selected] = {}
-    search = _Search(tree, problems)
+    search = Search(tree, problems)
     for selector in selectors:
         for match in search.matches(selector):
             if match is not None and (match.above.part is None or match.above.part.takes_one()):
@@ -151,7 +122,7 @@ class _Match(NamedTuple):
     above: _Directory
 
 
-class _Search:
+class Search:
     """Finds what patterns match, level by level. With a listing it reads only directories that changed."""
 
     def __init__(
@@ -375,52 +346,3 @@ def _only(path: str, name: str) -> _Listing:
     except FileNotFoundError:
         return _Listing((), 1, is_cut=False)
     return _Listing(((name, found.st_ino),) if stat.S_ISDIR(found.st_mode) else (), 1, is_cut=False)
-
-
-class PodBoundaries:
-    """The parents of pods, and the cgroups below them that can never be pods: `spared`, cgroup to reason.
-
-    `daemon` is the daemon's cgroup if this is another process; None: this process is the daemon.
-    """
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        parents: Sequence[str],
-        node_cgroup: str | None,
-        proc: Path = PROC,
-        *,
-        daemon: str | None = None,
-    ) -> None:
-        self.parents = tuple(map(PodParent, dict.fromkeys(parents)))
-        own = daemon or own_cgroup(tree, proc / "self/cgroup")
-        init = own_cgroup(tree, proc / "1/cgroup")
-        spared: dict[str, str] = {}
-        for cgroup, what in (
-            *((parent.fence, "a configured parent of pods") for parent in self.parents),
-            (node_cgroup, "the node's own cgroup"),
-            (init, "init's cgroup"),
-            (None if own is None else stewards_beside(own), "reactor's steward"),
-            (own, "reactor's own cgroup"),
-        ):
-            if cgroup is not None:
-                spared |= dict.fromkeys(_upwards(cgroup), what)
-        self.spared: Mapping[str, str] = spared
-
-    def refusal(self, cgroup: str) -> str | None:
-        """Return why the cgroup can't be a pod, None if it can."""
-        try:
-            parts = cgroup_components(cgroup)
-        except RefusedError as error:
-            return str(error)
-        if not parts or not any(parent.is_parent(os.path.dirname(cgroup)) for parent in self.parents):
-            parents = ", ".join(parent.text for parent in self.parents) or "none is configured"
-            return f"cgroup {cgroup!r}: not a child of a parent of pods ({parents})"
-        what = self.spared.get(cgroup)
-        return None if what is None else f"cgroup {cgroup!r}: is or holds {what}"
-
-
-def _upwards(cgroup: str) -> tuple[str, ...]:
-    """Return the cgroup and everything above it but the root."""
-    parts = cgroup.strip("/").split("/")
-    return tuple("/" + "/".join(parts[:count]) for count in range(len(parts), 0, -1))

@@ -17,7 +17,7 @@ from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.search import PodBoundaries
+from reactor.workloads.parents import PodBoundaries
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.model.name_patterns import PodParent
 from reactor.model.pod_lists import PodEntry, PodLists
+from reactor.model.pod_parents import PodParent
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.parents import matches_of
 from reactor.workloads.pods import Workloads
-from reactor.workloads.search import MOST_ENTRIES, MOST_OF_A_PART, Selected, find_selected, matches_of
+from reactor.workloads.search import MOST_ENTRIES, MOST_OF_A_PART, Selected, find_selected
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker

@@ -1,0 +1,90 @@
+"""The parents of pods: which there are, their children, and what below them can never be a pod."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
+from reactor.kernel.cgroup_directory import cgroup_components
+from reactor.kernel.directories import CachedListing
+from reactor.kernel.procfs import PROC
+from reactor.model.pod_parents import PodParent
+from reactor.workloads.search import Parents, Search
+
+
+def find_parents(
+    tree: CgroupTree,
+    parents: Sequence[PodParent],
+    problems: dict[str, str],
+    listing: CachedListing[Parents] | None = None,
+    *,
+    again: bool = False,
+) -> Parents:
+    """Return the parents that there are, and their children.
+
+    Never raises: what can't be read is in `problems`. A `listing` reads again only what has changed, and with
+    `again` the parents that are named.
+    """
+    if listing is None:
+        return Search(tree, problems).run(parents)
+    return listing.get(lambda: Search(tree, problems, listing, again=again).run(parents), again=again)
+
+
+def matches_of(tree: CgroupTree, parents: Sequence[str]) -> tuple[str, ...]:
+    """Return the parents that there may be: those that are named, and those that a pattern matches now."""
+    every = [PodParent(one) for one in parents]
+    patterns = [one for one in every if one.is_pattern]
+    found = find_parents(tree, patterns, {}).matches if patterns else {}
+    return tuple(cgroup for one in every for cgroup in (found[one.text] if one.is_pattern else (one.text,)))
+
+
+class PodBoundaries:
+    """The parents of pods, and the cgroups below them that can never be pods: `spared`, cgroup to reason.
+
+    `daemon` is the daemon's cgroup if this is another process; None: this process is the daemon.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        parents: Sequence[str],
+        node_cgroup: str | None,
+        proc: Path = PROC,
+        *,
+        daemon: str | None = None,
+    ) -> None:
+        self.parents = tuple(map(PodParent, dict.fromkeys(parents)))
+        own = daemon or own_cgroup(tree, proc / "self/cgroup")
+        init = own_cgroup(tree, proc / "1/cgroup")
+        spared: dict[str, str] = {}
+        for cgroup, what in (
+            *((parent.fence, "a configured parent of pods") for parent in self.parents),
+            (node_cgroup, "the node's own cgroup"),
+            (init, "init's cgroup"),
+            (None if own is None else stewards_beside(own), "reactor's steward"),
+            (own, "reactor's own cgroup"),
+        ):
+            if cgroup is not None:
+                spared |= dict.fromkeys(_upwards(cgroup), what)
+        self.spared: Mapping[str, str] = spared
+
+    def refusal(self, cgroup: str) -> str | None:
+        """Return why the cgroup can't be a pod, None if it can."""
+        try:
+            parts = cgroup_components(cgroup)
+        except RefusedError as error:
+            return str(error)
+        if not parts or not any(parent.is_parent(os.path.dirname(cgroup)) for parent in self.parents):
+            parents = ", ".join(parent.text for parent in self.parents) or "none is configured"
+            return f"cgroup {cgroup!r}: not a child of a parent of pods ({parents})"
+        what = self.spared.get(cgroup)
+        return None if what is None else f"cgroup {cgroup!r}: is or holds {what}"
+
+
+def _upwards(cgroup: str) -> tuple[str, ...]:
+    """Return the cgroup and everything above it but the root."""
+    parts = cgroup.strip("/").split("/")
+    return tuple("/" + "/".join(parts[:count]) for count in range(len(parts), 0, -1))
