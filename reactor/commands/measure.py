@@ -126,12 +126,18 @@ def _demo(_: argparse.Namespace) -> int:
 def add_bench(commands: Commands) -> None:
     """Declare `reactor bench`."""
     command = add_command(
-        commands, "bench", _bench, "measure this machine (root)", "sudo reactor bench --runs 30"
+        commands,
+        "bench",
+        _bench,
+        "measure this machine (root)",
+        "sudo reactor bench --against main --parts kill-max,rest-110",
     )
     command.add_argument(
         "--results", metavar="DIRECTORY", type=Path, help="where the JSON goes (bench-results)"
     )
-    command.add_argument("--runs", type=_positive_count, default=30, help="evictions for each figure (30)")
+    command.add_argument(
+        "--runs", type=_positive_count, default=30, help="evictions of each contestant in a part (30)"
+    )
     command.add_argument(
         "--by-source",
         action="store_true",
@@ -140,6 +146,19 @@ def add_bench(commands: Commands) -> None:
     command.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
     command.add_argument(
         "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
+    )
+    command.add_argument(
+        "--parts",
+        metavar="NAMES",
+        type=_names,
+        default=(),
+        help="only these, such as kill-max,rest-110 (all)",
+    )
+    command.add_argument(
+        "--against",
+        metavar="COMMIT|DIR",
+        default="",
+        help="measure another tree in turns with this one, and print the ratio of each figure",
     )
     command.add_argument(
         "--baseline",
@@ -151,7 +170,9 @@ def add_bench(commands: Commands) -> None:
     command.add_argument(
         "--update-baseline", action="store_true", help="make this run the baseline for its kind of machine"
     )
-    command.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
+    command.add_argument(
+        "--idle-seconds", type=positive_seconds, default=60.0, help="how long to watch it idle (60)"
+    )
     _add_race(command.add_subparsers(metavar="[race]", required=False))
 
 
@@ -242,15 +263,19 @@ def _race(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench"):
-        from bench.figures import bench, bench_by_source
+        from bench.figures import Wanted, bench, bench_by_source
+        from bench.parts import Effort
     if options.by_source:
         return bench_by_source(
             options.results or _RESULTS, rounds=options.rounds, skip=options.skip.split(",")
         )
     return bench(
-        options.results or _RESULTS,
-        runs=options.runs,
-        idle_seconds=options.idle_seconds,
-        baseline=options.baseline,
-        is_update=options.update_baseline,
+        Wanted(
+            results=options.results or _RESULTS,
+            parts=options.parts,
+            effort=Effort(runs=options.runs, idle_seconds=options.idle_seconds),
+            against=options.against,
+            baseline=options.baseline,
+            is_update=options.update_baseline,
+        )
     )

@@ -26,9 +26,9 @@ _POLL_SECONDS: Final = 0.002
 class DaemonProcess:
     """`reactor run` on `node_cgroup`, what it writes in a directory of its own below `directory`.
 
-    `configuration` are KubeletConfiguration's keys, `section` those of reactor's own. A context
-    manager, entered once the daemon says that its sources are armed; `armed_ns` is then. Raises RefusedError
-    where it doesn't come up.
+    `configuration` are KubeletConfiguration's keys, `section` those of reactor's own; `environment` is added
+    to ours. A context manager, entered once the daemon says that its sources are armed; `armed_ns` is then.
+    Raises RefusedError where it doesn't come up.
     """
 
     def __init__(
@@ -38,11 +38,14 @@ class DaemonProcess:
         node_cgroup: str,
         configuration: Mapping[str, Any],
         section: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._tool = tool
         self._directory = Path(tempfile.mkdtemp(prefix="daemon-", dir=directory))
         self._journal = self._directory / "journal.jsonl"
         self._read_bytes = 0
+        self._environment = environment or {}
         document = {
             **configuration,
             "reactor": {
@@ -79,7 +82,11 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "NOTIFY_SOCKET": str(self._directory / "notify.sock")},
+                env={
+                    **os.environ,
+                    **self._environment,
+                    "NOTIFY_SOCKET": str(self._directory / "notify.sock"),
+                },
             )
             try:
                 self._wait_ready(notices)

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from bench.figures import comparable, is_noisy, kind_of, moved, report, update
+from bench.figures import kind_of, report, update
+from bench.parts import TO_KILL
+from bench.rows import moved
 from reactor.errors import RefusedError
 
+REST = "guard at rest, % of a CPU"
+RSS = "guard, RSS, MiB"
 
-def summed(p50: float, p99: float | None = None) -> dict[str, float]:
-    return {"p50": p50, "p99": 2 * p50 if p99 is None else p99, "max": 10 * p50, "n": 30}
+
+def summed(p50: float, n: int = 30, turns: tuple[float, ...] = ()) -> dict[str, Any]:
+    return {"p50": p50, "p99": 2 * p50, "max": 2 * p50, "n": n, "turns": list(turns or (p50, p50))}
 
 
 def a_run(
@@ -19,60 +24,67 @@ def a_run(
     kill_ms: float = 0.9,
     floor_ms: float = 0.3,
     rss_mib: float = 32.0,
-    idle: float = 0.2,
-    spread: float = 5.0,
+    rest: float = 0.2,
+    floor_turns: tuple[float, ...] = (),
 ) -> dict[str, Any]:
-    def crossings(kill: float) -> dict[str, Any]:
-        return {
-            "crossing_to_wake_ms": {"max": summed(kill / 3)},
-            "crossing_to_kill_ms": {"max": summed(kill)},
-            "crossing_to_freed_ms": {"max": summed(50 * kill)},
-        }
-
     return {
         "about": {"date": "2026-11-21T08:00:00+00:00", "cgroup": "v1", "cpus": 2},
-        **crossings(kill_ms),
-        "floor": {**crossings(floor_ms), "spread_percent": spread},
-        "pass_ms": {"110": summed(2.0 * floor_ms / 0.3)},
-        "rss_mib": rss_mib,
-        "idle_cpu_percent": idle,
-        "fork_storm_cpu_percent": 2.0,
+        "rows": {
+            "kill-max": {TO_KILL: {"reactor": summed(kill_ms), "floor": summed(floor_ms, turns=floor_turns)}},
+            "pass-110": {"a pass, ms": {"reactor": summed(2.0 * floor_ms / 0.3, n=4)}},
+            "rest-110": {REST: {"reactor": summed(rest, n=2)}, RSS: {"reactor": summed(rss_mib, n=2)}},
+        },
     }
 
 
-def test_times_are_multiples_of_the_floors_and_the_rest_is_as_it_is() -> None:
-    figures = comparable(a_run())
-    assert 3.0 == pytest.approx(figures["crossing_to_kill_ms/max/p50"])
-    assert 2.0 / 0.3 == pytest.approx(figures["pass_ms/110/p50"])
-    assert 32.0 == figures["rss_mib"]
+def verdicts(then: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+    return {one.name: one.verdict for one in moved(then["rows"], now["rows"]) if not one.name.endswith("p99")}
+
+
+def test_times_are_compared_in_multiples_of_the_floor_and_the_rest_as_it_is() -> None:
+    found = {one.name: one for one in moved(a_run()["rows"], a_run(kill_ms=2.0, floor_ms=0.6)["rows"])}
+    kill = found[f"kill at full speed, 3 pods: {TO_KILL}, p50"]
+    assert (2.0, pytest.approx(3.0), pytest.approx(2.0 / 0.6)) == (kill.machine, kill.then, kill.now)
+    assert pytest.approx(2.0 / 1.8) == kill.code
+    rss = found[f"rest, 110 pods: {RSS}"]
+    assert (1.0, 32.0, 32.0) == (rss.machine, rss.then, rss.now)
 
 
 def test_a_machine_that_is_slower_altogether_has_moved_nothing() -> None:
-    fast, slow = comparable(a_run()), comparable(a_run(kill_ms=9.0, floor_ms=3.0))
-    assert [] == list(moved(fast, slow, 5.0))
+    assert {"same"} == set(verdicts(a_run(), a_run(kill_ms=9.0, floor_ms=3.0)).values())
 
 
-def test_a_daemon_that_is_slower_on_the_same_machine_has_moved() -> None:
-    found = {one.name: one for one in moved(comparable(a_run()), comparable(a_run(kill_ms=1.5)), 5.0)}
-    assert "crossing_to_kill_ms/max/p50" in found
-    assert "pass_ms/110/p50" not in found
-    assert "crossing_to_kill_ms/max/p50: 3 -> 5, +67 %, worse" == str(found["crossing_to_kill_ms/max/p50"])
+def test_code_that_is_slower_or_faster_on_the_same_machine_has_moved() -> None:
+    kill, a_pass = f"kill at full speed, 3 pods: {TO_KILL}, p50", "pass, 110 pods: a pass, ms"
+    slower, faster = verdicts(a_run(), a_run(kill_ms=1.5)), verdicts(a_run(), a_run(kill_ms=0.6))
+    assert ("worse", "same") == (slower[kill], slower[a_pass])
+    assert "better" == faster[kill]
 
 
-def test_one_that_is_faster_has_moved_for_the_better() -> None:
-    found = [str(one) for one in moved(comparable(a_run()), comparable(a_run(kill_ms=0.6)), 5.0)]
-    assert any(line.startswith("crossing_to_kill_ms/max/p50") and line.endswith("better") for line in found)
-
-
-def test_what_the_machine_itself_did_is_not_the_daemons_doing() -> None:
-    before, now = comparable(a_run()), comparable(a_run(kill_ms=1.5))
-    assert [] == list(moved(before, now, 40.0))
+def test_what_the_machine_itself_did_from_turn_to_turn_is_not_the_codes_doing() -> None:
+    now = a_run(kill_ms=1.5, floor_turns=(0.25, 0.35))
+    assert {"same"} == set(verdicts(a_run(), now).values())
 
 
 def test_memory_moves_by_a_tenth_and_a_share_that_is_hardly_there_does_not() -> None:
-    before = comparable(a_run(idle=0.04))
-    assert ["rss_mib"] == [one.name for one in moved(before, comparable(a_run(rss_mib=36.0, idle=0.08)), 5.0)]
-    assert [] == list(moved(before, comparable(a_run(rss_mib=34.0, idle=0.01)), 5.0))
+    found = verdicts(a_run(rest=0.04), a_run(rss_mib=36.0, rest=0.08))
+    assert ("worse", "same") == (found[f"rest, 110 pods: {RSS}"], found[f"rest, 110 pods: {REST}"])
+    assert {"same"} == set(verdicts(a_run(), a_run(rss_mib=34.0)).values())
+
+
+def test_the_report_says_first_what_is_the_machine_and_then_what_is_the_code(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    update(a_run(), path)
+    first, second, head, *lines, last = report(a_run(kill_ms=3.0, floor_ms=0.6), path)
+    assert first.startswith(
+        "the machine: the C floor kills at full speed after 0.6 ms, then after 0.3 ms: 2.00"
+    )
+    assert second.startswith(f"the code: against {path}, 2026-11-21")
+    assert ["machine", "then", "now", "now", "/", "then"] == head.split()
+    assert [*f"kill at full speed, 3 pods: {TO_KILL}, p50".split(), "2.00", "3", "5", "1.67", "worse"] in [
+        line.split() for line in lines
+    ]
+    assert "1 of 5 figures moved" == last
 
 
 def test_a_run_becomes_the_baseline_of_its_kind_and_others_keep_theirs(tmp_path: Path) -> None:
@@ -82,28 +94,16 @@ def test_a_run_becomes_the_baseline_of_its_kind_and_others_keep_theirs(tmp_path:
     other["about"]["cgroup"] = "v2"
     update(other, path)
     assert ["cgroup v1, 2 CPUs", "cgroup v2, 2 CPUs"] == sorted(json.loads(path.read_text()))
-    lines = report(a_run(), path)
-    assert "nothing moved" == lines[1]
-    assert "2026-11-21" in lines[0]
-    worse = report(a_run(kill_ms=1.5, rss_mib=60.0), path)
-    assert any("rss_mib: 32 -> 60" in line for line in worse)
-    assert any("others did not move" in line for line in worse)
+    assert "0 of 5 figures moved" == report(a_run(), path)[-1]
 
 
 def test_without_a_baseline_of_its_kind_it_says_how_to_have_one(tmp_path: Path) -> None:
-    line, noise = report(a_run(), tmp_path / "none.json")
+    (line,) = report(a_run(), tmp_path / "none.json")
     assert "cgroup v1, 2 CPUs" in line
     assert "--update-baseline" in line
-    assert "5 %" in noise
 
 
-def test_a_noisy_machine_is_reported(tmp_path: Path) -> None:
-    assert is_noisy(a_run(spread=31.0))
-    assert not is_noisy(a_run(spread=29.0))
-    assert "shows only large differences" in report(a_run(spread=31.0), tmp_path / "none.json")[-1]
-
-
-@pytest.mark.parametrize("text", ["no json", "[]"])
+@pytest.mark.parametrize("text", ["no json", "[]", '{"cgroup v1, 2 CPUs": {"figures": {}}}'])
 def test_a_file_that_is_no_baseline_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(text)

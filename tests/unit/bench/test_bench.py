@@ -1,118 +1,99 @@
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import figures as module
-from bench.figures import Bench, bench, collected, figures, floor_figures
-from reactor.testbed.allocator import MIB, HogTimes
-from reactor.testbed.crossing import LEVEL_BYTES, Run
+from bench.figures import Wanted, bench, collected, figures
+from bench.parts import FLOOR, HERE, PARTS, Contestant, Effort, Part, parts_named, tree_at
+from bench.rows import Turns, against
+from reactor.errors import RefusedError
+
+ROOT = Path(__file__).parents[3]
+OTHER = Contestant(name="main (abc)")
+TWO = {name: PARTS[name] for name in ("kill-max", "pass-110")}
 
 
-def a_run(kill_ms: float) -> Run:
-    times = HogTimes(
-        started_ns=0,
-        crossed_ns=1_000_000,
-        dead_ns=1_000_000 + int(kill_ms * 1e6),
-        ended_ns=40_000_000,
-        back_ns=41_000_000,
-        peak_bytes=LEVEL_BYTES + 2 * MIB,
-        before_bytes=0,
-        back_bytes=0,
-    )
-    timing = {"woke_ns": 1_300_000, "started_ns": 1_400_000, "decided_ns": 2_000_000, "killed_ns": 2_400_000}
-    return Run(times=times, timing=timing)
+class Rehearsal:
+    """Measures nothing: every turn has the values 1, 2, 3, ..., this tree's half of it."""
 
-
-class Rehearsal(Bench):
-    """Measures nothing: what the figures are made of is given."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int, int]] = []
-        self.floors: list[int] = []
-
-    def crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
-        self.asked.append((rate_bytes, runs, pods))
-        before = sum(count for rate, count, _ in self.asked[:-1] if rate == rate_bytes and pods == 3)
-        return [a_run(before + number) for number in range(1, runs + 1)]
-
-    def floor_crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
-        assert rate_bytes >= 0
-        assert pods == 3
-        self.floors.append(runs)
-        return [a_run(0.1 * number) for number in range(1, runs + 1)]
-
-    def at_rest(self, seconds: float, pods: int = 110) -> tuple[float, float]:
-        return (seconds + pods - 110) / 1000, 31.5
-
-    def fork_storm(self, seconds: float = 1.0) -> tuple[float, float]:
-        return 2.5 * seconds, 19_999.6
-
-
-def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
-    rehearsal = Rehearsal()
-    found = collected({}, figures(rehearsal, 30, 60))
-    goals = {"crossing_to_wake_ms", "crossing_to_kill_ms", "crossing_to_freed_ms", "overshoot_mib", "pass_ms"}
-    assert goals | {"idle_cpu_percent", "rss_mib", "fork_storm_cpu_percent"} <= found.keys()
-    assert {"100", "1000", "max"} == found["crossing_to_kill_ms"].keys()
-    assert {"10", "110", "1000"} == found["pass_ms"].keys()
-    assert {"p50": 15, "p99": 30, "max": 30, "n": 30} == found["crossing_to_kill_ms"]["max"]
-    assert (0.3, 40.0, 2.0) == tuple(
-        found[name]["100"]["p50"] for name in ("crossing_to_wake_ms", "crossing_to_freed_ms", "overshoot_mib")
-    )
-    assert 0.6 == found["pass_ms"]["1000"]["max"]
-    assert {3, 10, 110, 1000} == {pods for _, _, pods in rehearsal.asked}
-
-
-def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_reported() -> None:
-    rehearsal = Rehearsal()
-    found = collected({}, figures(rehearsal, 30, 60))
-    assert [10] * 9 == rehearsal.floors
-    assert 30 == found["floor"]["crossing_to_kill_ms"]["max"]["n"]
-    assert 0.0 == found["floor"]["spread_percent"]
-    turns = {"max": [[a_run(1.0)], [a_run(1.5)], []]}
-    assert 50.0 == floor_figures(turns)["spread_percent"]
-
-
-def test_two_runs_are_enough_for_figures() -> None:
-    found = collected({}, figures(Rehearsal(), 2, 1))
-    assert 2 == found["floor"]["crossing_to_kill_ms"]["100"]["n"]
-
-
-class Interrupted(Rehearsal):
-    """Is interrupted in the turn after so many."""
-
-    def __init__(self, turns: int) -> None:
-        super().__init__()
+    def __init__(self, turns: int = 100, error: BaseException | None = None) -> None:
         self.left = turns
+        self.error = error
 
-    def crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
-        if not self.left:
-            raise KeyboardInterrupt
-        self.left -= 1
-        return super().crossings(rate_bytes, runs, pods)
+    def __call__(
+        self, part: Part, contestants: Sequence[Contestant], *_: object
+    ) -> Iterator[tuple[str, Mapping[str, Sequence[float]]]]:
+        for _number in range(2):
+            for one in contestants:
+                if part.has_floor or not one.is_floor:
+                    if not self.left and self.error is not None:
+                        raise self.error
+                    self.left -= 1
+                    half = 0.5 if one is HERE else 1.0
+                    yield one.name, {"to kill, ms": [half * value for value in range(1, 11)]}
+
+
+def measured(rehearsal: Rehearsal, contestants: Sequence[Contestant] = (HERE, FLOOR)) -> dict[str, Any]:
+    nowhere: Any = None
+    found = figures(TWO, contestants, Effort(), nowhere, nowhere, nowhere, measure=rehearsal)
+    return collected({"kernel": "6"}, found)
+
+
+def test_the_rows_have_each_contestants_figures_and_the_median_of_each_turn() -> None:
+    rows = measured(Rehearsal())["rows"]
+    assert ["kill-max", "pass-110"] == list(rows)
+    kill = rows["kill-max"]["to kill, ms"]
+    assert {"p50": 5, "p99": 10, "max": 10, "n": 20, "turns": [5.5, 5.5]} == kill["floor"]
+    assert {"p50": 2.5, "p99": 5, "max": 5, "n": 20, "turns": [2.75, 2.75]} == kill["reactor"]
+    assert ["reactor"] == list(rows["pass-110"]["to kill, ms"])
+
+
+def test_two_trees_of_one_run_are_compared_by_the_ratio_of_their_figures() -> None:
+    head, *lines = against(measured(Rehearsal(), (OTHER, HERE, FLOOR))["rows"], OTHER.name)
+    assert head.split() == ["floor", "main", "(abc)", "this", "tree", "this", "tree", "/", "main", "(abc)"]
+    assert 4 == len(lines)
+    assert lines[0].split() == [
+        *["kill", "at", "full", "speed,", "3", "pods:", "to", "kill,", "ms,", "p50"],
+        *("5", "5", "2.5", "0.50", "(0.50", "to", "0.50)"),
+    ]
+
+
+def test_a_row_in_which_nothing_was_counted_is_not_shown() -> None:
+    turns = Turns()
+    for name in (HERE.name, OTHER.name):
+        turns.add(name, {"wakes": [0.0], "seconds": [1.0]})
+    assert 2 == len(against({"forks": turns.rows()}, OTHER.name))
 
 
 def test_an_interrupted_run_has_the_figures_of_the_turns_until_then() -> None:
-    found = collected({"kernel": "6"}, figures(Interrupted(2), 30, 60))
-    assert {"about", "floor"} | {
-        *("crossing_to_wake_ms", "crossing_to_kill_ms", "crossing_to_freed_ms", "overshoot_mib")
-    } == found.keys()
-    assert {"100": 20} == {rate: one["n"] for rate, one in found["crossing_to_kill_ms"].items()}
+    found = measured(Rehearsal(3, KeyboardInterrupt()))
     assert {"kernel": "6", "interrupted": "after 0 s"} == found["about"]
-    with_passes = collected({}, figures(Interrupted(10), 30, 60))
-    assert {"10"} == with_passes["pass_ms"].keys()
-    assert "kill_call_ms" in with_passes
+    assert (20, 10) == tuple(
+        found["rows"]["kill-max"]["to kill, ms"][name]["n"] for name in ("reactor", "floor")
+    )
+    assert ["kill-max", "pass-110"] == list(measured(Rehearsal(5, KeyboardInterrupt()))["rows"])
 
 
-def test_a_run_that_is_interrupted_before_its_first_figure_has_none() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        collected({}, figures(Interrupted(0), 30, 60))
+def test_a_run_that_fails_keeps_the_figures_of_the_turns_until_then_and_says_why() -> None:
+    found = measured(Rehearsal(5, RefusedError("no pod was evicted")))
+    assert "after 0 s: no pod was evicted" == found["about"]["failed"]
+    assert ["kill-max", "pass-110"] == list(found["rows"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RefusedError("no")])
+def test_a_run_that_is_broken_off_before_its_first_figure_has_none(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        measured(Rehearsal(0, error))
 
 
 def test_what_was_measured_is_stored_with_when_and_on_what(tmp_path: Path) -> None:
-    found: dict[str, Any] = {"about": {"date": "2026-11-21T03:04:05+00:00", "kernel": "6"}, "rss_mib": 30}
+    found: dict[str, Any] = {"about": {"date": "2026-11-21T03:04:05+00:00", "kernel": "6"}, "rows": {}}
     path = module._store(found, tmp_path / "new")
     assert tmp_path / "new" / "2026-11-21T030405.json" == path
     assert found == json.loads(path.read_text())
@@ -122,6 +103,55 @@ def test_without_root_it_says_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert 2 == bench(tmp_path)
+    assert 2 == bench(Wanted(results=tmp_path))
     assert "needs root" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted(parts=["kill-max", "kill"]), "--parts: got 'kill'; accepted: kill-100, "),
+        (Wanted(parts=["kill-max"], is_update=True), "--update-baseline: not with --against or --parts"),
+        (Wanted(against="main", is_update=True), "--update-baseline: not with --against or --parts"),
+    ],
+)
+def test_what_can_not_be_measured_is_refused_before_anything_is(
+    wanted: Wanted, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == bench(wanted)
+    assert message in capsys.readouterr().err
+
+
+def test_parts_are_measured_in_their_order_and_all_of_them_if_none_is_named() -> None:
+    assert ["kill-100", "forks"] == list(parts_named(["forks", "kill-100"]))
+    assert list(PARTS) == list(parts_named([]))
+
+
+def where_reactor_is(contestant: Contestant) -> str:
+    command = [sys.executable, "-P", "-c", "import reactor; print(reactor.__file__)"]
+    environment = {**os.environ, **contestant.environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_commits_daemon_is_that_commits_and_a_directorys_that_of_the_directory(tmp_path: Path) -> None:
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    with tree_at("HEAD", ROOT, tmp_path) as other:
+        assert f"HEAD ({head})" == other.name
+        assert f"{tmp_path}/tree-{head}/reactor/__init__.py\n" == where_reactor_is(other)
+    with tree_at(str(ROOT), ROOT, tmp_path) as other:
+        assert f"{ROOT}/reactor/__init__.py\n" == where_reactor_is(other)
+
+
+def test_what_is_no_other_tree_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RefusedError, match=r"got 'no-such'.*accepted: a checkout's directory, or a commit"),
+        tree_at("no-such", ROOT, tmp_path),
+    ):
+        pass
+    with (
+        pytest.raises(RefusedError, match=r"has no reactor/__main__.py"),
+        tree_at(str(tmp_path), ROOT, tmp_path),
+    ):
+        pass

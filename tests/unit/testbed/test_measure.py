@@ -1,4 +1,6 @@
 import os
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -28,20 +30,31 @@ def test_nothing_measured_is_no_figure() -> None:
         summary([])
 
 
-def test_cpu_time_counts_work_of_every_thread(tmp_path: Path) -> None:
-    for thread, ns in (("7", 1_000), ("8", 20)):
-        (tmp_path / "7" / "task" / thread).mkdir(parents=True)
-        (tmp_path / "7" / "task" / thread / "schedstat").write_text(f"{ns} 5 6\n")
-    (tmp_path / "7" / "task" / "9").mkdir()  # ended between the listing and the reading
-    assert 1_020 == cpu_ns(7, tmp_path)
-
-
-def test_cpu_time_of_this_process_grows_with_work() -> None:
-    before = cpu_ns(os.getpid())
-    until = time.process_time() + 0.01
-    while time.process_time() < until:
+def work_for(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
         pass
-    assert cpu_ns(os.getpid()) > before
+
+
+def test_cpu_time_counts_work_of_every_thread_also_of_one_that_has_ended() -> None:
+    before = cpu_ns(os.getpid())
+    worker = threading.Thread(target=work_for, args=(0.02,))
+    worker.start()
+    worker.join()
+    assert cpu_ns(os.getpid()) >= before + 20_000_000
+
+
+def test_cpu_time_is_of_the_process_that_is_asked_for() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        before = cpu_ns(child.pid)
+        work_for(0.02)
+        assert cpu_ns(child.pid) < before + 20_000_000
+    finally:
+        child.kill()
+        child.wait()
+    with pytest.raises(OSError, match="Invalid argument"):
+        cpu_ns(child.pid)
 
 
 def test_resident_memory_is_in_mib(tmp_path: Path) -> None:
