@@ -25,7 +25,7 @@ from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, StewardReclaim
 from reactor.guard.housekeeping import Housekeeping
-from reactor.guard.loop import ARMING_SECONDS, Arming, Loop
+from reactor.guard.loop import ARMING_SECONDS, Loop
 from reactor.guard.node import Node
 from reactor.guard.pass_ import RULES, Passes
 from reactor.guard.record import PassRecord
@@ -33,6 +33,7 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
+from reactor.guard.wake_passes import Arming
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
@@ -340,7 +341,7 @@ class RuleFirings:
         """Make a pass for it; return whether the rule acted in it, and is not waiting for something."""
         loop = self._loop()
         wake = Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-        record = loop.run_pass((wake,), firing=firing)
+        record = loop.wake_passes.run_pass((wake,), firing=firing)
         hold = record.decision.rule_reclaim
         if hold is not None:
             loop.start(_RULE_RECLAIMS, self._reclaim_by_rule, hold, record, firing)
@@ -356,7 +357,7 @@ class RuleFirings:
                 reclaimed = (await self._runner.run(job, lambda: not any(before_rules(known.state))),)
         finally:  # where a reload ends it, too
             known.reclaim_ended(Reclaim.RULE, *reclaimed, began_seconds=hold.began_seconds)
-            loop.on_pass(replace(asked, reclaimed=reclaimed))
+            loop.wake_passes.on_pass(replace(asked, reclaimed=reclaimed))
 
 
 FEATURES: Final = (
@@ -527,7 +528,9 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         ),
         *(report for one in joined for report in one.reports),
     )
-    loop.after_pass = [partial(_guarded, supervisor.hook("after a pass"), one.after_pass) for one in joined]
+    loop.wake_passes.after_pass = [
+        partial(_guarded, supervisor.hook("after a pass"), one.after_pass) for one in joined
+    ]
     return loop
 
 

@@ -1,8 +1,8 @@
-"""The loop over one configuration: what wakes it, the pass that follows, and what follows a pass.
+"""The loop over one configuration: what it waits for, and the reclaims that follow a pass.
 
-The pass of a memory wake is made at once, in the task of the source that woke (sources/wakes.py). The loop
-waits for all others. It observes unasked what no source reports: victims that free their memory, evictions
-that are slowed down, a crossing that is near, the end of a grace period.
+The pass of a memory wake is made at once (wake_passes.py). The loop waits for all other wakes. It observes
+unasked what no source reports: victims that free their memory, evictions that are slowed down, a crossing
+that is near, the end of a grace period.
 
 How often it does follows from what the last pass has cost (policy/attention.py).
 """
@@ -13,14 +13,11 @@ import gc
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVarTuple
 
 import trio
 
-from reactor.guard.ahead import KernelKills
-from reactor.guard.approach import LastStretch
 from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.pass_ import Passes
@@ -28,22 +25,21 @@ from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
 from reactor.guard.usage_facts import StorageCounts
+from reactor.guard.wake_passes import Arming, WakePasses
 from reactor.model.decisions import Hold
-from reactor.model.rules import Firing
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
-from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
-from reactor.policy.attention import Pace, grace_period_ended, next_pass_seconds
+from reactor.policy.attention import grace_period_ended, next_pass_seconds
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
 from reactor.sources.catalogue import TICKER
-from reactor.sources.levels import MemoryLevel, MemoryLevels
+from reactor.sources.levels import MemoryLevels
 from reactor.sources.memory import MemorySource
 from reactor.sources.processes import ProcessSource, process_levels
 from reactor.sources.wakes import SourceBoard, Wakes
@@ -57,7 +53,6 @@ _OBSERVE_SECONDS: Final = 0.005  # at most, while evictions are slowed down; whi
 # level that stays crossed reports no pod that comes and grows then.
 _NEAR_SECONDS: Final = 0.01
 _MOST_UNCOLLECTED: Final = 30  # housekeeping passes
-_FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
 _EVICTION: Final = "eviction"
 _UNASKED: Final = "glance"
 _RECLAIM: Final = "reclaim"
@@ -68,34 +63,15 @@ _RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS = "reclaim", "memory reclaim", "pod 
 _Arguments = TypeVarTuple("_Arguments")
 
 
-class Arming:
-    """Has memory watched; `crossings` are the levels of hard thresholds, those ahead of one left out."""
-
-    def __init__(self, levels: MemoryLevels, memory: MemorySource, kernel: KernelKills) -> None:
-        self.crossings: Sequence[MemoryLevel] = ()
-        self._levels = levels
-        self._memory = memory
-        self._kernel = kernel
-
-    def arm(self, memory: Mapping[Signal, Observation]) -> None:
-        """Arm the memory thresholds again, by the memory signals as just observed."""
-        levels = self._levels.of(memory)
-        self.crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
-        self._memory.arm(levels)
-        self._kernel.levels(self.crossings)
-
-
 class Loop:
     """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
 
     What is known, the evictor, the supervisor and the steward outlive it. `parts` are restarted where they
-    fail, and started in their order; `reports` are of what this configuration decides; `after_pass` are
-    called with the record of each pass, once it is over.
+    fail, and started in their order; `reports` are of what this configuration decides.
     """
 
     parts: Mapping[str, StartedPart]
     reports: Sequence[Report]
-    after_pass: Sequence[OnPass] = ()
 
     def __init__(  # noqa: PLR0913 - what it is connected to
         self,
@@ -122,17 +98,21 @@ class Loop:
     ) -> None:
         self.settings = settings
         self.passes = passes
+        self.wake_passes = WakePasses(
+            passes,
+            arming,
+            levels.usage_bytes,
+            begin_reclaims=self._begin_reclaims,
+            expect_processes=self._expect_processes,
+        )
         self.wakes = wakes
         self.board = board
         self.observer = observer
         self.usages = usages
         self.housekeeping = housekeeping
         self.filesystems = filesystems
-        self.nursery: trio.Nursery | None = None
-        self.on_pass: OnPass = lambda _: None
         self._pods = pods
         self._levels = levels
-        self._arming = arming
         self._memory = memory
         self._processes = processes
         self._storage = storage
@@ -142,8 +122,7 @@ class Loop:
         self._supervisor = supervisor
         self._clock_seconds = clock_seconds
         self._arming_seconds = arming_seconds
-        self._last_stretch = LastStretch(levels.usage_bytes, passes.approach.prepare)
-        self._pace = Pace()
+        self._pace = self.wake_passes.pace
         self._scope = trio.CancelScope()
         self._reclaiming, self._uncollected = False, 0
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
@@ -165,11 +144,11 @@ class Loop:
                 await self.housekeeping.list_pods()
             async with trio.open_nursery() as nursery:
                 # The first pass arms the levels of the sources.
-                self.nursery, self.on_pass = nursery, on_pass
+                self.wake_passes.begin(nursery, on_pass)
                 on_pass(self.passes.make(()))
                 await nursery.start(self._memory.run)
                 await nursery.start(self._processes.run)
-                self.wakes.run_memory_pass_inline(self._on_memory_wake)
+                self.wakes.run_memory_pass_inline(self.wake_passes.on_memory_wake)
                 nursery.start_soon(self._loop)
                 # No crossing waits for the parts: the kernel may take seconds to check one's programs.
                 async with trio.open_nursery() as starting:
@@ -192,7 +171,7 @@ class Loop:
                     return
                 if self.passes.observations.shortage_has_grown():
                     wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-                    self._on_memory_wake((wake,))
+                    self.wake_passes.on_memory_wake((wake,))
 
     def stop(self) -> None:
         """End `run`."""
@@ -203,7 +182,7 @@ class Loop:
             taken = await self._next_wakes()
             if not taken:  # attended to at once: what is waited for may have changed
                 continue
-            self.run_pass(taken)
+            self.wake_passes.run_pass(taken)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
             if self._may_collect(taken):
@@ -221,43 +200,6 @@ class Loop:
             return not self.passes.approach.is_near
         self._uncollected = 0
         return True
-
-    def _on_memory_wake(self, taken: tuple[Wake, ...], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
-        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault.
-
-        If it was an early wake, the crossing may follow at once, and is attended to here too.
-        """
-        try:
-            self.run_pass(taken, reclaimed)
-            if len(self.passes.known.pods) > _FEW_PODS:
-                return
-            crossed = self._last_stretch.watch(self._arming.crossings)
-            if crossed is not None:
-                wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
-                self.run_pass((wake,))
-        except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop
-            self._fail(error)
-
-    def run_pass(
-        self,
-        taken: Sequence[Wake],
-        reclaimed: tuple[Reclaimed, ...] = (),
-        firing: Firing | None = None,
-    ) -> PassRecord:
-        """Make a pass, record it, and begin what it reclaims; who has it made for a rule does so for that."""
-        record = self.passes.make(taken, firing)
-        if not record.attempts:
-            self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
-        if reclaimed:
-            record = replace(record, reclaimed=reclaimed)
-        for one in (*self.passes.take_earlier(), record):
-            if one.decision.rule_reclaim is None:
-                self.on_pass(one)
-            self._begin_reclaims(one)
-        for hook in self.after_pass:
-            hook(record)
-        self._expect_processes(record)
-        return record
 
     def _begin_reclaims(self, record: PassRecord) -> None:
         """Start what the decision reclaims, each as a job; a pass follows it."""
@@ -283,14 +225,8 @@ class Loop:
         self, name: str, job: Callable[[*_Arguments], Awaitable[None]], *arguments: *_Arguments
     ) -> None:
         """Start a job beside the loop, which ends with it; see supervisor.Jobs."""
-        if self.nursery is not None:
-            self._supervisor.jobs(self.nursery, name).start_soon(job, *arguments)
-
-    def _fail(self, error: Exception) -> None:
-        """End the loop by this error."""
-        if self.nursery is None:
-            raise error
-        self.nursery.start_soon(_raise, error)
+        if self.wake_passes.nursery is not None:
+            self._supervisor.jobs(self.wake_passes.nursery, name).start_soon(job, *arguments)
 
     async def _reclaim(self, hold: Hold, job: ReclaimJob, may_go_on: Callable[[], bool]) -> None:
         """Reclaim memory for which evictions wait, and make a pass when that is over."""
@@ -300,7 +236,7 @@ class Loop:
         finally:  # where a reload ends it, too
             self.passes.known.reclaim_ended(hold.kind, *reclaimed, began_seconds=hold.began_seconds)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-        self._on_memory_wake((wake,), reclaimed)
+        self.wake_passes.on_memory_wake((wake,), reclaimed)
 
     def _available_bytes(self, signal: Signal) -> int | None:
         seen = self.observer.memory().get(signal)
@@ -405,7 +341,9 @@ class Loop:
 
     async def _reclaim_node(self, asked: PassRecord) -> None:
         try:
-            self.on_pass(await self.passes.reclaim(asked, self._observe_disks, self.filesystems.refresh))
+            self.wake_passes.on_pass(
+                await self.passes.reclaim(asked, self._observe_disks, self.filesystems.refresh)
+            )
         finally:
             self._reclaiming = False
 
@@ -419,7 +357,3 @@ class Loop:
     def _longest_pause_seconds(self) -> float:
         """Return the longest pause before a part is restarted: one turn of housekeeping may be missed."""
         return min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
-
-
-async def _raise(error: Exception) -> None:
-    raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import trio
@@ -313,6 +313,10 @@ class FakeLoop:
     def pass_time(self) -> None:
         """Let a moment pass."""
         self.now_seconds += 0.001
+
+    @property
+    def wake_passes(self) -> Self:
+        return self
 
     def run_pass(self, wakes: Sequence[Wake], *, firing: Firing) -> PassRecord:
         """Make a pass for a rule, and record it."""
