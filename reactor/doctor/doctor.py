@@ -40,7 +40,7 @@ from reactor.sources.catalogue import (
     Watched,
     steps_of,
 )
-from reactor.terminal.tables import console, table
+from reactor.tables import Screen, table
 from reactor.text import printable
 
 SWAP_FEATURE: Final = "swap"
@@ -258,7 +258,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
         }
         print(json.dumps(found))
         return status
-    screen = console()
+    screen = Screen()
     rows = [(one.name, _yes(used=one.available), one.detail) for one in features]
     screen.print(table(("FEATURE", "THERE", "DETAIL"), rows))
     screen.print(
@@ -267,9 +267,9 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             [(one.name, _yes(used=one.used), one.purpose, one.because) for one in plans],
         )
     )
-    screen.print(f"kernel kill: {kernel_kill}")
+    screen.say(f"kernel kill: {kernel_kill}")
     for what, why in (*absurd.items(), *late.items(), *without_swap.items(), *without_files.items()):
-        screen.print(f"{what}: {why}")
+        screen.say(f"{what}: {why}")
     for why in systemd_oomd:
         screen.say(f"systemdOomd: {why}")
     for what, why in lacks.items():

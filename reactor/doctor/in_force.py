@@ -24,7 +24,7 @@ from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.lists import Named, entry_text, is_pattern_entry, matches_by_any_name
 from reactor.policy.thresholds import absurd_thresholds
-from reactor.terminal.tables import Screen, console, table
+from reactor.tables import Screen, table
 
 _DEFAULT: Final = "default"
 _NEVER: Final = "everything outside these parents"
@@ -38,7 +38,7 @@ def show(path: Path, config_dir: Path | None, output: str) -> int:
     if output == "json":
         print(json.dumps(document, default=str))
     else:
-        present(document, config_dir, console())
+        present(document, config_dir, Screen())
     return 0
 
 
@@ -157,7 +157,7 @@ def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen
         screen.say(f"{labels[name]}: {name}")
     node = document["node_cgroup"] or "this machine"
     screen.say(f"node: {node}{', dry run: no pod is evicted' if document['dry_run'] else ''}")
-    screen.show(_threshold_table(document["thresholds"], labels))
+    screen.print(_threshold_table(document["thresholds"], labels))
     _print_pods(screen, document)
     if document["built_in_never"]:
         screen.say(f"never evicted, by unit: {', '.join(document['built_in_never'])}")
@@ -168,7 +168,7 @@ def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen
             for one in document["settings"]
             if one["key"].startswith(f"{SECTION}.") == bool(prefix)
         ]
-        screen.show(table((heading, "VALUE", "FROM"), rows, whole=f"{heading},FROM"))
+        screen.print(table((heading, "VALUE", "FROM"), rows, whole=f"{heading},FROM"))
     for warning in document["warnings"]:
         screen.say(f"warning: {warning}")
 
@@ -213,15 +213,15 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
             for one in guarded_pods
         ]
         columns = ("GUARDED", "USES", "REQUEST", "PRIORITY")
-        screen.show(table(columns, rows, right="USES,REQUEST,PRIORITY", whole="GUARDED"))
+        screen.print(table(columns, rows, right="USES,REQUEST,PRIORITY", whole="GUARDED"))
     _print_process_victims(screen, document["process_victims"], guarded_pods)
     for entry in document["patterns_without_pod"]:
         screen.say(f"{entry} matches no pod now")
     spared = [(one["cgroup"], one["because"]) for one in pods if not one["is_guarded"]]
     if spared:
-        screen.show(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))
+        screen.print(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))
     never = [(one["cgroup"], f"is or holds {one['because']}") for one in document["never"]]
-    screen.show(table(("NEVER TOUCHED", "BECAUSE"), [*never, (_NEVER, "no pods")], whole="NEVER TOUCHED"))
+    screen.print(table(("NEVER TOUCHED", "BECAUSE"), [*never, (_NEVER, "no pods")], whole="NEVER TOUCHED"))
 
 
 def _print_process_victims(
@@ -239,7 +239,7 @@ def _print_process_victims(
         for one in rules
     ]
     columns = ("ONE PROCESS IS KILLED BY", "PODS", "SPARED")
-    screen.show(table(columns, rows, whole="ONE PROCESS IS KILLED BY"))
+    screen.print(table(columns, rows, whole="ONE PROCESS IS KILLED BY"))
     screen.say(f"processes spared by any such rule: {', '.join(rules[0]['built_in_never'])}")
 
 

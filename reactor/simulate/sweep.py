@@ -5,16 +5,12 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
-
-from rich.console import Console
-from rich.table import Table
 
 from reactor.errors import ConfigError, Problem
 from reactor.model.decisions import Decision, Snapshot
@@ -37,6 +33,7 @@ from reactor.simulate.sweep_axes import (
     configured,
     ruled,
 )
+from reactor.tables import Column, Screen, Table
 
 _ALLIED = {
     **dict.fromkeys(MEMORY_SIGNALS, MEMORY_SIGNALS),
@@ -76,7 +73,6 @@ _TITLES: Final = {
     "first_eviction_seconds": "first eviction at, s",
     "lead_seconds": "shortest lead, s",
 }
-_PIPE_COLUMNS: Final = 160
 _PLOTTED: Final = {
     "evictions": "pods evicted",
     "missed": "missed crossings",
@@ -344,16 +340,20 @@ def write_csv(axes: Sequence[Axis], rows: Sequence[Swept], file: TextIO) -> None
 
 def print_table(axes: Sequence[Axis], rows: Sequence[Swept]) -> None:
     """Print a line for each combination, all scenarios together; what there is no room for is in the CSV."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for axis in axes:
-        table.add_column(axis.name.removesuffix(".available").replace(" ", "\n"), no_wrap=True)
     shown = _chosen(axes, _SHORT, _SHORT_OF_RULES)
-    for heading in shown.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for combination, outcome in totals(rows).items():
-        table.add_row(*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in shown))
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
-    Console(highlight=False, markup=False, width=width).print(table)
+    names = [axis.name.removesuffix(".available").replace(" ", "\n") for axis in axes]
+    table = Table(
+        columns=[
+            *(Column(title=name, whole=True) for name in names),
+            *(Column(title=heading, right=True, whole=True) for heading in shown.values()),
+        ],
+        rows=[
+            [*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in shown)]
+            for combination, outcome in totals(rows).items()
+        ],
+        indented=False,
+    )
+    Screen().print(table)
 
 
 def totals(rows: Iterable[Swept]) -> dict[Combination, Outcome]:

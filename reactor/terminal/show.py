@@ -8,13 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
-
 from reactor.link.documents import after, process_text, what_was_done
 from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
+from reactor.tables import Screen, Table, moment, table
 from reactor.terminal.asking import asked
-from reactor.terminal.tables import Screen, console, moment, table
 from reactor.text import printable
 
 _COLUMNS_WITH_SOURCES: Final = 96
@@ -25,7 +23,7 @@ def show_status(socket_path: Path, output: str) -> int:
     document = asked(socket_path, {"command": "status"})
     if _printed_plainly(document, output):
         return 1 if "error" in document else 0
-    screen = console()
+    screen = Screen()
     node = document["node_cgroup"] or "this machine"
     dry = ", dry run" if document["dry_run"] else ""
     screen.say(
@@ -43,7 +41,7 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(signals_table(document["signals"], screen.width))
     for line in _memory_lines(document):
         screen.say(line)
-    screen.show(filesystems_table(document, whole="PATH"))
+    screen.print(filesystems_table(document, whole="PATH"))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
@@ -92,7 +90,7 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     )
     if _printed_plainly(document, output):
         return 0 if known or pod is None else 1
-    screen = console()
+    screen = Screen()
     for eviction in document["evictions"]:
         _explain_eviction(screen, eviction)
     for kill in document["oom_kills"]:
@@ -479,7 +477,7 @@ def filesystems_table(document: Mapping[str, Any], *, whole: str = "") -> Table:
     ]
     columns = (f"FILESYSTEM ({document['layout']})", "PATH", "LIES ON", "FILLS BY", "THRESHOLD IN")
     found = table(columns, rows, right="FILLS BY,THRESHOLD IN", whole=whole)
-    found.columns[0].min_width = len(columns[0])  # the layout stays beside its word
+    found.columns[0].least = len(columns[0])  # the layout stays beside its word
     return found
 
 

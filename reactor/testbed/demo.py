@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.tables import Column, Screen, Styled, Table
 from reactor.testbed.allocator import MIB, HogPlan, HogTimes, Record, compiled_tool, hog
 from reactor.testbed.daemon_process import DaemonProcess, wait_until
 from reactor.testbed.virtual_node import VirtualNode, ended_by_signals
@@ -167,24 +164,15 @@ _ABOUT = {
 }
 
 
-def show(story: Story, console: Console | None = None) -> None:
-    """Print the timeline, the ranking, who survived, and the verdict."""
-    if console is None:
-        console = Console(highlight=False)
-        console.width = console.width if console.is_terminal else max(console.width, 110)
-    console.print(
-        f"\n[bold]A virtual node of {CAPACITY_BYTES // MIB}Mi[/] in the cgroup {story.node_cgroup}, "
-        f"guarded by [bold]memory.available<{THRESHOLD_BYTES // MIB}Mi[/]\n"
-    )
-    console.print(_timeline(story))
+def show(story: Story, screen: Screen | None = None) -> None:
+    """Print the timeline, the ranking, which pods survived, and the verdict."""
+    screen = screen or Screen()
+    node = f"A virtual node of {CAPACITY_BYTES // MIB}Mi in the cgroup {story.node_cgroup}"
+    screen.print("", f"{node}, guarded by memory.available<{THRESHOLD_BYTES // MIB}Mi", "")
+    screen.print(_timeline(story))
     if story.decision is not None:
-        console.print()
-        console.print(_ranking(story.decision))
-    console.print()
-    console.print(_pods(story))
-    console.print()
-    for line in _verdict(story):
-        console.print(line)
+        screen.print("", _ranking(story.decision))
+    screen.print("", _pods(story), "", *_verdict(story))
 
 
 def events(story: Story) -> Iterator[tuple[int, str, str, str]]:
@@ -223,51 +211,61 @@ def _stages(decision: Mapping[str, Any]) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _timeline(story: Story) -> Table:
-    table = Table(title="Timeline, in ms from the crossing", title_justify="left", box=None, pad_edge=False)
-    table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("stage", no_wrap=True, style="bold")
-    table.add_column("")
-    table.add_column("measured by", no_wrap=True, style="dim")
     zero_ns = story.times.crossed_ns or story.times.started_ns
-    for at_ns, what, details, who in sorted(events(story), key=lambda event: event[0]):
-        table.add_row(f"{(at_ns - zero_ns) / 1e6:+.2f}", what, details, _ABOUT[who])
-    return table
+    return Table(
+        title="Timeline, in ms from the crossing",
+        columns=[
+            Column(title="ms", right=True, whole=True),
+            Column(title="stage", whole=True, style="bold"),
+            Column(title=""),
+            Column(title="measured by", whole=True, style="dim"),
+        ],
+        rows=[
+            (f"{(at_ns - zero_ns) / 1e6:+.2f}", what, details, _ABOUT[who])
+            for at_ns, what, details, who in sorted(events(story), key=lambda event: event[0])
+        ],
+        indented=False,
+    )
 
 
 def _ranking(decision: Mapping[str, Any]) -> Table:
-    table = Table(title="Ranking: who goes first, and why", title_justify="left", box=None, pad_edge=False)
-    for name in ("", "pod", "why"):
-        table.add_column(name, no_wrap=name != "why")
-    for place, ranked in enumerate(decision["ranking"], 1):
-        table.add_row(str(place), ranked["pod"], ranked["because"])
-    return table
+    return Table(
+        title="Ranking: who goes first, and why",
+        columns=[Column(title=name, whole=name != "why") for name in ("", "pod", "why")],
+        rows=[
+            (str(place), ranked["pod"], ranked["because"])
+            for place, ranked in enumerate(decision["ranking"], 1)
+        ],
+        indented=False,
+    )
 
 
 def _pods(story: Story) -> Table:
-    table = Table(title="Pods", title_justify="left", box=None, pad_edge=False)
-    for name in ("pod", "request", "limit", ""):
-        table.add_column(name, no_wrap=True)
+    names = ("pod", "request", "limit", "")
+    table = Table(title="Pods", columns=[Column(title=name, whole=True) for name in names], indented=False)
     for pod in PODS:
         lives = story.alive[pod.name]
         fate = "evicted" if pod.name in story.evicted else "ended"
-        table.add_row(
-            pod.name,
-            f"{pod.request_bytes // MIB}Mi" if pod.request_bytes else "none",
-            f"{pod.limit_bytes // MIB}Mi" if pod.limit_bytes else "none",
-            Text("alive", "green") if lives else Text(fate, "red"),
+        table.rows.append(
+            (
+                pod.name,
+                f"{pod.request_bytes // MIB}Mi" if pod.request_bytes else "none",
+                f"{pod.limit_bytes // MIB}Mi" if pod.limit_bytes else "none",
+                Styled("alive", "green") if lives else Styled(fate, "red"),
+            )
         )
     return table
 
 
-def _verdict(story: Story) -> Iterator[Text]:
+def _verdict(story: Story) -> Iterator[Styled]:
     wrong = story.shortcomings()
     if wrong:
-        yield from (Text(f"FAILED: {line}", "bold red") for line in wrong)
+        yield from (Styled(f"FAILED: {line}", "bold red") for line in wrong)
         return
     crossed_ns, timing = story.times.crossed_ns or 0, (story.decision or {})["timing"]
     killed_ms = (timing["killed_ns"] - crossed_ns) / 1e6
     back_ms = ((story.times.back_ns or 0) - crossed_ns) / 1e6
-    yield Text(
+    yield Styled(
         f"Defended: killed {killed_ms:.1f} ms after the crossing, memory back after {back_ms:.1f} ms, "
         "the other pods never noticed.",
         "bold green",

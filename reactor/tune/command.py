@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,7 @@ EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 MEASURED, CONFIGURATION, REPORT = "measured.json", "reactor.yaml", "report.html"
 
 _LINE_SECONDS: Final = 15.0
+_BAR_CELLS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +176,19 @@ def progress(seconds: float) -> Iterator[Say]:
 
 @contextmanager
 def _bar(seconds: float) -> Iterator[Say]:
-    from rich.console import Console  # noqa: PLC0415 - only a person's terminal needs it
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    """Yield a call that draws one line over and over; it is gone afterwards."""
+    width = shutil.get_terminal_size().columns - 1
 
-    columns = (BarColumn(bar_width=24), TimeRemainingColumn(), TextColumn("{task.description}"))
-    # Without captured output: what the daemon and the C programs say must not be held back.
-    with Progress(
-        *columns,
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ) as bar:
-        task = bar.add_task("starts", total=seconds)
-        yield lambda what, gone: bar.update(task, description=what, completed=min(gone, seconds))
+    def say(what: str, gone: float) -> None:
+        done = round(_BAR_CELLS * min(1.0, gone / seconds))
+        left = timedelta(seconds=max(0, round(seconds - gone)))
+        line = f"{'#' * done}{'.' * (_BAR_CELLS - done)} {left} {what}"
+        print(f"\r{line[:width].ljust(width)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
 
 
 def _lines() -> Say:

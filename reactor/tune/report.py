@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
 from reactor.config.settings import settings_from_text
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table, numeric_columns
-from reactor.text import wrapped
+from reactor.tables import Column, Screen, Styled
+from reactor.tables import Table as ScreenTable
 from reactor.tune.history import History
 from reactor.tune.latency import Tail
 from reactor.tune.measured import AS_CONFIGURED, Growth, Measured
@@ -23,10 +24,6 @@ from reactor.tune.model import (
     quantity,
     rate,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
 
 _SIGNAL: Final = "memory.available"
 
@@ -405,28 +402,24 @@ def show(
     history: History,
     found: Recommendation,
     verdict: Verdict | None,
-    console: Console | None = None,
+    screen: Screen | None = None,
 ) -> None:
     """Print measurements, recommendation and verdict."""
-    from rich.console import Console  # noqa: PLC0415 - it costs time, which an error must not wait for
-
-    if console is None:
-        console = Console(highlight=False)
+    screen = screen or Screen()
     latencies = latency_table(found)
     for table in (
         growth_table(measured.growths),
         *(_part(latencies, names) for names in _LATENCY_PARTS),
         case_table(found),
     ):
-        console.print(_rich(table))
-        console.print()
+        screen.print(_shown(table), "")
     heading = "Nothing to recommend" if found.evicts_at_once else "Recommended"
-    _say(console, heading, threshold_lines(found))
+    _say(screen, heading, threshold_lines(found))
     if verdict is not None:
-        _say(console, "The present configuration covers", verdict.covers or ("no allocator at all",))
-        _say(console, "It misses", verdict.misses or ("nothing that was measured",))
-    _say(console, "History", history_lines(history))
-    _say(console, "How reliable this is", trust_lines(measured, found))
+        _say(screen, "The present configuration covers", verdict.covers or ("no allocator at all",))
+        _say(screen, "It misses", verdict.misses or ("nothing that was measured",))
+    _say(screen, "History", history_lines(history))
+    _say(screen, "How reliable this is", trust_lines(measured, found))
 
 
 def _part(table: Table, names: Collection[str]) -> Table:
@@ -439,20 +432,21 @@ def _part(table: Table, names: Collection[str]) -> Table:
     )
 
 
-def _say(console: Console, heading: str, lines: Iterable[str]) -> None:
-    console.print(f"[bold]{heading}[/]")
+def _say(screen: Screen, heading: str, lines: Iterable[str]) -> None:
+    screen.print(Styled(heading, "bold"))
     for line in lines:
-        console.print(wrapped(f"- {line}", console.width), markup=False, overflow="ignore", crop=False)
-    console.print()
+        screen.say(f"- {line}")
+    screen.print()
 
 
-def _rich(table: Table) -> RichTable:
-    from rich.table import Table as RichTable  # noqa: PLC0415 - as above
-
-    shown = RichTable(title=table.caption, title_justify="left", box=None, pad_edge=False)
-    for index, (name, is_numeric) in enumerate(zip(table.columns, numeric_columns(table), strict=True)):
-        justify: Literal["right", "left"] = "right" if is_numeric else "left"
-        shown.add_column(name, justify=justify, overflow="fold", no_wrap=index == 0)
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
+def _shown(table: Table) -> ScreenTable:
+    numeric = numeric_columns(table)
+    return ScreenTable(
+        title=table.caption,
+        columns=[
+            Column(title=name, right=is_numeric, whole=index == 0)
+            for index, (name, is_numeric) in enumerate(zip(table.columns, numeric, strict=True))
+        ],
+        rows=list(table.rows),
+        indented=False,
+    )

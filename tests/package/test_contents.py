@@ -55,7 +55,7 @@ def test_the_benchmarks_of_a_checkout_are_not_in_it(unpacked: Path) -> None:
 def test_daemon_and_commands_import_what_they_need_from_the_package_alone(unpacked: Path) -> None:
     asked = (
         "import sys, reactor.cli, reactor.guard.run, reactor.guard.kubernetes, reactor.steward.__main__\n"
-        "import cffi, h2, rich, reactor.config.settings, reactor.kernel.bpf.objects as objects\n"
+        "import cffi, h2, reactor.config.settings, reactor.kernel.bpf.objects as objects\n"
         "assert objects.not_installed() is None, objects.not_installed()\n"
         "files = {getattr(module, '__file__', None) or '' for module in sys.modules.values()}\n"
         "print(*sorted(file for file in files if 'packages' in file))"

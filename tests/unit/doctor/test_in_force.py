@@ -11,7 +11,7 @@ from reactor.cli import main
 from reactor.config.settings import layers_of, load_settings
 from reactor.doctor.in_force import in_force, present
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.terminal.tables import Screen
+from reactor.tables import Screen
 
 MIB = 1 << 20
 
@@ -133,7 +133,7 @@ def test_what_a_pattern_matches_is_shown(config, node, tmp_path, monkeypatch):
     }
     assert ["/node/jobs/reactor.service"] == [one["cgroup"] for one in document["never"]]
     paper = io.StringIO()
-    present(document, None, Screen(file=paper, width=80, highlight=False, markup=False))
+    present(document, None, Screen(file=paper, width=80))
     assert "/node/[jn]* matches 2 cgroups now:\n  /node/jobs\n  /node/night\n" in paper.getvalue()
     assert "/node/user-*/app.slice matches 0 cgroups now\n" in paper.getvalue()
     assert any("matches no cgroup on this machine" in one for one in document["warnings"])
@@ -142,7 +142,7 @@ def test_what_a_pattern_matches_is_shown(config, node, tmp_path, monkeypatch):
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_tables_fit_80_columns_and_never_break_a_path(document, config, drop_ins, columns):
     paper = io.StringIO()
-    present(document, drop_ins, Screen(file=paper, width=columns, highlight=False, markup=False))
+    present(document, drop_ins, Screen(file=paper, width=columns))
     lines = [line.rstrip() for line in paper.getvalue().splitlines()]
     for path in (config, drop_ins / "10-soft.conf", drop_ins / "site/20.conf"):
         assert any(str(path) in line for line in lines)
@@ -182,7 +182,7 @@ def test_pods_of_which_one_process_is_killed_are_shown_with_the_rule_and_what_is
     assert "gnome-shell" in found["process_victims"][0]["built_in_never"]
     assert any("processVictims[1]: matches no pod" in one for one in found["warnings"])
     out = io.StringIO()
-    present(found, None, Screen(file=out, width=120, highlight=False, markup=False))
+    present(found, None, Screen(file=out, width=120))
     text = out.getvalue()
     assert "ONE PROCESS IS KILLED BY" in text
     assert "/node/jobs/hog" in text
@@ -202,5 +202,5 @@ def test_a_pattern_on_a_list_that_matches_no_pod_is_shown_and_no_warning(config,
     assert missing == found["patterns_without_pod"]
     assert not [one for one in found["warnings"] if "matches no pod" in one]
     paper = io.StringIO()
-    present(found, None, Screen(file=paper, width=80, highlight=False, markup=False))
+    present(found, None, Screen(file=paper, width=80))
     assert "reactor.pods.never[1]: unit db* matches no pod now\n" in paper.getvalue()

@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
+from reactor.tables import Screen, Table, moment
 from reactor.terminal.show import (
     filesystems_table,
     notifications_text,
@@ -18,16 +17,13 @@ from reactor.terminal.show import (
     stewards_memory,
     swap_traffic_text,
 )
-from reactor.terminal.tables import Screen, console, moment
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
 def printed(table: Table, width: int = 80) -> list[str]:
-    screen = Console(width=width, record=True, file=io.StringIO())
-    screen.print(table)
-    return [line.rstrip() for line in screen.export_text().splitlines()]
+    return list(table.lines(width))
 
 
 def signal(name: str, *amounts: int, available: int = 5 * GIB) -> dict[str, Any]:
@@ -181,8 +177,8 @@ def test_a_path_is_never_broken_however_narrow_the_screen_is() -> None:
     path = "/srv/containers/storage/of-a-tenant-with-a-long-name/overlay-images/and-then-some-more/data"
     document = {"layout": "single", "filesystems": [filesystem("nodefs", path), filesystem("imagefs", "/")]}
     paper = io.StringIO()
-    screen = Screen(file=paper, width=40, highlight=False, markup=False, emoji=False)
-    screen.show(filesystems_table(document, whole="PATH"))
+    screen = Screen(file=paper, width=40)
+    screen.print(filesystems_table(document, whole="PATH"))
     screen.say(
         f"problem: manifests: {path}/web.yaml: got nothing; accepted: a pod, and nothing else than a pod"
     )
@@ -201,7 +197,7 @@ def test_a_pipe_is_as_wide_as_columns_says(
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
-    assert width == console().width
+    assert width == Screen().width
 
 
 def test_swap_traffic_is_shown_where_it_is_known() -> None:

@@ -3,8 +3,8 @@ import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from reactor.tables import Screen
 from reactor.testbed.allocator import MIB, HogTimes
 from reactor.testbed.demo import CAPACITY_BYTES, EXIT_CANNOT, HOG, LEVEL_BYTES, Story, demo, events, show
 
@@ -44,10 +44,9 @@ STORY = Story(
 
 
 def told(story: Story) -> str:
-    console = Console(file=io.StringIO(), width=140)
-    show(story, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    shown = io.StringIO()
+    show(story, Screen(shown, width=140))
+    return shown.getvalue()
 
 
 def test_a_defended_node_has_no_shortcomings() -> None:
