@@ -62,6 +62,7 @@ class NodeAtThreshold(NamedTuple):
         return int(self.threshold.value.of(self.seen.capacity))
 
     def outside_bytes(self) -> int | None:
+        """Return the memory outside the pods that evicting can bring back, None where it is not known."""
         pods = [pod for pod in self.pods if not self._is_kept(pod)]
         return memory_outside_pods(self.seen, pods, self.used, gone=self.dying)
 
@@ -415,6 +416,7 @@ def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold) -> bool:
 def slowdown_by_rate(
     settings: EvictionSettings, kills: Sequence[HardMemoryKill], node: NodeAtThreshold, now_seconds: float
 ) -> Slowdown | None:
+    """Return the slowdown of a minute with as many evictions as are allowed, None before that."""
     most = settings.hard_memory_evictions_per_minute
     if most is None:
         return None
