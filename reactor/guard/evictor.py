@@ -1,51 +1,31 @@
-"""Evictions under way: a hard one kills at once, a soft one waits in the background and can be pre-empted."""
+"""Evictions are ordered: a hard one kills at once, a soft one waits in the background (endings.py)."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Final
-
-import trio
+from collections.abc import Callable, Sequence
+from typing import Final, Unpack
 
 from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.errors import ReactorError
+from reactor.guard.endings import Callbacks, Endings, resumed
 from reactor.guard.record import EvictionAttempt
-from reactor.guard.termination import Kills, Victim, one_process, whole_pod
+from reactor.guard.termination import Kills, one_process, whole_pod
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
-from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
-from reactor.model.signals import ON_DISK, RESOURCE
 from reactor.policy.forecast import Forecast
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
-_COUNTED_POLL_SECONDS: Final = 0.02
-_FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once more
-_BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
 _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
 
-class Evictor:
-    """Evicts pods through `kills`; `on_gone` is called with the uid of each that has ended.
+class Evictor(Endings):
+    """Evicts pods through `kills`. Of pods in the operator's list one process is killed, by `one_process`."""
 
-    It returns whether the pod counts for nothing any more, and is called again while it does. `empty` removes
-    the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
-    `confirm` returns at the end of a soft eviction's grace period whether the node is still short of what the
-    pod was to end for; if not, the eviction is called off and the pod lives on.
-    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
-    Of pods in the operator's list one process is killed through `one_process`: `on_process_killed` is called
-    if that is after a grace period, `on_process_over` with the pod's uid when nothing more is done to it.
-
-    What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
-    policy forgets an eviction at its deadline and chooses again.
-    """
-
-    def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
+    def __init__(
         self,
         kills: Kills,
         nursery: Nursery,
@@ -53,25 +33,14 @@ class Evictor:
         *,
         deadline_seconds: float,
         dry_run: bool = False,
-        empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
-        confirm: Callable[[Eviction], bool] = lambda _: True,
-        on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
         one_process: OneProcess | None = None,
-        on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
-        on_process_over: Callable[[str], None] = lambda _: None,
+        **callbacks: Unpack[Callbacks],
     ) -> None:
-        self._nursery = nursery
+        super().__init__(nursery, on_gone, deadline_seconds=deadline_seconds, **callbacks)
         self._one_process = one_process
-        self._on_process_killed = on_process_killed
-        self._on_process_over = on_process_over
-        self._empty = empty
-        self._on_ended = on_ended
-        self._on_gone = on_gone
-        self._confirm = confirm
         self._kills = kills
-        self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
         self._retry_seconds = math.inf
-        self.adopt(deadline_seconds, dry_run=dry_run)
+        self._dry_run = dry_run
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
         """Do as a new configuration says from now on; return the uids whose evictions are called off by it.
@@ -81,17 +50,7 @@ class Evictor:
         """
         self._deadline_seconds = deadline_seconds
         self._dry_run = dry_run
-        return self._call_off() if dry_run else ()
-
-    def _call_off(self) -> tuple[str, ...]:
-        called_off = tuple(self._waiting)
-        for uid in called_off:
-            attempt, scope = self._waiting.pop(uid)
-            attempt.outcome = Outcome.CALLED_OFF
-            attempt.add_problems("a dry run was configured in its grace period, after SIGTERM")
-            scope.cancel()
-            _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
-        return called_off
+        return self.call_off() if dry_run else ()
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what it takes to end these pods at once, and no others."""
@@ -197,129 +156,15 @@ class Evictor:
             self._ask(attempt, victim)
         return attempt
 
-    def _pre_empt(self, uid: str) -> None:
-        """Have a hard eviction take over from a soft one of the same pod."""
-        waiting = self._waiting.pop(uid, None)
-        if waiting is not None:
-            waiting[0].outcome = Outcome.PRE_EMPTED
-            waiting[1].cancel()
-
-    def _ask(self, attempt: EvictionAttempt, victim: Victim) -> None:
-        scope = trio.CancelScope()
-        self._waiting[attempt.eviction.pod.uid] = (attempt, scope)
-        self._nursery.start_soon(self._carry_out, attempt, victim, scope)
-
-    async def _carry_out(self, attempt: EvictionAttempt, victim: Victim, scope: trio.CancelScope) -> None:
-        """Ask a victim to end, kill it if it outlives its grace period, and wait until its memory is free."""
-        uid = attempt.eviction.pod.uid
-        has_stopped = False
-        try:
-            with scope:
-                has_stopped = await attempt.carry_out(
-                    victim,
-                    attempt.eviction.grace_period_seconds,
-                    partial(self._is_still_wanted, attempt.eviction),
-                )
-        finally:
-            if self._waiting.get(uid) == (attempt, scope):
-                del self._waiting[uid]
-            if not has_stopped:
-                victim.close()
-                # What pre-empted it answers for the pod.
-                if attempt.process is not None and attempt.outcome is not Outcome.PRE_EMPTED:
-                    self._on_process_over(uid)
-                attempt.ended.set()
-        if has_stopped:
-            if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
-                self._on_process_killed(attempt.eviction.pod, attempt.process)
-            await self._finish(attempt, victim)
-
-    async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
-        """Wait until what has stopped holds nothing any more."""
-        try:
-            freed_ns: int | None = time.monotonic_ns()
-            if attempt.outcome not in _BY_ITSELF:
-                freed_ns = await attempt.reap(victim, self._deadline_seconds)
-            if attempt.process is not None:
-                attempt.freed_ns = freed_ns
-            elif freed_ns is not None:
-                await self._settle(attempt, freed_ns)
-        finally:
-            victim.close()
-            if attempt.process is not None:
-                self._on_process_over(attempt.eviction.pod.uid)
-            self._on_ended(attempt)
-            attempt.ended.set()
-
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
         """Resume an eviction that was ordered before a restart, with what is left of its grace period."""
-        eviction = _resumed(pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds)))
+        eviction = resumed(pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds)))
         _LOG.warning(
             "pod %s: resuming eviction after restart; %d s of grace left",
             pod.key,
             eviction.grace_period_seconds,
         )
         return self._begin_whole(eviction)
-
-    def await_files(self, pod: Pod, claim: Claim) -> EvictionAttempt:
-        """Resume an eviction of which only the files are left: its pod ended while no daemon ran.
-
-        No process is killed: a cgroup of that name is another pod's by now.
-        """
-        _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
-        attempt = EvictionAttempt(eviction=_resumed(pod, claim, 0))
-        self._nursery.start_soon(self._await_files, attempt)
-        return attempt
-
-    async def _await_files(self, attempt: EvictionAttempt) -> None:
-        try:
-            await self._settle(attempt, time.monotonic_ns())
-        finally:
-            attempt.ended.set()
-
-    def _is_still_wanted(self, eviction: Eviction) -> bool:
-        """Return whether a pod whose grace period is over is to be killed."""
-        is_wanted = self._confirm(eviction)
-        if not is_wanted:
-            _LOG.warning("pod %s: not killed after its grace period: no pressure is left", eviction.pod.key)
-        return is_wanted
-
-    async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
-        """Wait until nothing of a pod that has ended is counted any more.
-
-        Memory is freed before a process counts as ended, but its id only when its parent has reaped
-        it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
-        """
-        eviction = attempt.eviction
-        if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
-            self._nursery.start_soon(self._remove_files, attempt, self._empty)
-        poll_seconds = _FILES_POLL_SECONDS if eviction.resource in ON_DISK else _COUNTED_POLL_SECONDS
-        with trio.move_on_after(self._deadline_seconds):
-            while not self._on_gone(attempt.eviction.pod.uid):
-                await trio.sleep(poll_seconds)
-                freed_ns = time.monotonic_ns()
-            attempt.freed_ns = freed_ns
-
-    async def _remove_files(
-        self, attempt: EvictionAttempt, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]
-    ) -> None:
-        problems = await empty(attempt.eviction.pod)
-        attempt.add_problems(*problems)
-        for problem in problems:
-            _LOG.warning("pod %s: %s", attempt.eviction.pod.key, problem)
-
-
-def _resumed(pod: Pod, claim: Claim, grace_period_seconds: int) -> Eviction:
-    return Eviction(
-        pod=pod,
-        signal=next(signal for signal, resource in RESOURCE.items() if resource == claim.resource)
-        if claim.threshold is None
-        else claim.threshold.signal,
-        threshold=claim.threshold,
-        resource=claim.resource,
-        grace_period_seconds=grace_period_seconds,
-        message="Ordered before reactor was restarted.",
-    )
 
 
 def _over(attempt: EvictionAttempt) -> EvictionAttempt:

@@ -175,6 +175,19 @@ class UsageFacts:
         """Return whether what is known of a pod stands as it is."""
         return uid in self._held
 
+    def is_emptied(self, pod: Pod) -> bool:
+        """Return whether a pod took something of the filesystems and does so no more.
+
+        For a pod that is not known to have taken anything this is not known. Others are spared meanwhile, so
+        that not all of them go for what none of them holds.
+        """
+        if self.is_held(pod.uid):
+            return False
+        used = self.usages([pod]).get(pod.uid)
+        # Of a count under way less may have been found than there is.
+        is_known = bool(pod.storage) and used is not None and self.is_whole(pod)
+        return used is not None and is_known and not any(map(_takes, _places_of(used)))
+
     def changes(self, sent: set[int]) -> Iterator[Places]:
         """Yield what a steward is to be sent that has these places, which are brought up to date."""
         gone = sorted(sent - self._by_number.keys())
@@ -275,6 +288,17 @@ def _is(usage: FilesystemUsage | None, reported: PlaceUsage) -> bool:
         reported.used_bytes,
         reported.inodes,
     )
+
+
+def _places_of(used: PodUsage) -> Iterator[FilesystemUsage]:
+    yield from used.volumes.values()
+    for container in used.containers:
+        yield from (one for one in (container.rootfs, container.logs) if one is not None)
+
+
+def _takes(usage: FilesystemUsage) -> bool:
+    """Return whether there is more than the directory itself, which is left of a volume that was emptied."""
+    return (usage.inodes_used or 0) > 1
 
 
 class StorageCounts:
