@@ -43,6 +43,11 @@ def _escape(character: str) -> str:
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
 
 
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """Return a number with its noun: `1 pod`, `2 pods`, `2 processes`."""
+    return f"{number} {noun if number == 1 else several or f'{noun}s'}"
+
+
 def wrapped(text: str, columns: int) -> str:
     """Return the text in lines of that many columns, broken at spaces alone: a longer word stays whole."""
     # Only what people read is wrapped, so no daemon loads it.

@@ -145,8 +145,11 @@ def from_checkout(command: str) -> Iterator[None]:
 
 
 def positive_seconds(text: str) -> float:
-    """Return a number of seconds above zero. Raises ValueError, which argparse reports."""
-    seconds = float(text)
+    """Return a number of seconds above zero. Raises ArgumentTypeError, which argparse reports."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number above 0, such as 2.5")
     return seconds

@@ -15,7 +15,7 @@ from reactor.commands.arguments import (
     add_output,
     settings_in,
 )
-from reactor.text import printable
+from reactor.text import counted, printable
 
 if TYPE_CHECKING:
     from reactor.kernel.cgroup import CgroupTree
@@ -31,10 +31,13 @@ def add(commands: Commands) -> None:
         those,
         "check",
         _check,
-        "name every error in a configuration, each by its path, and what has no effect or a bad one",
+        "list every error with its path, and warn of settings without effect or with a harmful one",
         _EXAMPLE,
     )
     _add_file(check)
+    check.add_argument(
+        "--strict", action="store_true", help="exit with 1 if there is a warning, for a pipeline"
+    )
     show = add_command(
         those,
         "show",
@@ -44,6 +47,7 @@ def add(commands: Commands) -> None:
     )
     _add_file(show)
     add_output(show)
+    show.add_argument("--changed", action="store_true", help="without the values that are defaults")
     init = add_command(
         those,
         "init",
@@ -86,14 +90,15 @@ def _check(options: argparse.Namespace) -> int:
     from reactor.doctor.findings import findings, nobody_because, refusals
 
     layers, tree = layers_of(file, options.config_dir), _tree()
-    for finding in (*refusals(file, options.config_dir), *findings(settings, layers, tree)):
+    warnings = [*refusals(file, options.config_dir), *findings(settings, layers, tree)]
+    for finding in warnings:
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
     thresholds = settings.eviction.thresholds
-    print(f"{file}: ok, {len(thresholds)} thresholds: {', '.join(map(str, thresholds))}")
+    print(f"{file}: ok, {counted(len(thresholds), 'threshold')}: {', '.join(map(str, thresholds))}")
     because = nobody_because(settings, tree)
     if because is not None:
         print(f"{file}: guards nobody: {because}")
-    return 0
+    return int(options.strict and bool(warnings or settings.warnings or because is not None))
 
 
 def _tree() -> CgroupTree | None:
@@ -109,7 +114,7 @@ def _tree() -> CgroupTree | None:
 def _show(options: argparse.Namespace) -> int:
     from reactor.doctor.in_force import show
 
-    return show(_file(options), options.config_dir, options.output)
+    return show(_file(options), options.config_dir, options.output, only_changed=options.changed)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -49,7 +49,10 @@ def add_tune(commands: Commands) -> None:
         "--from", dest="stored", metavar="FILE", type=Path, help="use this measured.json instead of measuring"
     )
     command.add_argument(
-        "--loads", metavar="NAMES", default="idle,busy", help="what else the CPUs do: idle, busy (idle,busy)"
+        "--loads",
+        metavar="NAMES",
+        default="idle,busy",
+        help="what else the CPUs do meanwhile: idle, busy (idle,busy)",
     )
     command.add_argument("--pods", metavar="N", type=_pods, default=10, help="pods on the virtual node (10)")
     command.add_argument(
@@ -60,10 +63,13 @@ def add_tune(commands: Commands) -> None:
         "or the fastest in the journals (one)",
     )
     command.add_argument(
-        "--victim", metavar="SIZE", type=_size, help="the largest pod's memory, such as 4Gi (what is known)"
+        "--victim",
+        metavar="SIZE",
+        type=_size,
+        help="the largest pod's memory, such as 4Gi (default: the largest pod seen)",
     )
     command.add_argument(
-        "--reserve", metavar="SIZE", type=_size, help="what must stay free, such as 200Mi (what is needed)"
+        "--reserve", metavar="SIZE", type=_size, help="what must stay free, such as 200Mi (default: computed)"
     )
 
 
@@ -143,7 +149,9 @@ def add_bench(commands: Commands) -> None:
         action="store_true",
         help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
     )
-    command.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
+    command.add_argument(
+        "--rounds", type=_positive_count, default=5, help="with --by-source: turns of each source (5)"
+    )
     command.add_argument(
         "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
     )
@@ -234,11 +242,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _positive_count(text: str) -> int:
-    """Return a number from 1 on. Raises ValueError, which argparse reports."""
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
+    """Return a number from 1 on. Raises ArgumentTypeError, which argparse reports."""
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number from 1 on")
+    return int(text)
 
 
 def _race(options: argparse.Namespace) -> int:

@@ -52,7 +52,8 @@ def load_document(text: str, name: str) -> Any:
     """Return the one document in `text`; `name` says where it came from. Raises ConfigError."""
     documents = load_documents(text, name)
     if len(documents) != 1:
-        raise ConfigError([Problem(path=name, got=f"{len(documents)} documents", accepted="one document")])
+        got = f"{len(documents)} documents" if documents else "an empty file"
+        raise ConfigError([Problem(path=name, got=got, accepted="one document")])
     return documents[0]
 
 
@@ -87,7 +88,9 @@ def load_documents(text: str, name: str) -> list[Any]:
 def _problem(error: MarkedYAMLError, name: str, accepted: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     where = name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
-    got = str(error.problem or error.context or "unreadable text").splitlines()[0]
+    got = str(error.problem or error.context or "unreadable text").splitlines()[0].removeprefix("found ")
+    if got.startswith("character '\\t'"):
+        got, accepted = "a tab", "blanks to indent by"
     return Problem(path=where, got=got, accepted=accepted)
 
 

@@ -248,7 +248,8 @@ def _https_url(raw: Any, _: type) -> HttpsUrl:
 
 def _web_url(raw: Any, _: type) -> WebUrl:
     if not isinstance(raw, str) or read_web_address(raw) is None:
-        raise Refused("another text" if isinstance(raw, str) else raw, ACCEPTED)  # it may hold a secret
+        got = "a text that is no address (not shown: it may hold a secret)" if isinstance(raw, str) else raw
+        raise Refused(got, ACCEPTED)
     return WebUrl(raw)
 
 

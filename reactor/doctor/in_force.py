@@ -25,16 +25,23 @@ from reactor.model.thresholds import Threshold
 from reactor.policy.lists import Named, entry_text, is_pattern_entry, matches_by_any_name
 from reactor.policy.thresholds import absurd_thresholds
 from reactor.tables import Screen, table
+from reactor.text import counted
 
 _DEFAULT: Final = "default"
 _NEVER: Final = "everything outside these parents"
 _MOST_MATCHES: Final = 20
 
 
-def show(path: Path, config_dir: Path | None, output: str) -> int:
-    """Print what is in force; the exit status is 0. Raises ConfigError where the configuration is invalid."""
+def show(path: Path, config_dir: Path | None, output: str, *, only_changed: bool = False) -> int:
+    """Print what is in force; the exit status is 0. Raises ConfigError where the configuration is invalid.
+
+    With `only_changed` values that no file has are left out.
+    """
     layers = layers_of(path, config_dir)
     document = in_force(load_settings(path, config_dir), layers, _tree())
+    if only_changed:
+        settings = [one for one in document["settings"] if one["file"] is not None]
+        document = {**document, "settings": settings}
     if output == "json":
         print(json.dumps(document, default=str))
     else:
@@ -168,7 +175,8 @@ def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen
             for one in document["settings"]
             if one["key"].startswith(f"{SECTION}.") == bool(prefix)
         ]
-        screen.print(table((heading, "VALUE", "FROM"), rows, whole=f"{heading},FROM"))
+        if rows:
+            screen.print(table((heading, "VALUE", "FROM"), rows, whole=f"{heading},FROM"))
     for warning in document["warnings"]:
         screen.say(f"warning: {warning}")
 
@@ -200,7 +208,7 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
         return
     pods = sorted(document["pods"], key=lambda one: (not one["is_guarded"], -(one["used_bytes"] or 0)))
     guarded_pods = [one for one in pods if one["is_guarded"]]
-    screen.say(f"guarded: {len(guarded_pods)} pods now; each child of {', '.join(parents)} is one")
+    screen.say(f"guarded: {counted(len(guarded_pods), 'pod')} now; each child of {', '.join(parents)} is one")
     _print_matches(screen, document["pod_parent_matches"])
     if guarded_pods:
         rows = [
@@ -245,7 +253,7 @@ def _print_process_victims(
 
 def _print_matches(screen: Screen, matches: Mapping[str, Sequence[str]]) -> None:
     for pattern, cgroups in matches.items():
-        screen.say(f"{pattern} matches {len(cgroups)} cgroups now{':' if cgroups else ''}")
+        screen.say(f"{pattern} matches {counted(len(cgroups), 'cgroup')} now{':' if cgroups else ''}")
         for cgroup in cgroups[:_MOST_MATCHES]:
             screen.say(f"  {cgroup}")
         if len(cgroups) > _MOST_MATCHES:

@@ -56,6 +56,7 @@ from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
+from reactor.sources.chain import NOT_ARMED_YET
 from reactor.sources.levels import MemoryLevels
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
@@ -561,6 +562,8 @@ def _swap_watch(
 
 def _source_changed(on_source: Callable[[SourceState], None], state: SourceState) -> None:
     level = logging.INFO if state.health in {SourceHealth.ARMED, SourceHealth.OFF} else logging.WARNING
+    if state.health is SourceHealth.OFF and state.detail == NOT_ARMED_YET:  # for a moment, at each start
+        level = logging.DEBUG
     _LOG.log(level, "source %s: %s%s", state.name, state.health, f": {state.detail}" if state.detail else "")
     on_source(state)
 

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import trio
 
+import reactor
 from reactor.act import cgroup_changes
 from reactor.act.kill_path import KillPath
 from reactor.act.populated import may_be_populated
@@ -56,13 +57,14 @@ from reactor.link.documents import instant
 from reactor.link.requests import Request, RequestKind
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod
+from reactor.model.quantity import amount_text, bytes_text
 from reactor.model.settings import Settings
-from reactor.model.signals import NodeCondition, Signal
-from reactor.model.thresholds import Observed
+from reactor.model.signals import RESOURCE, NodeCondition, Signal
+from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceState, WakeKind
 from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
-from reactor.text import printable
+from reactor.text import counted, printable
 from reactor.threads import NameLookups, in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -450,6 +452,8 @@ class Daemon:
             task_status.started(self)
         self._shutdown.order(self._settings)
         self._report_ready()
+        observed = self._known.observed.at(time.monotonic())
+        _LOG.info("%s", guarding(self._settings, len(self._known.pods), observed))
 
     def _present_pods(self) -> Sequence[Pod]:
         """Return the pods that exist now."""
@@ -557,6 +561,25 @@ class Daemon:
 
     def _is_alive(self) -> bool:
         return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
+
+
+def guarding(settings: Settings, pods: int, observed: Mapping[Signal, Observation]) -> str:
+    """Return what a daemon guards from now on, in a line: its version, the node, the pods, each threshold."""
+    node = settings.node_cgroup or "this machine"
+    capacity = observed.get(Signal.MEMORY_AVAILABLE)
+    size = "" if capacity is None else f" of {bytes_text(capacity.capacity)}"
+    thresholds = []
+    for one in settings.eviction.thresholds:
+        seen = observed.get(one.signal)
+        if one.value.percent is None or seen is None:
+            thresholds.append(str(one))
+        else:
+            amount = amount_text(int(one.value.of(seen.capacity)), RESOURCE[one.signal])
+            thresholds.append(f"{one} ({amount})")
+    parents = ", ".join(map(printable, settings.pod_parents)) or "nowhere (pods.parents is empty)"
+    who = f"reactor {reactor.__version__}{', dry run' if settings.dry_run else ''}"
+    at = ", ".join(thresholds) or "no threshold"
+    return f"{who}: guards {node}{size} at {at}; {counted(pods, 'pod')} now, from {parents}"
 
 
 def in_dry_run(settings: Settings, how_to_end: str) -> str:

@@ -46,7 +46,7 @@ from reactor.simulate.plain_node import (
 )
 from reactor.simulate.scenario import API_VERSION, KIND, numbers_document
 from reactor.simulate.summary import Summary
-from reactor.text import printable
+from reactor.text import counted, printable
 
 _END: Final = b"\n]}\n"
 
@@ -270,7 +270,7 @@ def record(options: RecordOptions) -> int:
             scenario = ScenarioFile(file, "recorded from the kubelet", header)
             _run(_poll, settings.kubernetes, scenario, options)
         scenario.close()
-    print(f"reactor: {scenario.steps} steps recorded", file=sys.stderr)
+    print(f"reactor: {counted(scenario.steps, 'step')} recorded", file=sys.stderr)
     return 0 if scenario.steps else 1
 
 

@@ -17,6 +17,7 @@ from reactor.errors import BpfError, failure_text, first_failure, split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.wakes import SourceBoard, Wakes
 
+NOT_ARMED_YET: Final = "not armed yet"
 FIRST_DELAY_SECONDS: Final = 0.1
 LAST_DELAY_SECONDS: Final = 30.0
 # What a node refuses for want of a package, a capability or a kernel option it refuses the next time too, and
@@ -269,7 +270,7 @@ def _health(link: _Link, standing: _Link | None, left: str, *, is_first: bool) -
     if standing is not None and not is_first:
         return SourceHealth.OFF, f"{standing.step.name} is armed"  # also of what has failed: nobody needs it
     if link.error is None:
-        return SourceHealth.OFF, "not armed yet" if standing is None else _stood_in("not armed yet", standing)
+        return SourceHealth.OFF, NOT_ARMED_YET if standing is None else _stood_in(NOT_ARMED_YET, standing)
     if standing is None:
         return SourceHealth.FAILED, f"{link.error}; {left}"
     return SourceHealth.DEGRADED, _stood_in(link.error, standing)

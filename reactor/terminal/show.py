@@ -63,7 +63,8 @@ def _print_what_was_done(screen: Screen, document: Mapping[str, Any]) -> None:
     if document["rules"]:
         screen.print(rules_table(document["rules"]))
     _say_systemd_oomd(screen, document["systemd_oomd"])
-    screen.print(_decisions(document["decisions"]))
+    if document["decisions"]:
+        screen.print(_decisions(document["decisions"]))
     if document["oom_kills"]["recent"]:
         screen.print(_oom_kills(document["oom_kills"]["recent"]))
 

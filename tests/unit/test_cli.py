@@ -198,3 +198,43 @@ def test_a_configuration_that_names_no_socket_leaves_the_default_one(tmp_path, c
     main(["status", "--config", str(wrong)])
 
     assert "asking the daemon at /run/reactor/reactor.sock" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("strict", "status"), [([], 0), (["--strict"], 1)])
+def test_a_pipeline_can_have_a_warning_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strict: list[str], status: int
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("evictionHard: {memory.available: 100Mi}\nreactor: {pods: {parents: [/not-there]}}\n")
+    assert status == main(["config", "check", str(file), *strict])
+    shown = capsys.readouterr()
+    assert f"{file}: ok, 1 threshold: memory.available<100Mi" in shown.out
+    assert "/not-there is not on this machine" in shown.err
+
+
+def test_only_what_the_files_change_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("evictionHard: {memory.available: 100Mi}\nreactor: {evictionsPerMinute: 7}\n")
+    for command in (["config", "show", str(file)], ["config", "show", str(file), "--changed"]):
+        assert 0 == main(command)
+    everything, changed = capsys.readouterr().out.split("node: this machine")[1:]
+    assert "evictionsPerMinute" in everything
+    assert "housekeepingInterval" in everything
+    assert "evictionsPerMinute" in changed
+    assert "housekeepingInterval" not in changed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["record", "--interval-seconds", "0", "x.yaml"], "got '0'; accepted: a number above 0"),
+        (["bench", "--runs", "no"], "got 'no'; accepted: a whole number from 1 on"),
+    ],
+)
+def test_a_number_that_is_none_is_named_with_the_accepted_form(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert 2 == ended.value.code
+    assert named in capsys.readouterr().err

@@ -228,7 +228,7 @@ def test_every_problem_names_the_file_that_the_value_is_from(config: Path, direc
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("", ": got 0 documents"),
+        ("", ": got an empty file"),
         ("[1]", ""),
         ("a: 1\na: 2", ": a"),
         ("a: [", ":1:"),

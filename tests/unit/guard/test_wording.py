@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from reactor.config.settings import settings_from_text
-from reactor.guard.daemon import in_dry_run
+from reactor.guard.daemon import guarding, in_dry_run
 from reactor.guard.record import why_ranked
 from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod
 from reactor.model.rules import RankedBy
-from reactor.model.signals import Resource
+from reactor.model.signals import Resource, Signal
+from reactor.model.thresholds import Observation
 
 TEXT = """
 evictionHard: {memory.available: 200Mi, pid.available: 5%}
@@ -31,6 +32,24 @@ def test_dry_run_without_parents_says_that_no_pod_could_be_evicted() -> None:
     said = in_dry_run(settings_from_text("evictionHard: {memory.available: 1Gi}", "x.yaml"), "…")
 
     assert "would evict from nowhere (pods.parents is empty) at memory.available<1Gi" in said
+
+
+def test_the_start_says_what_is_guarded_with_shares_as_amounts() -> None:
+    observed = {
+        Signal.MEMORY_AVAILABLE: Observation(available=1, capacity=1 << 30),
+        Signal.PID_AVAILABLE: Observation(available=1, capacity=1000),
+    }
+    said = guarding(settings_from_text(TEXT, "x.yaml"), 1, observed)
+
+    assert ", dry run: guards this machine of 1Gi at memory.available<200Mi, pid.available<5% (50); " in said
+    assert "1 pod now, from /system.slice, /odd" in said
+    assert "\x1b" not in said
+
+
+def test_the_start_says_that_nothing_is_guarded() -> None:
+    said = guarding(settings_from_text("evictionHard: {}", "x.yaml"), 0, {})
+
+    assert "guards this machine at no threshold; 0 pods now, from nowhere (pods.parents is empty)" in said
 
 
 def test_ranking_says_who_is_preferred_and_who_avoided() -> None:

@@ -176,7 +176,7 @@ def test_record_writes_a_plain_nodes_scenario(node, proc, tmp_path, monkeypatch,
     scenario = scenario_from_text(out.read_text(), "recorded")
     assert [pod.name for pod in scenario.steps[0].pods or ()] == ["hog", "web"]
     assert len(scenario.steps) == 1  # nothing has changed since
-    assert "1 steps recorded" in capsys.readouterr().err
+    assert "1 step recorded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("enforced", ["", "enforceNodeAllocatable: [pods]\n", "enforceNodeAllocatable: []\n"])

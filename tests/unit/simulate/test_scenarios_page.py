@@ -99,5 +99,5 @@ def test_a_recording_is_made_as_the_page_says(command: str, directory: Path) -> 
 
     recorded = run(command, directory)
 
-    assert (recorded.returncode, recorded.stderr) == (0, "reactor: 1 steps recorded\n")
+    assert (recorded.returncode, recorded.stderr) == (0, "reactor: 1 step recorded\n")
     assert run("reactor simulate node.json", directory).returncode == 0
