@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from reactor.kernel import libc
 from reactor.model.settings import RealtimeSettings
 
 _SWITCH_SECONDS: Final = 0.0005
+_is_starting: Final = threading.Event()
 
 
 def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) -> tuple[str, ...]:
@@ -64,13 +66,26 @@ def gc_paused() -> Iterator[None]:
     gc.collect()
     gc.freeze()  # what exists now stays: later collections skip it
     gc.disable()
+    _is_starting.set()
     try:
         yield
     finally:
+        _is_starting.clear()
         sys.setswitchinterval(interval_seconds)
         gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+def collect_garbage() -> None:
+    """Collect garbage, for the first time where `gc_paused`: what is left then has been made to stay, too.
+
+    Later collections skip it. Once only: of what a reload replaces nothing would ever be freed.
+    """
+    gc.collect()
+    if _is_starting.is_set():
+        _is_starting.clear()
+        gc.freeze()
 
 
 def _tried(what: str, remedy: str, call: Callable[[], None]) -> list[str]:

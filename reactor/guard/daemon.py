@@ -476,7 +476,8 @@ class Daemon:
         """Return what the steward may ask for."""
 
         async def status_answer(_: Request) -> Mapping[str, Any]:
-            return {"status": self.reports.status(), "held": self._held(self._reloads.running())}
+            held = await self._held(self._reloads.running())
+            return {"status": self.reports.status(), "held": held}
 
         async def explain_answer(_: Request) -> Mapping[str, Any]:
             return await self.reports.explain(self._reloads.running().usages)
@@ -499,13 +500,13 @@ class Daemon:
             RequestKind.HEALTH: health,
         }
 
-    def _held(self, running: Loop) -> Mapping[str, Any] | None:
+    async def _held(self, running: Loop) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
         ended = frozenset(running.passes.observations.ended_cgroups())
-        return memory_held(
+        return await memory_held(
             self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
             [pod for pod in self._known.pods if pod.cgroup not in ended],
-            running.usages.memory(),
+            running.usages,
         )
 
     def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:

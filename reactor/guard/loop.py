@@ -9,7 +9,6 @@ How often it does follows from what the last pass has cost (policy/attention.py)
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Final, TypeVarTuple
 
 import trio
 
+from reactor.act.protect import collect_garbage
 from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.pass_ import Passes
@@ -185,19 +185,21 @@ class Loop:
             self.wake_passes.run_pass(taken)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
-            if self._may_collect(taken):
-                gc.collect()  # the collector is off (run)
+            elif self._may_collect(taken):
+                collect_garbage()
 
     def _may_collect(self, taken: Sequence[Wake]) -> bool:
         """Return whether garbage may be collected: nothing is urgent after the housekeeping's own pass.
 
-        It is where a crossing is near; there garbage is left for so many passes, but not for ever.
+        It is where a crossing is near, or a victim awaited; there garbage is left for so many passes, but not
+        for ever.
         """
         if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
             return False
-        self._uncollected = self._uncollected + 1 if self.passes.approach.is_near else 0
+        is_urgent = self.passes.approach.is_near or bool(self.passes.known.state.claims)
+        self._uncollected = self._uncollected + 1 if is_urgent else 0
         if self._uncollected < _MOST_UNCOLLECTED:
-            return not self.passes.approach.is_near
+            return not is_urgent
         self._uncollected = 0
         return True
 

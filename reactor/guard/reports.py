@@ -3,9 +3,9 @@
 Each thing that has something to report makes a `Report` of it; `status`, a scrape and the problems are three
 merges over one list (`Reports`). The steward adds what it knows itself (reactor/steward/answers.py).
 
-`top` and `explain` read pods on behalf of people. A thousand pods read at once would keep the loop from a
-wake for 6 ms. One who asks every second is not to cost a kill that: pods are read a few at a time, the loop
-goes first between them, and the more a reading has cost the longer it is good for.
+`status`, `top` and `explain` read pods on behalf of people. A thousand pods read at once would keep the loop
+from a wake for 6 ms. One who asks every second is not to cost a kill that: pods are read a few at a time, the
+loop goes first between them, and the more a reading of `top` has cost the longer it is good for.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
     gone = {pod.uid for pod in node.known.emptied_among(node.known.pods)}
     gone |= {claim.uid for claim in node.known.state.in_flight if claim.uid is not None}
     pods = tuple(pod for pod in node.known.pods if pod.uid not in gone)
-    used = await _usages_in_turns(node, usages, pods, signal)
+    used = await _in_turns(lambda some: _usages(node, usages, some, signal), pods)
     resource = RESOURCE[signal]
     ranking: list[dict[str, Any]] = []
     places = _rank_now(node.settings.eviction, pods, used, signal)
@@ -401,13 +401,13 @@ def _rank_now(
     return rank(pods, usages, signal, settings.layout, with_swap=settings.ranks_swap)
 
 
-async def _usages_in_turns(
-    node: NodeReport, usages: PodObserver, pods: Sequence[Pod], signal: Signal
+async def _in_turns(
+    read: Callable[[Sequence[Pod]], Mapping[str, PodUsage]], pods: Sequence[Pod]
 ) -> Mapping[str, PodUsage]:
-    """Return what pods use of what the signal is about, by uid; the loop goes first between a few of them."""
+    """Return what is read of pods, by uid; the loop goes first between a few of them."""
     used: dict[str, PodUsage] = {}
     for start in range(0, len(pods), PODS_AT_ONCE):
-        used |= _usages(node, usages, pods[start : start + PODS_AT_ONCE], signal)
+        used |= read(pods[start : start + PODS_AT_ONCE])
         await trio.lowlevel.checkpoint()
     return used
 
@@ -423,12 +423,13 @@ def _usages(
     return with_storage(counted, node.known.storage.usages(pods), pods)
 
 
-def memory_held(
-    seen: Observation | None, pods: Sequence[Pod], used: Mapping[str, PodUsage]
+async def memory_held(
+    seen: Observation | None, pods: Sequence[Pod], usages: PodObserver
 ) -> dict[str, Any] | None:
     """Return how much of the working set the pods hold, and their cgroups; None where that is not known."""
     if seen is None or seen.absurdity is not None:
         return None
+    used = await _in_turns(lambda some: usages.of([pod.uid for pod in some]), pods)
     outside_bytes = memory_outside_pods(seen, pods, used)
     if outside_bytes is None:
         return None

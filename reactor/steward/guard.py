@@ -14,7 +14,7 @@ from reactor.forms import FormError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
 from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, Usages, write_request
 
-_ALIVE_SECONDS: Final = 5.0
+_ALIVE_SECONDS: Final = 10.0  # the guard replaces one that it has not heard of for three times as long
 _ANSWER_SECONDS: Final = 4.0
 _BETWEEN_TAKEN_SECONDS: Final = 0.02
 _MOST_OUTGOING: Final = 64

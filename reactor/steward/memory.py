@@ -24,7 +24,7 @@ from reactor.text import printable
 _MOST_SAMPLES: Final = 64
 
 WINDOW_SECONDS: Final = 10.0
-_PERIOD_SECONDS: Final = 2.0
+_PERIOD_SECONDS: Final = WINDOW_SECONDS / 2  # by three samples a rate over the window is known
 
 _SAYS: Final = {
     "anonymous_bytes": "anonymous",

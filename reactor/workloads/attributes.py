@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from reactor.errors import KernelInterfaceError, ReactorError
-from reactor.kernel.files import parse_integer
+from reactor.kernel.files import parse_integer, read_value
 from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
 
 NEVER_KILLED: Final = -1000
 _FIRST_BYTES: Final = 32
-_SLICE: Final = ".slice"
+SLICE: Final = ".slice"
 _UNITS_OF_PROCESSES: Final = (".service", ".scope")
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _MOST_HELD: Final = 512
@@ -66,13 +66,39 @@ def read_main_process(directory: str, proc: Path = PROC, *, with_name: bool) -> 
         return UNKNOWN
 
 
+def read_unparsed(
+    directory: str, files: Iterable[str], proc: Path = PROC, *, with_name: bool
+) -> tuple[bytes, ...] | None:
+    """Return what the cgroup's files hold, and its main process's: all that a pod is made of, as bytes.
+
+    As long as they are the same, so is the pod: to compare them takes a fifth of what it takes to make a pod
+    of them. None if it can't be read so: of a cgroup with attributes, and of one that is gone.
+    """
+    try:
+        if os.listxattr(directory, follow_symlinks=False):
+            return None
+        held = [_read_if_there(f"{directory}/{file}") for file in files]
+        first, _, _ = read_value(f"{directory}/cgroup.procs", _FIRST_BYTES).partition(b"\n")
+        if first.isdigit() and first != b"0":
+            own = f"{proc}/{first.decode()}"
+            held += (first, read_value(f"{own}/oom_score_adj"))
+            if with_name:
+                held.append(read_value(f"{own}/comm"))
+        return tuple(held)
+    except OSError:
+        return None
+
+
+def _read_if_there(path: str) -> bytes:
+    try:
+        return read_value(path)
+    except FileNotFoundError:
+        return b""
+
+
 def _first_pid(path: str) -> int:
     """Return the first process of a list, 0 where there is none. Raises OSError, KernelInterfaceError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        raw = os.read(fd, _FIRST_BYTES)
-    finally:
-        os.close(fd)
+    raw = read_value(path, _FIRST_BYTES)
     first, end, _ = raw.partition(b"\n")
     if raw and not end:
         raise KernelInterfaceError(path, raw, "process ids, one a line")
@@ -115,7 +141,7 @@ def held_in_slices(cgroup: str, directory: str) -> Iterator[str]:
     left out: a slice is root's to fill.
     """
     left = _MOST_HELD
-    waiting = [(cgroup, directory)] if cgroup.endswith(_SLICE) else []
+    waiting = [(cgroup, directory)] if cgroup.endswith(SLICE) else []
     while waiting:
         above, path = waiting.pop()
         with suppress(OSError):
@@ -126,7 +152,7 @@ def held_in_slices(cgroup: str, directory: str) -> Iterator[str]:
             for name in names[:left]:
                 left -= 1
                 yield f"{above}/{name}"
-                if name.endswith(_SLICE):
+                if name.endswith(SLICE):
                     waiting.append((f"{above}/{name}", f"{path}/{name}"))
 
 

@@ -122,6 +122,8 @@ class Workloads:
             one = before.get(pod.uid)
             if one is None or one.manifest is not manifest or (one.pod is not pod and one.pod != pod):
                 one = _Specified(pod, manifest, _with_spec(pod, manifest))
+            elif one.pod is not pod:
+                one = one._replace(pod=pod)  # which the next refresh finds the same
             self._specified[pod.uid] = one
             listed.append(one.specified)
         return tuple(listed)

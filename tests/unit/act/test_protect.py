@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act.protect import protect_self
+from reactor.act.protect import collect_garbage, gc_paused, protect_self
 from reactor.model.settings import RealtimeSettings
 
 NOTHING = RealtimeSettings(fifo_priority=0, lock_memory=False, oom_score_adj=None)
@@ -39,7 +40,7 @@ def test_root_becomes_real_time_and_locked_and_its_children_do_not() -> None:
         pytest.skip("needs root: run `sudo make test`")
     code = (
         "import os, subprocess, sys\n"
-        "from reactor.act.protect import protect_self\n"
+        "from reactor.act.protect import collect_garbage, gc_paused, protect_self\n"
         "from reactor.model.settings import RealtimeSettings\n"
         "print(protect_self(RealtimeSettings(oom_score_adj=500)), os.sched_getscheduler(0) & os.SCHED_FIFO)\n"
         "print([line.split()[1] == '0' for line in open('/proc/self/status') if line.startswith('VmLck')])\n"
@@ -48,3 +49,23 @@ def test_root_becomes_real_time_and_locked_and_its_children_do_not() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ["() 1", "[False]", "500", "0"] == done.stdout.splitlines()
+
+
+def test_what_a_started_daemon_has_is_skipped_by_later_collections_and_what_came_after_is_not() -> None:
+    with gc_paused():
+        started = [[] for _ in range(1000)]
+        before = gc.get_freeze_count()
+        collect_garbage()
+        assert gc.get_freeze_count() >= before + len(started)
+        frozen = gc.get_freeze_count()
+        later = [[] for _ in range(1000)]
+        collect_garbage()
+        assert gc.get_freeze_count() == frozen
+        assert len(later) == len(started)
+    assert 0 == gc.get_freeze_count()
+
+
+def test_nothing_is_made_to_stay_where_the_collector_was_not_paused() -> None:
+    before = gc.get_freeze_count()
+    collect_garbage()
+    assert gc.get_freeze_count() == before

@@ -33,6 +33,7 @@ from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import TICKER
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
@@ -261,6 +262,21 @@ async def test_garbage_is_collected_by_the_housekeeping_alone_and_not_near_a_cro
         with collections() as found:
             await passed(loop, records, kind)
     assert collected == len(found)
+
+
+async def test_garbage_is_collected_once_a_turn_of_the_housekeeping(fake: FakeTree) -> None:
+    fake.add("/node", usage_bytes=200 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
+    async with running(settings, fake.tree) as (loop, records):
+        await passed(loop, records, WakeKind.HOUSEKEEPING)
+        before = len(records)
+        with collections() as found:
+            loop.wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=1))
+            while len(records) < before + 2:  # noqa: ASYNC110 - a plain list
+                await trio.sleep(0.001)
+            await trio.testing.wait_all_tasks_blocked()
+    assert 1 == len(found)
 
 
 async def test_garbage_is_collected_now_and_then_where_a_crossing_stays_near(fake: FakeTree) -> None:

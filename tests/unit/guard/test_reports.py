@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import trio
 
+from reactor.guard.reports import PODS_AT_ONCE, memory_held
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Signal
@@ -121,3 +123,29 @@ async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_vi
     document = await view().explain(loop.usages)
 
     assert [(one["place"], one["pod"]) for one in document["ranking"]] == [(1, "cgroup/next")]
+
+
+async def test_how_much_pods_hold_is_read_of_a_few_at_a_time_and_others_go_first_in_between(
+    make_view, make_pod, observation
+):
+    loop, _, _ = make_view()
+    pods = [make_pod(f"p{number}") for number in range(3 * PODS_AT_ONCE)]
+    loop.have(*pods)
+    loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=MIB) for pod in pods}
+    order = []
+    read = loop.usages.of
+    loop.usages.of = lambda uids: order.append(len(uids)) or read(uids)
+
+    async def another() -> None:
+        for _ in range(3):
+            order.append("another")
+            await trio.lowlevel.checkpoint()
+
+    held = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(another)
+        held = await memory_held(observation(50 * MIB), pods, loop.usages)
+
+    assert [PODS_AT_ONCE] * 3 == [one for one in order if one != "another"]
+    assert "another" in order[1:-1]
+    assert len(held["cgroups"]) == len(pods)

@@ -148,3 +148,11 @@ async def test_it_is_sampled_while_it_runs(machine, nursery, autojump_clock) -> 
     nursery.start_soon(watch.run)
     await trio.sleep(11)
     assert watch.document()["in_bytes_per_second"] == 0
+
+
+async def test_it_is_sampled_no_more_often_than_a_rate_needs(machine, nursery, autojump_clock) -> None:
+    samples = []
+    watch = SwapTrafficWatch(lambda: samples.append(trio.current_time()), proc=machine.proc)
+    nursery.start_soon(watch.run)
+    await trio.sleep(61)
+    assert len(set(samples)) == 13

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -344,6 +344,51 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 10))} == found.keys()
     assert found["a-young-one"] == MIB
     assert pods == listing.refresh()
+
+
+def _changes(fake: FakeTree, proc: Path) -> dict[str, Callable[[], object]]:
+    return {
+        "request": lambda: fake.tree.set_memory_request("/pods/a", MIB),
+        "limit": lambda: fake.tree.set_memory_limit("/pods/a", MIB),
+        "attribute": lambda: set_attribute(fake, "/pods/a", "user.reactor.priority", b"3"),
+        "score of the main process": lambda: (proc / "7/oom_score_adj").write_text("-1000\n"),
+        "main process": lambda: fake.file("/pods/a", "cgroup.procs", "8\n"),
+    }
+
+
+@pytest.mark.parametrize("change", _changes(None, None))  # type: ignore[arg-type]
+def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
+    fake: FakeTree, proc: Path, change: str
+) -> None:
+    for number, name in enumerate("abc"):
+        fake.add(f"/pods/{name}")
+        runs(fake, proc, f"/pods/{name}", "web", pid=7 if name == "a" else 70 + number)
+    runs(fake, proc, "/pods/a", "vital", -1000, pid=8)
+    fake.file("/pods/a", "cgroup.procs", "7\n")
+    listing, now = timed_pods(fake, proc)
+    listing.list()
+    now[0] += 10  # they are not young any more
+    before = {pod.name: pod for pod in listing.list()}
+    again = {pod.name: pod for pod in listing.list()}
+    assert all(again[name] is pod for name, pod in before.items())
+
+    _changes(fake, proc)[change]()
+    after = {pod.name: pod for pod in listing.list()}
+
+    assert before["a"] != after["a"]
+    assert (after["b"] is before["b"], after["c"] is before["c"]) == (True, True)
+    assert after == {pod.name: pod for pod in pods_of(fake, proc, "/pods").list()}
+
+
+def test_a_pod_that_a_refresh_read_in_between_is_as_the_listing_reads_it(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    listing, now = timed_pods(fake, proc)
+    listing.list()
+    fake.tree.set_memory_request("/pods/a", MIB)
+    now[0] += 0.5  # it is young: a refresh reads it again
+    assert [MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.refresh()]
+    fake.tree.set_memory_request("/pods/a", 0)
+    assert [None] == [pod.requests.get(Resource.MEMORY) for pod in listing.list()]
 
 
 def _result_of(turns: Generator[None, None, tuple[Pod, ...]]) -> tuple[Pod, ...]:
