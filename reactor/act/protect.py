@@ -78,9 +78,9 @@ def gc_paused() -> Iterator[None]:
 
 
 def collect_garbage() -> None:
-    """Collect garbage, for the first time where `gc_paused`: what is left then has been made to stay, too.
+    """Collect garbage. What is left the first time stays: later collections skip it (`gc_paused`).
 
-    Later collections skip it. Once only: of what a reload replaces nothing would ever be freed.
+    Only the first time: what a reload replaces is to be freed.
     """
     gc.collect()
     if _is_starting.is_set():

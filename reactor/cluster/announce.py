@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import cattrs
 import trio
 
 from reactor.backoff import Backoff
@@ -48,6 +47,7 @@ from reactor.kube.documents import (
 from reactor.kube.errors import ApiError, ConflictError, NotFoundError
 from reactor.kube.pods import EVICTED, FAILED, SUCCEEDED, TERMINATED, KnownPod, PodStore
 from reactor.model.signals import RESOURCE, Layout, Resource
+from reactor.plain import from_plain, to_plain
 from reactor.threads import in_thread
 
 _LARGEST_BYTES: Final = 4 << 20
@@ -95,16 +95,6 @@ def soft_resources(path: str) -> frozenset[Resource]:
 
 # The evictions that are not reported to the control plane yet; a small file, since it may be away for
 # longer than the daemon lives.
-
-
-def _text(value: Any, _: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"got {value!r:.80}; accepted: a string")
-    return value
-
-
-_CONVERTER: Final = cattrs.Converter(detailed_validation=False)
-_CONVERTER.register_structure_hook(str, _text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +169,7 @@ class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id,
-            "announcements": [_CONVERTER.unstructure(one) for one in announcements],
+            "announcements": [to_plain(one) for one in announcements],
         }
 
 
@@ -187,7 +177,7 @@ def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
     document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     if document["boot_id"] != boot_id:
         return ()  # a pod that its kubelet has started since the reboot was not evicted
-    return tuple(_CONVERTER.structure(one, Announcement) for one in document["announcements"])
+    return tuple(from_plain(Announcement, one) for one in document["announcements"])
 
 
 class OnNode(Protocol):

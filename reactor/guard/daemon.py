@@ -476,8 +476,7 @@ class Daemon:
         """Return what the steward may ask for."""
 
         async def status_answer(_: Request) -> Mapping[str, Any]:
-            held = await self._held(self._reloads.running())
-            return {"status": self.reports.status(), "held": held}
+            return {"held": await self._held(self._reloads.running()), "status": self.reports.status()}
 
         async def explain_answer(_: Request) -> Mapping[str, Any]:
             return await self.reports.explain(self._reloads.running().usages)

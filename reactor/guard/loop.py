@@ -191,8 +191,7 @@ class Loop:
     def _may_collect(self, taken: Sequence[Wake]) -> bool:
         """Return whether garbage may be collected: nothing is urgent after the housekeeping's own pass.
 
-        It is where a crossing is near, or a victim awaited; there garbage is left for so many passes, but not
-        for ever.
+        It is where a crossing is near or a victim awaited: there garbage is left for so many passes.
         """
         if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
             return False

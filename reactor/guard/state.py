@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-
-import cattrs
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from reactor.errors import ReactorError
 from reactor.guard.node import Node
 from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of, read
-from reactor.model.decisions import ClaimKind, PolicyState
-from reactor.model.thresholds import Threshold
+from reactor.model.decisions import ClaimKind, Ineligible, PolicyState
+from reactor.plain import from_plain, to_plain
 
 _LOG: Final = logging.getLogger("reactor.state")
 _DAEMON_LOG: Final = logging.getLogger("reactor.daemon")
@@ -64,7 +61,7 @@ class StateFile(KeptFile[PolicyState]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id.read_text().strip(),
-            "state": _CONVERTER.unstructure(state, PolicyState),
+            "state": _document(state),
         }
 
     def load(self) -> PolicyState | None:
@@ -83,7 +80,7 @@ class StateFile(KeptFile[PolicyState]):
             document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
-            return _CONVERTER.structure(_of_one_form(document["state"]), PolicyState)
+            return _state(_of_one_form(document["state"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
             got = f"{type(error).__name__}: {error}"
             raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
@@ -129,6 +126,18 @@ def essence(state: PolicyState) -> tuple[object, ...]:
     )
 
 
+def _document(state: PolicyState) -> Mapping[str, Any]:
+    document: dict[str, Any] = to_plain(replace(state, ineligible=Ineligible()))
+    del document["ineligible"]  # see policy.events.Restarted
+    document["in_flight"] = document.pop("claims")
+    return document
+
+
+def _state(document: Mapping[str, Any]) -> PolicyState:
+    others = {name: value for name, value in document.items() if name != "ineligible"}
+    return from_plain(PolicyState, {**others, "claims": others.pop("in_flight")})
+
+
 def _of_one_form(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a saved state with evictions as they were saved before claims: an upgrade loses none."""
     before = [one for one in state["in_flight"] if "kind" not in one and one["process_bytes"] is None]
@@ -136,34 +145,6 @@ def _of_one_form(state: Mapping[str, Any]) -> Mapping[str, Any]:
         left_bytes = one["left_bytes"]
         one |= {"kind": ClaimKind.POD if left_bytes is None else ClaimKind.FILES, "amount": left_bytes}
     return {**state, "in_flight": [one for one in state["in_flight"] if "kind" in one]}
-
-
-def _converter() -> cattrs.Converter:
-    """Return what turns a PolicyState into plain JSON and back; fields added to it later come along."""
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_unstructure_hook(Fraction, str)
-    converter.register_structure_hook(Fraction, lambda text, _: Fraction(text))
-    # JSON's keys are strings, and a threshold is more than one.
-    by_threshold = Mapping[Threshold, float]
-    converter.register_unstructure_hook_func(
-        lambda kind: kind == by_threshold,
-        lambda times: [[converter.unstructure(key), at] for key, at in times.items()],
-    )
-    converter.register_structure_hook_func(
-        lambda kind: kind == by_threshold,
-        lambda pairs, _: {converter.structure(key, Threshold): float(at) for key, at in pairs},
-    )
-    anew, claims = override(omit=True), override(rename="in_flight")  # see policy.events.Restarted
-    converter.register_unstructure_hook(
-        PolicyState, make_dict_unstructure_fn(PolicyState, converter, ineligible=anew, claims=claims)
-    )
-    converter.register_structure_hook(
-        PolicyState, make_dict_structure_fn(PolicyState, converter, ineligible=anew, claims=claims)
-    )
-    return converter
-
-
-_CONVERTER: Final = _converter()
 
 
 def restore(file: StateFile, known: Node) -> str | None:

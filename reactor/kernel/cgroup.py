@@ -172,11 +172,6 @@ class CgroupTree:
         return _memory_limit(directory, LIMIT_AND_REQUESTS[self.version][0])
 
     @property
-    def limit_and_requests(self) -> tuple[str, ...]:
-        """Return the names of the files that say what memory a cgroup may have and asks for."""
-        return LIMIT_AND_REQUESTS[self.version]
-
-    @property
     def request_files(self) -> tuple[str, ...]:
         return LIMIT_AND_REQUESTS[self.version][1:]
 

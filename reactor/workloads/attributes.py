@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from reactor.errors import KernelInterfaceError, ReactorError
-from reactor.kernel.files import parse_integer, read_value
+from reactor.errors import ReactorError
+from reactor.kernel.listed import first_process
 from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
 
 NEVER_KILLED: Final = -1000
-_FIRST_BYTES: Final = 32
 SLICE: Final = ".slice"
 _UNITS_OF_PROCESSES: Final = (".service", ".scope")
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -57,52 +56,13 @@ def read_main_process(directory: str, proc: Path = PROC, *, with_name: bool) -> 
     Reads three files, of the list of processes its beginning: it may be as long as a tenant likes.
     """
     try:
-        pid = _first_pid(f"{directory}/cgroup.procs")
-        if not pid:  # none, or one of another pid namespace
+        pid = first_process(directory)
+        if not pid:
             return _NONE
         name = read_name(pid, proc) if with_name else None
         return MainProcess(name, read_oom_score_adj(pid, proc) == NEVER_KILLED)
     except (OSError, ReactorError):
         return UNKNOWN
-
-
-def read_unparsed(
-    directory: str, files: Iterable[str], proc: Path = PROC, *, with_name: bool
-) -> tuple[bytes, ...] | None:
-    """Return what the cgroup's files hold, and its main process's: all that a pod is made of, as bytes.
-
-    As long as they are the same, so is the pod: to compare them takes a fifth of what it takes to make a pod
-    of them. None if it can't be read so: of a cgroup with attributes, and of one that is gone.
-    """
-    try:
-        if os.listxattr(directory, follow_symlinks=False):
-            return None
-        held = [_read_if_there(f"{directory}/{file}") for file in files]
-        first, _, _ = read_value(f"{directory}/cgroup.procs", _FIRST_BYTES).partition(b"\n")
-        if first.isdigit() and first != b"0":
-            own = f"{proc}/{first.decode()}"
-            held += (first, read_value(f"{own}/oom_score_adj"))
-            if with_name:
-                held.append(read_value(f"{own}/comm"))
-        return tuple(held)
-    except OSError:
-        return None
-
-
-def _read_if_there(path: str) -> bytes:
-    try:
-        return read_value(path)
-    except FileNotFoundError:
-        return b""
-
-
-def _first_pid(path: str) -> int:
-    """Return the first process of a list, 0 where there is none. Raises OSError, KernelInterfaceError."""
-    raw = read_value(path, _FIRST_BYTES)
-    first, end, _ = raw.partition(b"\n")
-    if raw and not end:
-        raise KernelInterfaceError(path, raw, "process ids, one a line")
-    return parse_integer(first, path) if first else 0
 
 
 def names_are_trusted(cgroup: str, directory: str) -> bool:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
+from reactor.kernel.listed import unparsed
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
@@ -35,7 +36,6 @@ from reactor.workloads.attributes import (
     is_written_by_root,
     read_attributes,
     read_main_process,
-    read_unparsed,
 )
 from reactor.workloads.parents import PodBoundaries, find_parents
 from reactor.workloads.search import Children, Parents
@@ -67,13 +67,6 @@ class _Found(NamedTuple):
     inode: int
     parent_directory: str
     is_trusted: bool  # root chose its name
-
-
-class _AsRead(NamedTuple):
-    """A pod, and all that it was made of."""
-
-    unparsed: tuple[bytes, ...]
-    pod: Pod
 
 
 class _Young:
@@ -125,7 +118,7 @@ class CgroupPods:
         self._honours_oomd = settings.pod_lists.honours_oomd
         self._main: dict[str, MainProcess] = {}  # by uid, as of the last `list`
         self._known: dict[str, Pod] = {}
-        self._as_read: dict[str, _AsRead] = {}  # by uid, as of the last `list`
+        self._as_read: dict[str, tuple[tuple[bytes, ...], Pod]] = {}  # by uid, what pods were made of
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
         self._listing = CachedListing[Parents]()
@@ -165,19 +158,21 @@ class CgroupPods:
                 yield
                 weight = 0
             directory = _directory(found)
-            unparsed = self._unparsed(found, directory)
-            last = self._as_read.get(found.uid)
-            if last is not None and last.unparsed == unparsed and not self._is_renamed(found):
-                read[found.uid] = last.pod
-                weight += 1
-                continue
-            weight += _AS_MANY
-            before = self._known.get(found.uid)
-            self._main[found.uid] = read_main_process(directory, self._proc, with_name=self._wants_names)
-            pod = read[found.uid] = self._pod(found, before, problems, None)
-            self._as_read.pop(found.uid, None)
-            if pod is not None and unparsed is not None and found.cgroup not in problems:
-                self._as_read[found.uid] = _AsRead(unparsed, pod)
+            held = None
+            if found.is_trusted and not found.cgroup.endswith(SLICE):  # of others there is more to be read
+                files = LIMIT_AND_REQUESTS[self._tree.version]
+                held = unparsed(directory, files, self._proc, with_name=self._wants_names)
+            last, pod = self._as_read.get(found.uid, (None, None))
+            if held is None or held != last or self._is_renamed(found):
+                weight += _AS_MANY - 1
+                before = self._known.get(found.uid)
+                self._main[found.uid] = read_main_process(directory, self._proc, with_name=self._wants_names)
+                pod = self._pod(found, before, problems, None)
+                self._as_read.pop(found.uid, None)
+                if pod is not None and held is not None and found.cgroup not in problems:
+                    self._as_read[found.uid] = (held, pod)
+            weight += 1
+            read[found.uid] = pod
         for uid, young in self._young.items():
             if young.read_seconds > began_seconds:  # by a refresh, and maybe after it was read here
                 read.pop(uid, None)
@@ -315,14 +310,6 @@ class CgroupPods:
             problems[found.cgroup] = str(error)
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
-
-    def _unparsed(self, found: _Found, directory: str) -> tuple[bytes, ...] | None:
-        """Return what a pod is made of, None where that is more than its own files."""
-        if not found.is_trusted or found.cgroup.endswith(SLICE):
-            return None
-        return read_unparsed(
-            directory, self._tree.limit_and_requests, self._proc, with_name=self._wants_names
-        )
 
     def _is_renamed(self, found: _Found) -> bool:
         """Return whether a cgroup has not the path any more by which it was listed; on v2 none is renamed."""
