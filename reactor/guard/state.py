@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from reactor.errors import ReactorError
 from reactor.guard.node import Node
 from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of, read
-from reactor.model.decisions import ClaimKind, Ineligible, PolicyState
+from reactor.model.decisions import ClaimKind, PolicyState
 from reactor.plain import from_plain, to_plain
 
 _LOG: Final = logging.getLogger("reactor.state")
@@ -80,7 +79,7 @@ class StateFile(KeptFile[PolicyState]):
             document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
-            return _state(_of_one_form(document["state"]))
+            return from_plain(PolicyState, _of_one_form(document["state"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
             got = f"{type(error).__name__}: {error}"
             raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
@@ -127,15 +126,10 @@ def essence(state: PolicyState) -> tuple[object, ...]:
 
 
 def _document(state: PolicyState) -> Mapping[str, Any]:
-    document: dict[str, Any] = to_plain(replace(state, ineligible=Ineligible()))
+    document: dict[str, Any] = to_plain(state)
     del document["ineligible"]  # see policy.events.Restarted
     document["in_flight"] = document.pop("claims")
     return document
-
-
-def _state(document: Mapping[str, Any]) -> PolicyState:
-    others = {name: value for name, value in document.items() if name != "ineligible"}
-    return from_plain(PolicyState, {**others, "claims": others.pop("in_flight")})
 
 
 def _of_one_form(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,7 +138,7 @@ def _of_one_form(state: Mapping[str, Any]) -> Mapping[str, Any]:
     for one in before:
         left_bytes = one["left_bytes"]
         one |= {"kind": ClaimKind.POD if left_bytes is None else ClaimKind.FILES, "amount": left_bytes}
-    return {**state, "in_flight": [one for one in state["in_flight"] if "kind" in one]}
+    return {**state, "claims": [one for one in state["in_flight"] if "kind" in one]}
 
 
 def restore(file: StateFile, known: Node) -> str | None:
