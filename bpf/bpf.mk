@@ -8,16 +8,23 @@ VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
 BPF_BUILD := .cache/bpf
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf/compiled/%.bpf.o,$(wildcard bpf/*.bpf.c))
 BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,reactor/kernel/bpf/compiled/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
+# Named by its source and the kind of machine, as reactor/testbed/allocator.py looks for it; static, so that it
+# runs on each distribution.
+ALLOCATOR := reactor/testbed/compiled/allocator-$(shell sha256sum reactor/testbed/allocator.c | cut -c 1-16)-$(shell uname -m)
 
 .PHONY: bpf bpf-tools
 
-bpf: bpf-tools $(BPF_OBJECTS) $(BCC_SOURCES) ## Build the eBPF objects (clang, libbpf-dev, bpftool, BTF)
+bpf: bpf-tools $(BPF_OBJECTS) $(BCC_SOURCES) $(ALLOCATOR) ## Build the eBPF objects, and the allocator of demo and tune (clang, libbpf-dev, bpftool, BTF)
 
 bpf-tools:
 	@command -v $(CLANG) >/dev/null || { echo "make bpf: $(CLANG) is missing (Debian: apt-get install clang)" >&2; exit 1; }
 	@command -v $(BPFTOOL) >/dev/null || { echo "make bpf: $(BPFTOOL) is missing (Debian: apt-get install bpftool)" >&2; exit 1; }
 	@echo '#include <bpf/bpf_helper_defs.h>' | $(CLANG) -E -target bpf -x c - >/dev/null 2>&1 || \
 	  { echo "make bpf: bpf/bpf_helpers.h is missing (Debian: apt-get install libbpf-dev)" >&2; exit 1; }
+
+$(ALLOCATOR): reactor/testbed/allocator.c
+	@rm -rf $(@D) && mkdir -p $(@D)
+	$(CC) -O2 -Wall -pthread -static -s -o $@ $<
 
 # Written each time, and renewed only where another kernel's types come out: then everything is rebuilt.
 $(BPF_BUILD)/vmlinux.h: bpf-tools

@@ -37,13 +37,18 @@ _GO: Final = 6
 
 
 def compiled_tool(name: str = "allocator", package: str = "reactor.testbed") -> Path:
-    """Return the path of the package's program, compiled from NAME.c.
+    """Return the path of the package's program, compiled from NAME.c: as `make bpf` has put it there, or here.
 
-    Raises RefusedError where there is no compiler or the compilation fails.
+    Its name has the source's hash and the machine's kind, so that none of another source is used. Raises
+    RefusedError where there is no compiler or the compilation fails.
     """
-    source = resources.files(package).joinpath(f"{name}.c").read_bytes()
-    directory = _cache_directory()
-    tool = directory / f"{name}-{hashlib.sha256(source).hexdigest()[:16]}"
+    files = resources.files(package)
+    source = files.joinpath(f"{name}.c").read_bytes()
+    named = f"{name}-{hashlib.sha256(source).hexdigest()[:16]}"
+    built = Path(str(files)) / "compiled" / f"{named}-{os.uname().machine}"
+    if os.access(built, os.X_OK):
+        return built
+    tool = _cache_directory() / named
     if not tool.exists():
         _compile(source, tool)
     return tool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -35,6 +36,13 @@ def test_it_is_called_reactor_and_needs_only_what_debian_12_and_13_have(deb: Pat
     depends = {one.split()[0] for one in field(deb, "Depends").split(", ")}
 
     assert depends == {"libbpf1", "libc6", "python3"}
+
+
+def test_the_allocator_of_demo_and_tune_is_in_it_for_this_machine(unpacked: Path) -> None:
+    source = hashlib.sha256((ROOT / "reactor/testbed/allocator.c").read_bytes()).hexdigest()[:16]
+    compiled = unpacked / LIBRARY / "site-packages/reactor/testbed/compiled"
+    assert [f"allocator-{source}-{os.uname().machine}"] == os.listdir(compiled)
+    assert os.access(compiled / os.listdir(compiled)[0], os.X_OK)
 
 
 def test_all_ebpf_objects_are_in_it(unpacked: Path) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import os
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def test_a_directory_that_others_can_write_is_not_trusted_and_what_takes_its_pla
     shared.chmod(0o777)
     own.mkdir()
     asked = (
-        "from reactor.testbed.allocator import compiled_tool; print(compiled_tool()); print(compiled_tool())"
+        "from reactor.testbed.allocator import compiled_tool as it; "
+        "print(it(*('floor', 'bench'))); print(it(*('floor', 'bench')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", asked],
@@ -68,7 +70,7 @@ def test_root_executes_nothing_from_where_a_user_could_exchange_a_directory(
     if whose == "the temporary directory's parent":
         environment["TMPDIR"] = str(home)
     os.chown(home, 12345, -1)
-    asked = "from reactor.testbed.allocator import compiled_tool; print(compiled_tool())"
+    asked = "from reactor.testbed.allocator import compiled_tool; print(compiled_tool('floor', 'bench'))"
     done = subprocess.run(
         [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
     )
@@ -84,7 +86,26 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RefusedError, match="apt-get install gcc"):
-        compiled_tool()
+        compiled_tool("floor", "bench")
+
+
+def test_what_make_bpf_has_built_of_this_very_source_is_used_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "boxed"
+    (package / "compiled").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "program.c").write_text("int main(void) { return 0; }\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named = hashlib.sha256((package / "program.c").read_bytes()).hexdigest()[:16]
+    built = package / "compiled" / f"program-{named}-{os.uname().machine}"
+    built.touch(0o755)
+    assert built == compiled_tool("program", "boxed")
+    (package / "program.c").write_text("int main(void) { return 1; }\n")
+    with pytest.raises(RefusedError, match="apt-get install gcc"):
+        compiled_tool("program", "boxed")
 
 
 def test_the_allocator_records_the_instant_before_the_crossing(tool: str, tmp_path: Path) -> None:
