@@ -37,7 +37,7 @@ _GO: Final = 6
 
 
 def compiled_tool(name: str = "allocator", package: str = "reactor.testbed") -> Path:
-    """Return the path of the package's program, compiled from NAME.c: as `make bpf` has put it there, or here.
+    """Return the path of the package's program, compiled from NAME.c by `make bpf`, or else here.
 
     Its name has the source's hash and the machine's kind, so that none of another source is used. Raises
     RefusedError where there is no compiler or the compilation fails.
