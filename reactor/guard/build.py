@@ -51,7 +51,7 @@ from reactor.observe.pods import PodObserver
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.pods import ManifestScores
 from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
-from reactor.policy.holds import before_rules, rule_holds
+from reactor.policy.rules import before_rules, rule_holds
 from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims

@@ -142,7 +142,7 @@ class Endings:
         No process is killed: a cgroup of that name is another pod's by now.
         """
         _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
-        attempt = EvictionAttempt(eviction=resumed(pod, claim, 0))
+        attempt = EvictionAttempt(eviction=resumed_eviction(pod, claim, 0))
         self._nursery.start_soon(self._await_files, attempt)
         return attempt
 
@@ -184,7 +184,7 @@ class Endings:
             _LOG.warning("pod %s: %s", attempt.eviction.pod.key, problem)
 
 
-def resumed(pod: Pod, claim: Claim, grace_period_seconds: int) -> Eviction:
+def resumed_eviction(pod: Pod, claim: Claim, grace_period_seconds: int) -> Eviction:
     return Eviction(
         pod=pod,
         signal=next(signal for signal, resource in RESOURCE.items() if resource == claim.resource)

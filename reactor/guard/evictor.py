@@ -9,7 +9,7 @@ from typing import Final, Unpack
 
 from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.errors import ReactorError
-from reactor.guard.endings import Callbacks, Endings, resumed
+from reactor.guard.endings import Callbacks, Endings, resumed_eviction
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.termination import Kills, one_process, whole_pod
 from reactor.link.documents import Outcome
@@ -158,7 +158,9 @@ class Evictor(Endings):
 
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
         """Resume an eviction that was ordered before a restart, with what is left of its grace period."""
-        eviction = resumed(pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds)))
+        eviction = resumed_eviction(
+            pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
+        )
         _LOG.warning(
             "pod %s: resuming eviction after restart; %d s of grace left",
             pod.key,

@@ -43,7 +43,8 @@ from reactor.policy.events import (
     ProcessesExited,
     StruckPodsObserved,
 )
-from reactor.policy.thresholds import absurd_thresholds, is_hard_memory, thresholds_met
+from reactor.policy.messages import absurd_thresholds
+from reactor.policy.thresholds import is_hard_memory, thresholds_met
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 

@@ -6,7 +6,7 @@ Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import (
@@ -18,7 +18,7 @@ from reactor.model.decisions import (
     Snapshot,
     TimeLeft,
 )
-from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
@@ -27,7 +27,6 @@ from reactor.model.signals import (
     RESOURCE,
     Filesystem,
     Layout,
-    LimitSignal,
     NodeCondition,
     Reclaim,
     Resource,
@@ -38,14 +37,12 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_in_time
-from reactor.policy.messages import (
-    container_limit_message,
-    empty_dir_message,
-    no_victim,
-    pod_limit_message,
-)
+from reactor.policy.messages import no_victim
 from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
+from reactor.policy.storage_limits import (
+    first_broken_limit,
+)
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
@@ -341,7 +338,7 @@ def storage_limit_evictions(
         eviction
         for pod in pods
         if _has_limits(pod) and pod.critical_because is None and pod.uid in used
-        for eviction in _first_broken_limit(pod, used[pod.uid], layout)
+        for eviction in first_broken_limit(pod, used[pod.uid], layout)
     )
 
 
@@ -356,52 +353,3 @@ def _has_limits(pod: Pod) -> bool:
         if container.ephemeral_storage_limit is not None:
             return True
     return False
-
-
-def _first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
-    broken = (
-        *_empty_dirs(pod, used),
-        *_pod_limit(pod, used),
-        *_container_limits(pod, used, layout),
-    )
-    for signal, message in broken[:1]:
-        yield Eviction(
-            pod=pod,
-            signal=signal,
-            resource=Resource.EPHEMERAL_STORAGE,
-            grace_period_seconds=0,
-            message=message,
-        )
-
-
-def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
-    for volume in pod.volumes:
-        limit = volume.size_limit
-        used_bytes = used.volumes.get(volume.name, FilesystemUsage()).used_bytes
-        if limit is not None and used_bytes is not None and used_bytes > limit.amount > 0:
-            yield LimitSignal.EMPTY_DIR, empty_dir_message(volume.name, limit)
-
-
-def _pod_limit(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
-    limit, used_bytes = pod.ephemeral_storage_limit, used.ephemeral_storage_bytes
-    if limit is not None and used_bytes is not None and used_bytes > limit.amount:
-        yield LimitSignal.POD, pod_limit_message(limit)
-
-
-def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tuple[LimitSignal, str]]:
-    """Yield containers above their limit. Where images have their own filesystem only logs are charged."""
-    limits = {container.name: container.ephemeral_storage_limit for container in pod.containers}
-    for container in used.containers:
-        limit = limits.get(container.name)
-        used_bytes = _container_bytes(container, with_writable_layer=layout is Layout.SINGLE)
-        if limit is not None and limit.amount and used_bytes > limit.amount:
-            yield LimitSignal.CONTAINER, container_limit_message(container.name, limit)
-
-
-def _container_bytes(container: ContainerUsage, *, with_writable_layer: bool) -> int:
-    counted = (container.logs, container.rootfs) if with_writable_layer else (container.logs,)
-    return sum(
-        filesystem.used_bytes
-        for filesystem in counted
-        if filesystem is not None and filesystem.used_bytes is not None
-    )

@@ -25,13 +25,12 @@ from typing import Final
 from reactor.model.decisions import Hold, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import bytes_text
-from reactor.model.rules import EVICTING, Firing, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import RATE_WINDOW_SECONDS, is_dying, is_memory_awaited
 from reactor.policy.rank import can_be_evicted, memory_outside_pods
-from reactor.policy.storm import memory_slowdowns, slowed
+from reactor.policy.storm import slowed
 from reactor.policy.thresholds import is_hard_memory
 
 MOST_SECONDS: Final = 0.5
@@ -61,27 +60,6 @@ def holds(
     for hold in state.holds:
         if is_on(hold, now_seconds) and _is_about(hold, threshold, seen):
             yield hold.reason
-
-
-def rule_holds(settings: EvictionSettings, state: PolicyState, firing: Firing) -> Iterator[str]:
-    """Yield why a rule that is due waits; one that only reports waits for nothing."""
-    action = firing.rule.action
-    if action is RuleAction.REPORT:
-        return
-    yield from before_rules(state)
-    if action in EVICTING:
-        yield from (f"evictions are slowed down: {one.message}" for one in memory_slowdowns(state))
-        yield from rated(settings, state, firing.at_seconds)
-    elif (hold := under_way(state, Reclaim.RULE, firing.at_seconds)) is not None:
-        yield hold.reason
-
-
-def before_rules(state: PolicyState) -> Iterator[str]:
-    """Yield what comes before all rules; a reclaim by one goes on until then."""
-    if any(map(is_hard_memory, state.thresholds_met)):
-        yield "a hard memory threshold is met: thresholds evict first"
-    if is_memory_awaited(state):
-        yield "in flight: the memory of an earlier victim is still being freed"
 
 
 def is_hopeless(state: PolicyState, pods: Iterable[Pod]) -> bool:
@@ -148,16 +126,6 @@ def over(state: PolicyState, kind: Reclaim, began_seconds: float | None = None) 
             else one
             for one in state.holds
         ),
-    )
-
-
-def rule_hold(rule: Rule, now_seconds: float) -> Hold:
-    """Return the reclaim of memory by a rule, for which those of other rules wait."""
-    return Hold(
-        kind=Reclaim.RULE,
-        reason="reclaim: the memory of another cgroup is being reclaimed by a rule",
-        began_seconds=now_seconds,
-        until_seconds=now_seconds + rule.reclaim_seconds,
     )
 
 

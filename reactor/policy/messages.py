@@ -1,14 +1,14 @@
-"""What is written into an evicted pod's status and event, in upstream's words; what is, if none can be."""
+"""What is written into an evicted pod's status and event, in upstream's words; and why none is evicted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from reactor.model.decisions import Eviction, NoVictim, RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, amount_text, format_bytes, format_count
-from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource
+from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.rank import memory_outside_pods
 from reactor.text import printable
@@ -88,18 +88,6 @@ def _own_usage(pod: Pod, used: PodUsage | None, resource: Resource) -> tuple[str
     return format_bytes(used.memory_working_set_bytes), str(request)
 
 
-def empty_dir_message(volume_name: str, limit: Quantity) -> str:
-    return f'Usage of EmptyDir volume "{printable(volume_name)}" exceeds the limit "{limit}". '
-
-
-def pod_limit_message(limit: Quantity) -> str:
-    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
-
-
-def container_limit_message(container_name: str, limit: Quantity) -> str:
-    return f'Container {printable(container_name)} exceeded its local ephemeral storage limit "{limit}". '
-
-
 def _offending_containers(
     place: RankedPod, used: PodUsage | None, resource: Resource
 ) -> list[tuple[str, str, str]]:
@@ -159,3 +147,58 @@ def no_victim(
 
 def _because(pod: Pod) -> str:
     return printable(pod.critical_because or "holds nothing that an eviction frees")
+
+
+_OF_WHAT: Final = {
+    Signal.MEMORY_AVAILABLE: "the node has",
+    Signal.ALLOCATABLE_MEMORY_AVAILABLE: "the pods' cgroups may use",
+    Signal.PID_AVAILABLE: "the node may run",
+    Signal.SWAP_AVAILABLE: "the node may swap",
+}
+
+
+def absurd_thresholds(
+    thresholds: Iterable[Threshold], observations: Mapping[Signal, Observation]
+) -> dict[str, str]:
+    """Return what is wrong with each threshold at the capacity observed, by its name.
+
+    - a threshold at or above the capacity would always be met: it is ignored;
+    - a soft one that is not above the hard one of its signal is never the first to be met;
+    - a minimum reclaim up to the capacity is never reached, so that a threshold once met stays met.
+
+    A threshold whose signal was not observed, or is absurd itself, is not judged.
+    """
+    known = [
+        (threshold, seen)
+        for threshold in thresholds
+        if (seen := observations.get(threshold.signal)) is not None and seen.absurdity is None
+    ]
+    hard: dict[Signal, Threshold] = {}
+    for threshold, seen in known:
+        if threshold.is_hard and not threshold.is_absurd_at(seen.capacity):
+            hard[threshold.signal] = threshold
+    return {
+        f"{'' if threshold.is_hard else 'soft '}threshold {threshold}": "; ".join(found)
+        for threshold, seen in known
+        if (found := list(_absurdities_of(threshold, seen, hard.get(threshold.signal))))
+    }
+
+
+def _absurdities_of(threshold: Threshold, seen: Observation, hard: Threshold | None) -> Iterator[str]:
+    if threshold.is_absurd_at(seen.capacity):
+        capacity = format_amount(seen.capacity, RESOURCE[threshold.signal])
+        of_what = _OF_WHAT.get(threshold.signal, "the filesystem has")
+        yield (
+            f"ignored: it is not below the {capacity} that {of_what}, so it would be met at all times "
+            "and evict every pod"
+        )
+        return
+    wanted = threshold.value.of(seen.capacity)
+    if not threshold.is_hard and hard is not None and wanted <= hard.value.of(seen.capacity):
+        yield f"has no effect: it is not above the hard threshold {hard}, which is met first"
+    reclaim = threshold.minimum_reclaim
+    if reclaim is not None and threshold.target(seen.capacity) >= seen.capacity:
+        yield (
+            f"its minimum reclaim of {reclaim.text} can't be reached: once met it stays met, "
+            "and evicts pod after pod"
+        )

@@ -6,17 +6,19 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Snapshot
+from reactor.model.decisions import Decision, Eviction, Hold, PolicyState, RankedPod, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.rules import EVICTING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, RuleSignal, Signal
-from reactor.policy.claims import candidates
-from reactor.policy.holds import rule_hold, rule_holds, with_hold
+from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
+from reactor.policy.claims import candidates, is_memory_awaited
+from reactor.policy.holds import rated, under_way, with_hold
 from reactor.policy.rank import rank, rank_by_amount
+from reactor.policy.storm import memory_slowdowns
+from reactor.policy.thresholds import is_hard_memory
 from reactor.text import printable
 
 
@@ -117,4 +119,35 @@ def _message(firing: Firing) -> str:
     return (
         f"Rule {printable(firing.rule.name)} has held in {printable(firing.cgroup)} for "
         f"{firing.held_seconds:.1f} s: {inputs}. "
+    )
+
+
+def rule_holds(settings: EvictionSettings, state: PolicyState, firing: Firing) -> Iterator[str]:
+    """Yield why a rule that is due waits; one that only reports waits for nothing."""
+    action = firing.rule.action
+    if action is RuleAction.REPORT:
+        return
+    yield from before_rules(state)
+    if action in EVICTING:
+        yield from (f"evictions are slowed down: {one.message}" for one in memory_slowdowns(state))
+        yield from rated(settings, state, firing.at_seconds)
+    elif (hold := under_way(state, Reclaim.RULE, firing.at_seconds)) is not None:
+        yield hold.reason
+
+
+def before_rules(state: PolicyState) -> Iterator[str]:
+    """Yield what comes before all rules; a reclaim by one goes on until then."""
+    if any(map(is_hard_memory, state.thresholds_met)):
+        yield "a hard memory threshold is met: thresholds evict first"
+    if is_memory_awaited(state):
+        yield "in flight: the memory of an earlier victim is still being freed"
+
+
+def rule_hold(rule: Rule, now_seconds: float) -> Hold:
+    """Return the reclaim of memory by a rule, for which those of other rules wait."""
+    return Hold(
+        kind=Reclaim.RULE,
+        reason="reclaim: the memory of another cgroup is being reclaimed by a rule",
+        began_seconds=now_seconds,
+        until_seconds=now_seconds + rule.reclaim_seconds,
     )

@@ -270,7 +270,7 @@ def test_kill_refuses_a_cgroup_that_holds_reactor_itself(yard: Yard) -> None:
     procs = yard.tree.path(inner) / "cgroup.procs"
     code = (
         "import os, sys\n"
-        "from reactor.act.kill import KillPath\n"
+        "from reactor.act.kill_path import KillPath\n"
         "from reactor.errors import RefusedError\n"
         "from reactor.kernel.cgroup import CgroupTree\n"
         "from reactor.model.pods import Pod\n"

@@ -20,7 +20,7 @@ import trio
 
 from reactor.act.kill_path import KillPath
 from reactor.guard.build import Features
-from reactor.guard.evictor import _resumed
+from reactor.guard.endings import resumed_eviction
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -388,9 +388,9 @@ def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None
         grace_period_seconds=30.0,
     )
     claim = make_claim(resource=Resource.EPHEMERAL_STORAGE, kill_at_seconds=30.0, threshold=images)
-    resumed = _resumed(make_pod("a"), claim, 5)
+    resumed = resumed_eviction(make_pod("a"), claim, 5)
     assert (images.signal, images) == (resumed.signal, resumed.threshold)
-    unknown = _resumed(make_pod("a"), replace(claim, threshold=None), 5)
+    unknown = resumed_eviction(make_pod("a"), replace(claim, threshold=None), 5)
     assert (Signal.NODEFS_AVAILABLE, None) == (unknown.signal, unknown.threshold)
 
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.thresholds import absurd_thresholds, thresholds_met
+from reactor.policy.messages import absurd_thresholds
+from reactor.policy.thresholds import thresholds_met
 
 from . import strategies as draw
 

@@ -27,8 +27,8 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import decide
 from reactor.policy.disk_evictions import after_reclaim, disk_pause_seconds, with_disk_eviction
-from reactor.policy.holds import rule_holds
 from reactor.policy.rank import freed, may_free
+from reactor.policy.rules import rule_holds
 from reactor.policy.storm import is_newly_slowed
 
 from . import strategies as draw

@@ -27,9 +27,8 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.decide import decide
-from reactor.policy.holds import before_rules, rule_hold, rule_holds
 from reactor.policy.messages import eviction_message
-from reactor.policy.rules import decide_firing, hit_by
+from reactor.policy.rules import before_rules, decide_firing, hit_by, rule_hold, rule_holds
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
 from tests.support.rules import firing_of, make_rule
