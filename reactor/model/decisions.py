@@ -48,12 +48,22 @@ def _rounded(seconds: float | None) -> float | None:
 class Snapshot:
     """Everything observed for one pass. A signal or a pod (by uid) that is absent was not observed.
 
-    `time_left` are the estimates of the moment; a signal that is absent has none.
+    `time_left` are the estimates of the moment; a signal that is absent has none. `bounds` are pods of which
+    only the most that each can hold is known; see policy/bounds.py.
     """
 
     signals: Mapping[Signal, Observation] = field(default_factory=dict)
     pods: Mapping[str, PodUsage] = field(default_factory=dict)
     time_left: Mapping[Signal, TimeLeft] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+
+class Measured(StrEnum):
+    """When a pod's usage was read: for the decision, afterwards, or not at all, so that it is a bound."""
+
+    AT_DECISION = "at-decision"
+    AFTERWARDS = "afterwards"
+    BOUND = "bound"
 
 
 class RankedPod(NamedTuple):
@@ -66,6 +76,7 @@ class RankedPod(NamedTuple):
     `swap_bytes` is what the pod has in swap (None: not observed).
     `is_passed_over`: others go first because this pod holds too little to be worth it.
     `holds_nothing`: no file of a full filesystem is known to be removed with this pod, so it stays.
+    `measured` says when `usage` was read.
     """
 
     pod: Pod
@@ -76,6 +87,7 @@ class RankedPod(NamedTuple):
     is_passed_over: bool = False
     swap_bytes: int | None = None
     holds_nothing: bool = False
+    measured: Measured = Measured.AT_DECISION
 
     @property
     def evictable(self) -> bool:

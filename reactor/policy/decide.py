@@ -70,7 +70,7 @@ def decide(
     `snapshot` None means that the statistics could not be read: nothing changes. A signal that the caller
     did not observe in this pass belongs into the snapshot with its last observation and the time of that: it
     stays listed and is not acted on again. An absent signal could not be observed: its grace period starts
-    over.
+    over. Of pods in its `bounds` nothing more has to be known (bounds.py); they are in no ranking.
     """
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
@@ -80,7 +80,7 @@ def decide(
         observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
         sound = replace(snapshot, signals=observations)
     before = state
-    state, fresh = _observe(settings, state, sound, pods, now_seconds)
+    state, fresh = observed(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
     if state.slowdowns:
         state = without_past_slowdowns(settings, state, now_seconds)
@@ -104,7 +104,7 @@ def decide(
     return decide_firing(settings, state, decision, firing, sound, pods)
 
 
-def _observe(
+def observed(
     settings: EvictionSettings,
     state: PolicyState,
     snapshot: Snapshot,
@@ -223,10 +223,9 @@ def evict(
     If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`.
     """
     eligible = candidates(pods, state, threshold, decision.at_seconds)
-    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout, with_swap=settings.ranks_swap)
-    if settings.minimum_victim is not None and is_hard_memory(threshold):
-        seen = snapshot.signals[threshold.signal]
-        ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
+    if snapshot.bounds:  # they come behind the first of the others, or they would have been read
+        eligible = tuple(pod for pod in eligible if pod.uid not in snapshot.bounds)
+    ranking = _ranking(settings, threshold, snapshot, eligible)
     needs_holder = settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK
     if needs_holder:
         ranking = holders_first(ranking, snapshot.pods, threshold.signal, settings.layout)
@@ -249,6 +248,41 @@ def evict(
         return found
     seen = snapshot.signals[threshold.signal]
     return replace(found, no_victim=no_victim(threshold, seen, ranking, pods, snapshot.pods))
+
+
+def with_whole_ranking(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+) -> Decision:
+    """Return a decision that was made by bounds with all pods in its ranking; see `bounds.completed`.
+
+    `state` is as it was decided on.
+    """
+    threshold = decision.acted_on
+    if threshold is None or not decision.ranking:
+        return decision
+    eligible = candidates(pods, state, threshold, decision.at_seconds)
+    return replace(decision, ranking=_ranking(settings, threshold, snapshot, eligible))
+
+
+def _ranking(
+    settings: EvictionSettings, threshold: Threshold, snapshot: Snapshot, eligible: Sequence[Pod]
+) -> tuple[RankedPod, ...]:
+    ranking = rank(
+        eligible,
+        snapshot.pods,
+        threshold.signal,
+        settings.layout,
+        with_swap=settings.ranks_swap,
+        bounds=snapshot.bounds,
+    )
+    if settings.minimum_victim is not None and is_hard_memory(threshold):
+        seen = snapshot.signals[threshold.signal]
+        ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
+    return ranking
 
 
 def holders_first(

@@ -229,23 +229,34 @@ def hopeless(
     or locked for good. That spares the other pods, but for a hog among them: where less than half of the
     threshold is left, and they have grown by a quarter of it since the victim was first killed.
     """
-    wanted_bytes = int(threshold.value.of(seen.capacity))
-    if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
-        return frozenset()
-    kills = {kill.uid: kill for kill in state.hard_memory_kills}
-    stuck = {
-        uid
-        for flight in state.in_flight
-        if (kill := kills.get(uid := flight.uid or "")) is not None
-        and now_seconds - kill.at_seconds >= _STUCK_SECONDS
-        and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
-    }
+    stuck = stuck_victims(state, threshold, seen, used, now_seconds)
     if not stuck:
         return frozenset()
     dying = state.dying(now_seconds)
     node = NodeAtThreshold(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying)
     first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
     return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))
+
+
+def stuck_victims(
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> frozenset[str]:
+    """Return the victims that have freed little for long, if so little is left that it matters."""
+    wanted_bytes = int(threshold.value.of(seen.capacity))
+    if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
+        return frozenset()
+    kills = {kill.uid: kill for kill in state.hard_memory_kills}
+    return frozenset(
+        uid
+        for flight in state.in_flight
+        if (kill := kills.get(uid := flight.uid or "")) is not None
+        and now_seconds - kill.at_seconds >= _STUCK_SECONDS
+        and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
+    )
 
 
 def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
-from reactor.model.decisions import RankedPod
+from reactor.model.decisions import Measured, RankedPod
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, Volume
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
@@ -20,6 +21,7 @@ def rank(
     layout: Layout,
     *,
     with_swap: bool = False,
+    bounds: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[RankedPod, ...]:
     """Return the pods in the order in which they would be evicted; those that never are, last.
 
@@ -33,7 +35,8 @@ def rank(
     victim is never chosen for a fault of the observer's. Before all that, the pods that the operator prefers
     come first and those to be avoided last. For swap, of which upstream knows nothing, the order is that for
     inodes: no pod requests any, and one that has none in use goes last. `with_swap` counts a pod's memory in
-    swap where the ranking is for memory.
+    swap where the ranking is for memory. A pod in `bounds` was not read for the decision: its usage was read
+    later, or is that bound.
     """
     resource = RESOURCE[signal]
     is_requested = resource is not Resource.PIDS
@@ -42,6 +45,10 @@ def rank(
         statistics = used.get(pod.uid)
         amount = usage(pod, statistics, signal, layout)
         swap_bytes = None if statistics is None else statistics.swap_bytes
+        measured = Measured.AT_DECISION
+        if pod.uid in bounds:
+            measured = Measured.BOUND if statistics is None else Measured.AFTERWARDS
+            amount = bounds[pod.uid] if statistics is None else amount
         if with_swap and swap_bytes is not None and amount is not None and resource is Resource.MEMORY:
             amount += swap_bytes
         request = pod.requests.get(resource, 0)
@@ -54,6 +61,7 @@ def rank(
                 exceeds_request=exceeds,
                 unreadable=is_unreadable(statistics, resource),
                 swap_bytes=swap_bytes,
+                measured=measured,
             )
         )
     places.sort(key=_order_by_request if is_requested else _order_by_processes)

@@ -1,0 +1,260 @@
+"""Which pods' memory a decision needs, while of all others only a bound is known.
+
+To read a pod's working set takes several times as long as to read what is charged to it, which bounds the
+working set from above. Of two pods that are alike the one that holds more goes first, so a bound is the best
+place that a pod can have in the ranking. Pods are read in the order of these places, until none that is left
+can come before the first that has been read.
+
+Sums over pods are settled at their other end, as if the pods that were not read held nothing. If evictions
+would not be slowed down then, they are not: the more the pods hold, the less is outside them.
+
+What no bound settles asks for all pods: a slowdown in force, memory outside the pods that may be reclaimed
+first, a victim that does not die, no pod that may be evicted, and whatever is not memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from reactor.model.decisions import PolicyState, SlowReason, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.claims import candidates, is_memory_awaited
+from reactor.policy.decide import kept_because, observed
+from reactor.policy.holds import may_be_due
+from reactor.policy.kill_results import stuck_victims
+from reactor.policy.storm import memory_slowdowns, with_slowdowns
+from reactor.policy.thresholds import absurdities, is_hard_memory
+
+_MOST_FOR_A_SUM: Final = 8
+_NOTHING: Final = PodUsage(memory_working_set_bytes=0)
+_Place = tuple[bool, int, bool, int, int, int]
+
+
+class Standing(NamedTuple):
+    """What decides a pod's place for memory beside its usage."""
+
+    uid: str
+    preference: int
+    priority: int
+    request_bytes: int
+
+
+def standings(pods: Sequence[Pod]) -> tuple[Standing, ...]:
+    """Return how the pods stand that may be evicted, in their order. It changes when the pods do."""
+    return tuple(
+        Standing(pod.uid, int(pod.preference), pod.priority, pod.requests.get(Resource.MEMORY, 0))
+        for pod in pods
+        if pod.critical_because is None
+    )
+
+
+class Bounded(NamedTuple):
+    """The inputs of a decision, as far as they are known.
+
+    `bounds` is the most that each pod can hold that was not read, `used` what the others do, both by uid;
+    they are the snapshot's. A pod in neither has gone. Whoever reads a pod moves it from the one to the
+    other. `likely` are the pods that are read first.
+    """
+
+    settings: EvictionSettings
+    state: PolicyState
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+    standings: Sequence[Standing]
+    now_seconds: float
+    likely: Collection[str] = ()
+
+    @property
+    def bounds(self) -> Mapping[str, int]:
+        return self.snapshot.bounds
+
+    @property
+    def used(self) -> Mapping[str, PodUsage]:
+        return self.snapshot.pods
+
+
+def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | None]:
+    """Yield the pod (its uid) to be read next, None if all are; ends when the decision is settled.
+
+    It is then the same as if all had been read, but for the places behind the first ones in the ranking
+    (`heads`). Nothing follows None.
+    """
+    if not (yield from _until_settled(known, heads)):
+        yield None
+
+
+def _until_settled(known: Bounded, heads: int) -> Generator[str, None, bool]:
+    """Yield the pods to be read; return False if all are."""
+    absurd = absurdities(known.snapshot.signals)
+    signals = {signal: seen for signal, seen in known.snapshot.signals.items() if signal not in absurd}
+    sound = replace(known.snapshot, signals=signals)
+    state, fresh = observed(known.settings, known.state, sound, known.pods, known.now_seconds)
+    memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
+    if not memory and not any(map(is_hard_memory, state.thresholds_met)):
+        return not fresh
+    if len(memory) < len(fresh) or _asks_for_all(known, state, memory):
+        return False
+    yield from (uid for uid in _asked_by_name(known, state) if uid in known.bounds)
+    used, now_seconds = known.used, known.now_seconds
+    if any(stuck_victims(state, one, signals[one.signal], used, now_seconds) for one in memory):
+        return False
+    slowed = yield from _slowdowns(known, state, signals)
+    if slowed is None:
+        return False
+    for threshold in memory:
+        seen = signals[threshold.signal]
+        if kept_because(known.settings, slowed, threshold, seen, known.pods, used, now_seconds) is not None:
+            continue
+        if not (yield from _first(known, slowed, threshold, seen, heads)):
+            return False
+    return True
+
+
+def _slowdowns(
+    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation]
+) -> Generator[str, None, PolicyState | None]:
+    """Have the largest pods read until they alone are enough; return the state with the slowdowns.
+
+    None if a few are not enough. How many kills there were in a minute is not asked of the pods.
+    """
+    found = _at_least(known, state, signals)
+    for uid in _largest(known) if found is None else ():
+        yield uid
+        found = _at_least(known, state, signals)
+        if found is not None:
+            break
+    return found
+
+
+def _asks_for_all(known: Bounded, state: PolicyState, memory: Sequence[Threshold]) -> bool:
+    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(state)):
+        return True
+    is_due = bool(memory) and known.settings.reclaims_memory and not is_memory_awaited(state)
+    return is_due and may_be_due(state, known.now_seconds, known.now_seconds)
+
+
+def _asked_by_name(known: Bounded, state: PolicyState) -> set[str]:
+    """Return the pods, by uid, whose own number counts: victims, and pods that could not be evicted."""
+    found = set(known.likely)
+    found.update(claim.uid for claim in state.claims if claim.uid is not None)
+    if state.hard_memory_kills:
+        listed = {pod.uid for pod in known.pods}
+        found.update(uid for uid in known.bounds if uid not in listed)
+        found.update(pod.uid for pod in known.pods if pod.could_not_be_ended)
+        for kill in state.hard_memory_kills:
+            found.update((kill.uid, *kill.kept))
+    return found
+
+
+def _at_least(
+    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation]
+) -> PolicyState | None:
+    """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
+    lowest = Snapshot(signals=signals, pods=_Lowest(known))
+    found, _ = with_slowdowns(known.settings, state, lowest, known.pods, known.now_seconds)
+    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
+        return None
+    return found
+
+
+class _Lowest(dict[str, PodUsage]):
+    """What pods use, where a pod that was not read, or has gone since it was listed, holds nothing."""
+
+    def __init__(self, known: Bounded) -> None:
+        super().__init__(known.used)
+        self._known = known
+
+    def get(self, uid: str, default: PodUsage | None = None) -> PodUsage | None:  # type: ignore[override]
+        found = super().get(uid)
+        if found is not None:
+            return found
+        is_low = uid in self._known.bounds or any(pod.uid == uid for pod in self._known.pods)
+        return _NOTHING if is_low else default
+
+
+def _largest(known: Bounded) -> list[str]:
+    """Return the few pods, by uid, that may hold the most of those that may be evicted and were not read."""
+    left = (one.uid for one in known.standings if one.uid in known.bounds)
+    return heapq.nlargest(_MOST_FOR_A_SUM, left, key=known.bounds.__getitem__)
+
+
+def _first(
+    known: Bounded, state: PolicyState, threshold: Threshold, seen: Observation, heads: int
+) -> Generator[str, None, bool]:
+    """Have the pods read that may be the first in the ranking; return whether there is one to evict."""
+    settings, bounds = known.settings, known.bounds
+    minimum_bytes: Fraction | int = 0
+    if settings.minimum_victim is not None and is_hard_memory(threshold):
+        minimum_bytes = settings.minimum_victim.of(threshold.missing(seen))
+    chosen = None
+    if state.claims:
+        chosen = {pod.uid for pod in candidates(known.pods, state, threshold, known.now_seconds)}
+
+    def place(index: int, amount: int) -> _Place:
+        _, preference, priority, request = known.standings[index]
+        return amount < minimum_bytes, preference, amount <= request, priority, request - amount, index
+
+    places = [
+        place(index, amount)
+        for index, one in enumerate(known.standings)
+        if chosen is None or one.uid in chosen
+        if (amount := bounds[one.uid] if one.uid in bounds else _read_bytes(known, one.uid)) is not None
+    ]
+    heapq.heapify(places)
+    found = 0
+    while places and found < heads:
+        index = places[0][-1]
+        uid = known.standings[index].uid
+        if uid not in bounds:
+            found += 1
+            heapq.heappop(places)
+            continue
+        yield uid
+        amount = _read_bytes(known, uid)
+        if amount is None:  # it has gone, or can't be read, which makes it the last
+            heapq.heappop(places)
+        else:
+            heapq.heapreplace(places, place(index, amount))
+    return bool(found)
+
+
+def _read_bytes(known: Bounded, uid: str) -> int | None:
+    """Return what a pod is ranked by that was read; None if it has gone, or its number can't be read."""
+    used = known.used.get(uid)
+    if used is None or Resource.MEMORY in used.unreadable:
+        return None
+    swap_bytes = used.swap_bytes if known.settings.ranks_swap else None
+    return (used.memory_working_set_bytes or 0) + (swap_bytes or 0)
+
+
+def completed(settings: EvictionSettings, snapshot: Snapshot, read: Mapping[str, PodUsage]) -> Snapshot:
+    """Return what a decision was made by, with what was `read` after it of the pods that had a bound alone.
+
+    Each held no more than its bound at the decision, and is taken to: so the ranking of all has the same
+    first pod. One that has gone since is known by its bound.
+    """
+    late = {
+        uid: _at_most(used, snapshot.bounds[uid], with_swap=settings.ranks_swap)
+        if uid in snapshot.bounds
+        else used
+        for uid, used in read.items()
+    }
+    return replace(snapshot, pods={**late, **snapshot.pods})
+
+
+def _at_most(used: PodUsage, most_bytes: int, *, with_swap: bool) -> PodUsage:
+    if used.memory_working_set_bytes is None:
+        return used
+    swap_bytes = used.swap_bytes
+    if with_swap and swap_bytes is not None:
+        swap_bytes = min(swap_bytes, most_bytes)
+        most_bytes -= swap_bytes
+    held_bytes = min(used.memory_working_set_bytes, most_bytes)
+    return used._replace(memory_working_set_bytes=held_bytes, swap_bytes=swap_bytes)

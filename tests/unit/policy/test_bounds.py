@@ -1,0 +1,389 @@
+"""A decision by bounds is the decision by all numbers; few pods are read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
+    Decision,
+    HardMemoryKill,
+    Hold,
+    Measured,
+    PolicyState,
+    Slowdown,
+    SlowReason,
+    Snapshot,
+)
+from reactor.model.pod_lists import Preference
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
+from reactor.model.thresholds import Observation
+from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.decide import decide, with_whole_ranking
+from tests.support.builders import make_observation, make_pod, make_threshold
+from tests.unit.policy.strategies import amount
+
+pytestmark = pytest.mark.hypothesis
+MIB = 1 << 20
+NOW = 1000.0
+
+
+class Truth(NamedTuple):
+    """What a reader would find of a pod: what is charged to it, and what it uses; None: it has gone."""
+
+    charged_bytes: int
+    used: PodUsage | None
+
+
+class Case(NamedTuple):
+    """A decision's inputs, with what each pod would show."""
+
+    settings: EvictionSettings
+    state: PolicyState
+    signals: Mapping[Signal, Observation]
+    pods: tuple[Pod, ...]
+    truth: Mapping[str, Truth]
+    likely: tuple[str, ...] = ()
+
+
+class Read(NamedTuple):
+    """What was known when the decision was settled, and in which order pods were read."""
+
+    snapshot: Snapshot
+    order: Sequence[str]
+    is_all: bool
+
+
+def settle(case: Case, heads: int = 1) -> Read:
+    """Read the pods that are asked for, as the guard does."""
+    bounds = {uid: one.charged_bytes for uid, one in case.truth.items()}
+    used: dict[str, PodUsage] = {}
+    order: list[str] = []
+    known = Bounded(
+        settings=case.settings,
+        state=case.state,
+        snapshot=Snapshot(signals=case.signals, pods=used, bounds=bounds),
+        pods=case.pods,
+        standings=standings(case.pods),
+        now_seconds=NOW,
+        likely=case.likely,
+    )
+    is_all = False
+    for uid in unsettled(known, heads=heads):
+        assert not is_all, "nothing follows the request for all pods"
+        asked = tuple(bounds) if uid is None else (uid,)
+        is_all = uid is None
+        for one in asked:
+            order.append(one)
+            del bounds[one]
+            found = case.truth[one].used
+            if found is not None:
+                used[one] = found
+    return Read(Snapshot(signals=case.signals, pods=used, bounds=bounds), order, is_all)
+
+
+def present(case: Case, snapshot: Snapshot) -> tuple[Pod, ...]:
+    """Return the pods but for those that turned out to have gone."""
+    gone = {uid for uid, one in case.truth.items() if one.used is None} - snapshot.bounds.keys()
+    return tuple(pod for pod in case.pods if pod.uid not in gone)
+
+
+def whole(case: Case, read: Read) -> Snapshot:
+    """Return what all pods show. One that has gone since its charge was read, unnoticed, holds little."""
+    used = {uid: one.used for uid, one in case.truth.items() if one.used is not None}
+    unnoticed = {uid: PodUsage(memory_working_set_bytes=0) for uid in read.snapshot.bounds}
+    return Snapshot(signals=case.signals, pods={**unnoticed, **used})
+
+
+def decided(case: Case, snapshot: Snapshot, pods: Sequence[Pod]) -> tuple[PolicyState, Decision]:
+    return decide(case.settings, case.state, snapshot, pods, NOW)
+
+
+def without_numbers(decision: Decision) -> Decision:
+    """Return a decision but for the ranking, and what the pods behind its first would show."""
+    return replace(decision, ranking=decision.ranking[:1])
+
+
+sizes = st.integers(0, 12).map(lambda mebibytes: mebibytes * MIB)
+
+
+@st.composite
+def truths(draw: st.DrawFn) -> Truth:
+    held, cache, swapped = draw(sizes), draw(sizes), draw(st.none() | sizes)
+    charged = held + cache + (swapped or 0)
+    match draw(st.integers(0, 11)):
+        case 0:
+            return Truth(charged, PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS})))
+        case 1:
+            return Truth(charged, None)
+    return Truth(charged, PodUsage(memory_working_set_bytes=held, swap_bytes=swapped))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(0, 7))
+    pods = tuple(
+        replace(
+            make_pod(f"{index}", request_bytes=draw(sizes), priority=draw(st.integers(0, 1))),
+            critical_because=(because := draw(st.sampled_from([None, None, None, "static pod"]))),
+            could_not_be_ended=because is not None and draw(st.booleans()),
+            preference=draw(st.sampled_from([Preference.NONE, Preference.NONE, *Preference])),
+        )
+        for index in range(count)
+    )
+    truth = {pod.uid: draw(truths()) for pod in pods}
+    if draw(st.booleans()):
+        truth["uid-ended"] = draw(truths())
+    thresholds = draw(
+        st.lists(
+            st.builds(
+                make_threshold,
+                st.integers(1, 40).map(lambda mebibytes: mebibytes * MIB),
+                st.sampled_from(sorted(MEMORY_SIGNALS)),
+                st.sampled_from([0.0, 0.0, 5.0]),
+            ),
+            min_size=1,
+            max_size=3,
+            unique_by=str,
+        ).map(tuple)
+    )
+    others = (make_threshold(5, Signal.PID_AVAILABLE),) if draw(st.integers(0, 9)) == 0 else ()
+    signals = {
+        signal: Observation(
+            available=MIB * draw(st.integers(0, 44)), capacity=MIB * draw(st.integers(40, 60))
+        )
+        for signal in draw(st.lists(st.sampled_from(sorted(MEMORY_SIGNALS)), unique=True, min_size=1))
+    }
+    if others:
+        signals[Signal.PID_AVAILABLE] = Observation(available=draw(st.integers(0, 10)), capacity=10)
+    settings = EvictionSettings(
+        thresholds=(*thresholds, *others),
+        unhelpful_eviction_pause_seconds=draw(st.sampled_from([0.0, 30.0])),
+        minimum_victim=draw(st.none() | st.builds(amount, sizes)),
+        reclaims_memory=draw(st.integers(0, 3)) == 0,
+        ranks_swap=draw(st.booleans()),
+        soft_reclaim_seconds=draw(st.sampled_from([0.0, 5.0])),
+        evictions_per_minute=draw(st.sampled_from([None, None, 1])),
+        hard_memory_evictions_per_minute=draw(st.sampled_from([None, None, 1])),
+    )
+    return Case(
+        settings=settings,
+        state=draw(states(tuple(truth), thresholds)),
+        signals=signals,
+        pods=pods,
+        truth=truth,
+        likely=draw(st.lists(st.sampled_from([*truth, "uid-unknown"]), max_size=2).map(tuple)),
+    )
+
+
+@st.composite
+def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -> PolicyState:
+    uid = st.sampled_from([*uids, "uid-unknown"])
+    ago = st.sampled_from([0.5, 5.0, 50.0])
+    claims = st.builds(
+        lambda uid, kind, left, grace: Claim(
+            kind=kind,
+            uid=uid,
+            kill_at_seconds=NOW + grace,
+            deadline_seconds=NOW + left,
+            amount=None if kind is ClaimKind.POD else 3 * MIB,
+            progress_seconds=NOW,
+        ),
+        uid,
+        st.sampled_from([ClaimKind.POD, ClaimKind.PROCESS, ClaimKind.FILES]),
+        st.sampled_from([-1.0, 5.0]),
+        st.sampled_from([-2.0, 3.0]),
+    )
+    kills = st.builds(
+        lambda uid, signal, ago, credited, outside, pods, kept: HardMemoryKill(
+            uid=uid,
+            signal=signal,
+            at_seconds=NOW - ago,
+            credited_bytes=credited,
+            outside_bytes=outside,
+            pods_bytes=pods,
+            kept=kept,
+        ),
+        uid,
+        st.sampled_from(sorted(MEMORY_SIGNALS)),
+        ago,
+        sizes,
+        st.none() | sizes,
+        st.none() | sizes,
+        st.lists(uid, max_size=1).map(tuple),
+    )
+    slowdowns = st.builds(
+        lambda signal, reason, left: Slowdown(
+            signal=signal, reason=reason, since_seconds=NOW - 5, until_seconds=NOW + left, message="slow"
+        ),
+        st.sampled_from(sorted(MEMORY_SIGNALS)),
+        st.sampled_from([SlowReason.RATE, SlowReason.RATE, SlowReason.UNHELPFUL]),
+        st.sampled_from([-1.0, 5.0]),
+    )
+    found = draw(st.lists(kills, max_size=2).map(tuple)) if draw(st.booleans()) else ()
+    return PolicyState(
+        first_observed={one: NOW - draw(ago) for one in thresholds if draw(st.booleans())},
+        thresholds_met=tuple(one for one in thresholds if draw(st.booleans())),
+        claims=draw(st.lists(claims, max_size=2).map(tuple)) if draw(st.booleans()) else (),
+        evicted_at=draw(st.lists(ago, max_size=1).map(lambda ago: tuple(NOW - one for one in ago))),
+        hard_memory_kills=tuple(sorted(found, key=lambda one: one.at_seconds)),
+        slowdowns=draw(st.lists(slowdowns, max_size=1).map(tuple)) if draw(st.integers(0, 4)) == 0 else (),
+        holds=draw(
+            st.lists(
+                st.builds(
+                    lambda kind: Hold(
+                        kind=kind, reason="reclaim", began_seconds=NOW - 0.1, until_seconds=NOW + 1
+                    ),
+                    st.sampled_from([Reclaim.MEMORY, Reclaim.POD_MEMORY]),
+                ),
+                max_size=1,
+            ).map(tuple)
+        ),
+    )
+
+
+@given(cases())
+def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None:
+    """State and decision are the same, whatever the pods that were not read hold up to their bounds."""
+    read = settle(case)
+    state, decision = decided(case, read.snapshot, present(case, read.snapshot))
+    whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
+    assert state == whole_state
+    assert without_numbers(decision) == without_numbers(whole_decision)
+
+
+@given(cases())
+def test_the_whole_ranking_is_that_of_all_numbers(case: Case) -> None:
+    """What is read after the kill fills in the places behind the first, and marks them."""
+    read = settle(case)
+    state, decision = decided(case, read.snapshot, present(case, read.snapshot))
+    snapshot = completed(case.settings, read.snapshot, whole(case, read).pods)
+    filled = with_whole_ranking(case.settings, state, decision, snapshot, present(case, read.snapshot))
+    _, expected = decided(case, whole(case, read), present(case, read.snapshot))
+    unmarked = [place._replace(measured=Measured.AT_DECISION) for place in filled.ranking]
+    assert unmarked == list(expected.ranking)
+    late = {place.pod.uid for place in filled.ranking if place.measured is Measured.AFTERWARDS}
+    assert late == read.snapshot.bounds.keys() & {place.pod.uid for place in filled.ranking}
+
+
+@given(cases(), st.data())
+def test_the_first_stays_first_however_the_others_move_after_the_kill(
+    case: Case, data: st.DataObject
+) -> None:
+    """Numbers that are read later are taken as no more than the bounds at the decision."""
+    read = settle(case)
+    state, decision = decided(case, read.snapshot, present(case, read.snapshot))
+    moved = {
+        uid: data.draw(truths()).used or PodUsage()
+        for uid in read.snapshot.bounds
+        if data.draw(st.booleans(), label=f"{uid} is still there")
+    }
+    snapshot = completed(case.settings, read.snapshot, moved)
+    filled = with_whole_ranking(case.settings, state, decision, snapshot, present(case, read.snapshot))
+    assert filled.ranking[:1] == decision.ranking[:1]
+    gone = read.snapshot.bounds.keys() - moved.keys()
+    for place in filled.ranking if decision.ranking else ():
+        if place.pod.uid in gone:
+            assert place.measured is Measured.BOUND
+            assert place.usage == read.snapshot.bounds[place.pod.uid]
+
+
+@given(cases(), st.integers(1, 3))
+def test_as_many_are_settled_as_are_asked_for(case: Case, heads: int) -> None:
+    """A forecast asks for the first two."""
+    read = settle(case, heads)
+    _, decision = decided(case, read.snapshot, present(case, read.snapshot))
+    _, expected = decided(case, whole(case, read), present(case, read.snapshot))
+    readable = [place for place in expected.ranking if place.evictable and not place.unreadable]
+    assert list(decision.ranking[: min(heads, len(readable))]) == readable[:heads][: len(decision.ranking)]
+
+
+def plain(
+    held: Sequence[tuple[int, int]], *, available: int = 10, settings: EvictionSettings | None = None
+) -> Case:
+    """Return a crossing of one hard threshold among pods of so much working set and page cache, in MiB."""
+    pods = tuple(make_pod(f"{index}") for index in range(len(held)))
+    return Case(
+        settings=settings or EvictionSettings(thresholds=(make_threshold(20 * MIB),)),
+        state=PolicyState(),
+        signals={Signal.MEMORY_AVAILABLE: make_observation(available * MIB)},
+        pods=pods,
+        truth={
+            pod.uid: Truth((used + cache) * MIB, PodUsage(memory_working_set_bytes=used * MIB))
+            for pod, (used, cache) in zip(pods, held, strict=True)
+        },
+    )
+
+
+def test_one_pod_is_read_if_no_other_is_charged_as_much_as_it_holds() -> None:
+    read = settle(plain([(5, 5), (300, 10), (40, 100), (7, 0)]))
+    assert read.order == ["uid-1"]
+
+
+def test_a_pod_with_much_page_cache_is_read_before_the_one_that_holds_most() -> None:
+    read = settle(plain([(5, 5), (300, 10), (40, 400), (7, 0)]))
+    assert read.order == ["uid-2", "uid-1"]
+
+
+def test_what_was_prepared_is_read_first() -> None:
+    read = settle(plain([(5, 5), (300, 10), (40, 100)])._replace(likely=("uid-0", "uid-gone")))
+    assert read.order == ["uid-0", "uid-1"]
+
+
+def test_no_pod_is_read_if_no_threshold_is_met() -> None:
+    assert settle(plain([(5, 5), (300, 10)], available=30)).order == []
+
+
+def test_all_pods_are_read_if_none_may_be_evicted() -> None:
+    case = plain([(5, 5), (300, 10)])
+    case = case._replace(pods=tuple(replace(pod, critical_because="static pod") for pod in case.pods))
+    assert settle(case).is_all
+
+
+def test_all_pods_are_read_while_evictions_are_slowed_down() -> None:
+    slowdown = Slowdown(
+        signal=Signal.MEMORY_AVAILABLE,
+        reason=SlowReason.UNHELPFUL,
+        since_seconds=NOW - 1,
+        until_seconds=NOW + 10,
+        message="slow",
+    )
+    case = plain([(5, 5), (300, 10)])
+    assert settle(case._replace(state=PolicyState(slowdowns=(slowdown,)))).is_all
+
+
+def test_pods_are_read_until_they_hold_what_is_missing() -> None:
+    """Evictions are not slowed down for memory outside the pods then."""
+    settings = EvictionSettings(
+        thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
+    )
+    read = settle(plain([(100, 0), (50, 0), (90, 0), (120, 0), (60, 0)], available=10, settings=settings))
+    assert read.order == ["uid-3", "uid-0", "uid-2", "uid-4"]
+    assert not read.is_all
+
+
+def test_all_pods_are_read_if_the_shortage_is_outside_them() -> None:
+    settings = EvictionSettings(
+        thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
+    )
+    assert settle(plain([(20, 0), (10, 0)], available=10, settings=settings)).is_all
+
+
+def test_all_pods_are_read_beside_a_victim_that_does_not_die() -> None:
+    case = plain([(5, 5), (300, 10)], available=1)
+    kill = HardMemoryKill(
+        uid="uid-0", signal=Signal.MEMORY_AVAILABLE, at_seconds=NOW - 3, credited_bytes=5 * MIB
+    )
+    claim = Claim(kind=ClaimKind.POD, uid="uid-0", deadline_seconds=NOW + 5, kill_at_seconds=NOW - 3)
+    read = settle(case._replace(state=PolicyState(hard_memory_kills=(kill,), claims=(claim,))))
+    assert read.order[0] == "uid-0"
+    assert read.is_all
