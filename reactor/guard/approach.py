@@ -16,13 +16,15 @@ from itertools import cycle
 from typing import Final, Protocol
 
 from reactor.guard.ahead import Ahead, KernelKills
+from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
 from reactor.guard.node import Node
+from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
-from reactor.policy.forecast import Forecast, near, with_victims
+from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel
 
@@ -44,11 +46,16 @@ class Pods(Protocol):
     def is_populated(self, pod: Pod) -> bool:
         """Return whether a process is in a pod."""
 
+    @property
+    def bounded(self) -> BoundedPods:
+        """Return what reads only as much of the pods as a decision needs."""
+
 
 class Approach:
     """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
 
-    `observe` reads the node's memory, `usages` the pods'. `kernel` is among those ahead.
+    `observe` reads the node's memory, `usages` the pods'. `kernel` is among those ahead. `reads_all`: one of
+    those ahead needs what all pods use.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Approach:
         *,
         observe: Callable[[], Mapping[Signal, Observation]],
         usages: Callable[[], Mapping[str, PodUsage]],
+        reads_all: bool = True,
     ) -> None:
         self.is_near = False
         self._node = node
@@ -68,6 +76,7 @@ class Approach:
         self._pods = pods
         self._observe = observe
         self._usages = usages
+        self._reads_all = reads_all
         self._has_forecast = False
 
     def is_due(self, now_seconds: float) -> bool:
@@ -86,10 +95,12 @@ class Approach:
         if self._has_forecast:
             self._kernel.begin()
             self._pods.refresh_pods()
-            used = self._usages()
-            found = self._forecast(memory, nearby, used, now_seconds)
+            is_whole = self._reads_all or len(self._node.pods) <= FEW_PODS
+            known = Known({}, dict(self._usages())) if is_whole else self._pods.bounded.observe()
+            found = self._forecast(memory, nearby, known, now_seconds)
             if self._put_aside_empty(found):
-                found = self._forecast(memory, nearby, used, now_seconds)
+                found = self._forecast(memory, nearby, known, now_seconds)
+            self._pods.bounded.likely = tuple(pod.uid for pod in found.prepared)
             for one in self._ahead:
                 one.near(found)
         elif self.is_near:
@@ -102,7 +113,7 @@ class Approach:
         self,
         memory: Mapping[Signal, Observation],
         nearby: frozenset[Signal],
-        used: Mapping[str, PodUsage],
+        known: Known,
         now_seconds: float,
     ) -> Forecast:
         pods = self._pods.eligible_pods(now_seconds)
@@ -111,16 +122,25 @@ class Approach:
         if node.state.ineligible.emptied:
             asked = {pod.uid for pod in pods}
             asleep = tuple(pod for pod in self._pods.present_pods() if pod.uid not in asked)
-        known = Forecast(
+        found = Forecast(
             settings=node.settings,
             state=node.state,
             memory=memory,
             pods=pods,
-            used=used,
+            used=known.used,
+            bounds=known.bounds,
             now_seconds=now_seconds,
             asleep=asleep,
         )
-        return with_victims(known, nearby)
+
+        def settle(state: PolicyState, snapshot: Snapshot) -> None:
+            if known.bounds and not self._pods.bounded.is_settled(
+                state, snapshot, known, pods, now_seconds, heads=READY_PODS
+            ):
+                known.used.update(self._usages())
+                known.bounds.clear()
+
+        return with_victims(found, nearby, settle)
 
     def _is_claimed(self) -> bool:
         """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""

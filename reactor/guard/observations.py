@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
+from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot
@@ -93,27 +94,62 @@ class Observations:
         self._kernel = kernel
         self._clock_seconds = clock_seconds
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
+        self.bounded = BoundedPods(settings, usages)
         usages.track(node.pods)
         for one in ahead:
             one.pods(node.pods)
 
     def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
-        """Observe the node and its pods, and what victims are freeing."""
+        """Observe the node and its pods, and what victims are freeing.
+
+        A pass that memory has woken reads of many pods only as much as its decision needs.
+        """
         self._observe_left()
-        memory, used = consistent(
+        if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
+            seen, found = self._observed(wakes, now_seconds, lambda: self._bounds(now_seconds))
+            if found is None or self.bounded.is_settled(
+                self._node.state, seen.snapshot, found, seen.pods, now_seconds
+            ):
+                return seen._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
+        return self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
+
+    def _observed(
+        self, wakes: Sequence[Wake], now_seconds: float, read_pods: Callable[[], Known | None]
+    ) -> tuple[Seen, Known | None]:
+        memory, found = consistent(
             lambda: self.observe_node(wakes, now_seconds),
-            lambda: self.observe_pods(wakes, now_seconds, firing),
+            read_pods,
             is_moving=self._is_moving,
             hard_met=self._hard_met,
         )
-        return Seen(
+        bounds, used = found or Known({}, {})
+        seen = Seen(
             snapshot=Snapshot(
-                signals=self._node.observed.at(now_seconds), pods=used, time_left=self._node.time_left
+                signals=self._node.observed.at(now_seconds),
+                pods=used,
+                time_left=self._node.time_left,
+                bounds=bounds,
             ),
             pods=self.eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),
             memory=memory,
         )
+        return seen, found
+
+    def _bounds(self, now_seconds: float) -> Known | None:
+        """Return the most that each pod can hold, only if one may have to be chosen."""
+        if not resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds)):
+            return None
+        self.refresh_pods()
+        return self.bounded.observe()
+
+    def _all_pods(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Known | None:
+        used = self.observe_pods(wakes, now_seconds, firing)
+        return Known({}, dict(used)) if used else None
+
+    def complete(self, seen: Seen) -> Seen:
+        """Return what was seen with all pods, once what was decided over it is carried out."""
+        return seen._replace(snapshot=self.bounded.completed(seen.snapshot))
 
     def _is_moving(self) -> bool:
         """Return whether memory is being freed.

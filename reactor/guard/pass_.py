@@ -38,7 +38,7 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.claims import dying_bytes, is_newly_empty
-from reactor.policy.decide import decide
+from reactor.policy.decide import decide, with_whole_ranking
 from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.events import (
     CrossingServed,
@@ -129,7 +129,13 @@ class Passes:
             clock_seconds=clock_seconds,
         )
         self.approach = Approach(
-            known, others, self._kernel, self.observations, observe=observer.memory, usages=usages.memory
+            known,
+            others,
+            self._kernel,
+            self.observations,
+            observe=observer.memory,
+            usages=usages.memory,
+            reads_all=bool(ahead) or kernel is not None,
         )
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
@@ -267,10 +273,14 @@ class Passes:
         Of one that the kernel has carried out (`served`) what is left is done. `shown` is what the record has
         as observed, if that is not what was `seen` last.
         """
-        decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, seen.snapshot, seen.pods, served)
+        decided_ns, state = time.monotonic_ns(), self.known.state
+        attempts, seen = self._act(decision, seen, served)
         if served is None:
             self._kernel.annotate(attempts)
+        if seen.snapshot.bounds:
+            if decision.ranking or decision.soft_reclaim is not None:
+                seen = self.observations.complete(seen)
+            decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
         if arms:
             self._arm_memory(seen.memory)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
@@ -295,32 +305,37 @@ class Passes:
         )
 
     def _act(
-        self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], served: Served | None
-    ) -> tuple[EvictionAttempt, ...]:
-        """Begin the evictions of a decision, or what is left to do of one that the kernel has carried out."""
+        self, decision: Decision, seen: Seen, served: Served | None
+    ) -> tuple[tuple[EvictionAttempt, ...], Seen]:
+        """Begin the evictions of a decision, or what is left to do of one that the kernel has carried out.
+
+        Return them, and what was seen with all pods, which are read once the first has been begun.
+        """
         attempts: list[EvictionAttempt] = []
         self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in self._to_begin(decision):
             if served is None:
-                attempt = self._begin(eviction, snapshot)
+                attempt = self._begin(eviction, seen.snapshot)
             else:
                 attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
                 attempt.served = served.document
             attempts.append(attempt)
+            snapshot = seen.snapshot
             if eviction.resource is Resource.MEMORY:
                 is_by_rule = eviction.threshold is None
                 signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-                seen = snapshot.signals.get(signal)
+                memory = snapshot.signals.get(signal)
                 if attempt.process is None:
                     attempt.credited_bytes = self.observations.held_bytes(eviction.pod.uid, snapshot)
-                attempt.available_bytes = None if seen is None else seen.available
+                attempt.available_bytes = None if memory is None else memory.available
+            seen = self.observations.complete(seen)
             if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
-                self._record_attempt(attempt, snapshot, pods, ordered_ns)
+                self._record_attempt(attempt, seen.snapshot, seen.pods, ordered_ns)
         # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
         are_for_limits = bool(attempts) and decision.acted_on is None
         self.is_unfinished |= are_for_limits and any(map(is_hard_memory, decision.thresholds_met))
-        return tuple(attempts)
+        return tuple(attempts), seen
 
     def _record_attempt(
         self, attempt: EvictionAttempt, snapshot: Snapshot, pods: Sequence[Pod], ordered_ns: int

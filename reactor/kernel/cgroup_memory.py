@@ -43,6 +43,10 @@ class MemoryCounters:
         """Return the memory charged to the cgroup and below, page cache included."""
         return parse_integer(self._usage.read(), self._usage.path)
 
+    def usage_fd(self) -> int:
+        """Return the descriptor of the usage, for a reader of many: it is read with pread at offset 0."""
+        return self._usage.fileno()
+
     def inactive_file_bytes(self) -> int:
         """Return the page cache that the kernel reclaims before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)

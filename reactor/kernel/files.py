@@ -51,6 +51,10 @@ class KernelFile:
         except OSError as error:
             raise with_path(error, self.path) from None
 
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        return self._fd
+
     def close(self) -> None:
         """Close the descriptor; a second time is harmless."""
         fd, self._fd = self._fd, -1

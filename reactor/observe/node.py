@@ -15,7 +15,6 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.mem_available import Watermarks
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
-from reactor.model.pods import PodUsage
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -23,6 +22,7 @@ from reactor.observe.memory import NodeMemory
 
 _Observations = dict[Signal, Observation]
 _Found = TypeVar("_Found")
+_Pods = TypeVar("_Pods")
 _LATE_NS: Final = 2_000_000
 
 
@@ -145,12 +145,13 @@ def _tried(problems: dict[str, str], what: str, read: Callable[[], _Found]) -> _
 
 def consistent(
     read_node: Callable[[], Mapping[Signal, Observation]],
-    read_pods: Callable[[], Mapping[str, PodUsage]],
+    read_pods: Callable[[], _Pods],
     is_moving: Callable[[], bool],
     hard_met: Callable[[Mapping[Signal, Observation]], frozenset[Threshold]],
-) -> tuple[Mapping[Signal, Observation], Mapping[str, PodUsage]]:
+) -> tuple[Mapping[Signal, Observation], _Pods]:
     """Return the node and what its pods use, as if both were read at one instant.
 
+    What `read_pods` returns is false if it has read none.
     `is_moving` returns whether something is being freed, and is asked after both were read. `hard_met`
     returns which thresholds a node has crossed: whom to evict is chosen by what pods hold at the crossing.
     """

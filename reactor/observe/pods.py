@@ -10,6 +10,7 @@ pods that are about to be chosen: of 110 pods with two containers each 0.25 ms, 
 from __future__ import annotations
 
 import heapq
+import os
 import resource as limits
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
 from reactor.kernel.mem_available import Watermarks, counters_of
@@ -28,24 +30,40 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 
-_DESCRIPTORS_PER_POD: Final = 4
+_DESCRIPTORS_PER_POD: Final = 4  # one more where swap is counted
 # What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
 _DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
+_CHARGE_BYTES: Final = 32
 _FRESH_SECONDS: Final = 10.0
 _COUNTED: Final = frozenset({Resource.MEMORY, Resource.PIDS})
 
 
 class _PodCounters:
-    """One pod's counters, held open. `tasks` is None where no pids controller counts the cgroup."""
+    """One pod's counters, held open. `tasks` is None where no pids controller counts the cgroup.
 
-    __slots__ = ("memory", "tasks")
+    `with_swap` is what v1 charges to the pod of memory and swap together, None if that is not counted or not
+    wanted.
+    """
+
+    __slots__ = ("memory", "tasks", "with_swap")
 
     def __init__(
-        self, tree: CgroupTree, cgroup: str, watermarks: Watermarks | None, inode: int | None
+        self,
+        tree: CgroupTree,
+        cgroup: str,
+        watermarks: Watermarks | None,
+        inode: int | None,
+        *,
+        counts_swap: bool = False,
     ) -> None:
         self.memory = counters_of(tree, cgroup, watermarks, inode=inode)
         self.tasks: KernelFile | None = None
+        self.with_swap: KernelFile | None = None
+        if counts_swap and tree.version is CgroupVersion.V1:
+            path = tree.spelled(cgroup)
+            with suppress(FileNotFoundError), tree.open_for(path, cgroup, inode) as directory:
+                self.with_swap = directory.kernel_file("memory.memsw.usage_in_bytes", path)
         if tree.pids_root is not None:
             # v1 may not mirror the cgroup there
             with suppress(FileNotFoundError):
@@ -53,8 +71,13 @@ class _PodCounters:
 
     def close(self) -> None:
         self.memory.close()
-        if self.tasks is not None:
-            self.tasks.close()
+        for file in (self.tasks, self.with_swap):
+            if file is not None:
+                file.close()
+
+    def charge_fd(self) -> int:
+        """Return the descriptor of what bounds all that is known of the pod's memory but for swap on v2."""
+        return self.memory.usage_fd() if self.with_swap is None else self.with_swap.fileno()
 
 
 class PodObserver:
@@ -93,6 +116,7 @@ class PodObserver:
         self._inodes: dict[str, int | None] = {}
         self._with_containers: dict[str, Pod] = {}
         self._counters: dict[str, _PodCounters] = {}
+        self._charges: tuple[tuple[str, int], ...] | None = None  # of the counters, in the pods' order
         self._problems: dict[str, str] = {}
         self._vanished: set[str] = set()
         self._without_cgroup: tuple[str, ...] = ()
@@ -119,6 +143,7 @@ class PodObserver:
         is read of a pod is of the cgroup with its inode, as its kill is: v1 lets cgroups be renamed.
         """
         wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
+        self._charges = None
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
             self._counters.pop(uid).close()
         for uid in [uid for uid in self._swap_counters if wanted.get(uid) != self._cgroups.get(uid)]:
@@ -135,7 +160,11 @@ class PodObserver:
         self._vanished.clear()
         missing = [uid for uid in wanted if uid not in self._counters]
         if missing:
-            most = _room_for(len(wanted)) if self._most_held is None else self._most_held
+            most = (
+                _room_for(len(wanted), _DESCRIPTORS_PER_POD + self._counts_swap)
+                if self._most_held is None
+                else self._most_held
+            )
             for uid in missing[: max(0, most - len(self._counters))]:
                 self._open(uid)
 
@@ -147,9 +176,45 @@ class PodObserver:
         """Return what `memory` does, and the number of tasks (threads count, as they do for the node)."""
         return self._remembered(self._read(self._cgroups, is_full=True), Resource.MEMORY, Resource.PIDS)
 
-    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
-        """Return what these pods use, without their containers; one that is not tracked is absent."""
-        return self._read([uid for uid in uids if uid in self._cgroups], is_full=with_processes)
+    def of(
+        self, uids: Iterable[str], *, with_processes: bool = False, with_containers: bool = False
+    ) -> Mapping[str, PodUsage]:
+        """Return what these pods use; one that is not tracked is absent.
+
+        `with_containers`: what their containers do as well, as `memory` has it.
+        """
+        found = self._read([uid for uid in uids if uid in self._cgroups], is_full=with_processes)
+        if with_containers and self._with_containers:
+            return self._detailed(found)
+        return found
+
+    def bounds(self) -> tuple[dict[str, int], dict[str, PodUsage]]:
+        """Return the most that each pod can hold, by uid, and what those use of which that is not known.
+
+        That is what is charged to it: its working set and all of its page cache, and if swap is counted what
+        of it is there. It is read in one go, a seventh of the time that `memory` takes.
+        """
+        charges, pread, found = self._charged(), os.pread, dict[str, int]()
+        unknown = [uid for uid in self._cgroups if uid not in self._counters]
+        for uid, fd in charges:
+            try:
+                found[uid] = int(pread(fd, _CHARGE_BYTES, 0))
+            except (OSError, ValueError):
+                unknown.append(uid)
+        used = self._read(unknown) if unknown else {}
+        if self._without_cgroup:
+            used |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+        if self._counts_swap and self._tree.version is CgroupVersion.V2:
+            for uid in found:
+                found[uid] += self._swap_bytes(uid) or 0
+        return found, used
+
+    def _charged(self) -> tuple[tuple[str, int], ...]:
+        """Return the descriptors of what is charged to the pods: those of the counters that are open now."""
+        if self._charges is None:
+            held = self._counters
+            self._charges = tuple((uid, held[uid].charge_fd()) for uid in self._cgroups if uid in held)
+        return self._charges
 
     def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
         """Return what is charged to these pods, page cache included; what can't be read is absent."""
@@ -316,7 +381,11 @@ class PodObserver:
     def _open(self, uid: str) -> None:
         try:
             self._counters[uid] = _PodCounters(
-                self._tree, self._cgroups[uid], self._watermarks, self._inodes[uid]
+                self._tree,
+                self._cgroups[uid],
+                self._watermarks,
+                self._inodes[uid],
+                counts_swap=self._counts_swap,
             )
         except (OSError, ReactorError) as error:
             self._note(uid, error)
@@ -326,16 +395,17 @@ class PodObserver:
             self._problems[self._cgroups[uid]] = str(error)
             return
         self._vanished.add(uid)
+        self._charges = None  # a descriptor that is closed may be another's next
         if uid in self._counters:
             self._counters.pop(uid).close()
 
 
-def _room_for(pods: int) -> int:
+def _room_for(pods: int, descriptors: int) -> int:
     """Return for how many pods counters may be held open, once the soft limit is as high as they need.
 
     The hard limit is raised too where that is allowed (CAP_SYS_RESOURCE).
     """
-    needed = pods * _DESCRIPTORS_PER_POD + _DESCRIPTORS_BESIDES
+    needed = pods * descriptors + _DESCRIPTORS_BESIDES
     soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
     for raised in ((max(needed, soft), max(needed, hard)), (hard, hard)):
         if needed <= soft:
@@ -345,4 +415,4 @@ def _room_for(pods: int) -> int:
         except (OSError, ValueError):
             continue
         soft = raised[0]
-    return max(0, soft - _DESCRIPTORS_BESIDES) // _DESCRIPTORS_PER_POD
+    return max(0, soft - _DESCRIPTORS_BESIDES) // descriptors

@@ -10,8 +10,8 @@ caches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from reactor.model.decisions import PolicyState, Snapshot
@@ -21,6 +21,8 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
 
+Settle = Callable[[PolicyState, Snapshot], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -28,7 +30,8 @@ class Forecast:
 
     `first` are the pods that would go first with nothing left, the likeliest first: none while an eviction is
     awaited. `prepared` are those that the crossing itself would evict, if `first` is empty. `asleep` are pods
-    that an eviction has emptied: the policy is asked about them once they live again.
+    that an eviction has emptied: the policy is asked about them once they live again. Of pods in `bounds`
+    only the most that each can hold is known; see bounds.py.
     """
 
     settings: EvictionSettings
@@ -37,6 +40,7 @@ class Forecast:
     pods: Sequence[Pod]
     used: Mapping[str, PodUsage]
     now_seconds: float
+    bounds: Mapping[str, int] = field(default_factory=dict)
     first: Sequence[Pod] = ()
     prepared: Sequence[Pod] = ()
     asleep: Sequence[Pod] = ()
@@ -67,23 +71,30 @@ def near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) 
     )
 
 
-def with_victims(known: Forecast, nearby: Collection[Signal]) -> Forecast:
-    """Return a forecast with whom the crossing of the signals that are `nearby` would evict."""
-    first = foreseen(known, nearby)
-    return replace(known, first=first, prepared=first or at_crossing(known, nearby))
+def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None) -> Forecast:
+    """Return a forecast with whom the crossing of the signals that are `nearby` would evict.
+
+    `settle` is called before each decision, and reads of the pods that have a bound alone what it needs.
+    """
+    first = foreseen(known, nearby, settle)
+    return replace(known, first=first, prepared=first or at_crossing(known, nearby, settle))
 
 
-def foreseen(known: Forecast, nearby: Collection[Signal]) -> tuple[Pod, ...]:
+def foreseen(
+    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None
+) -> tuple[Pod, ...]:
     """Return the pods that would go first if nothing of these were left now, the likeliest first.
 
     The pods that will have grown by then are seen as they are now, so what will be missing seems to be
     outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
     help, nor that there is something to be reclaimed first.
     """
-    return _first_at(known, dict.fromkeys(nearby, 0))
+    return _first_at(known, dict.fromkeys(nearby, 0), settle)
 
 
-def at_crossing(known: Forecast, nearby: Collection[Signal]) -> tuple[Pod, ...]:
+def at_crossing(
+    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None
+) -> tuple[Pod, ...]:
     """Return the pods that would go first if the hard thresholds of these were just crossed.
 
     Where all pods together hold less than the threshold, these are others than `foreseen`: none of them goes
@@ -99,17 +110,18 @@ def at_crossing(known: Forecast, nearby: Collection[Signal]) -> tuple[Pod, ...]:
         ]
         if values:
             available[signal] = max(0, min(values) - 1)
-    return _first_at(known, available)
+    return _first_at(known, available, settle)
 
 
-def _first_at(known: Forecast, available: Mapping[Signal, int]) -> tuple[Pod, ...]:
+def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) -> tuple[Pod, ...]:
     """Return the pods that would go first with so much of each signal available."""
     signals = {
         signal: known.memory[signal]._replace(available=left, taken_at_seconds=None)
         for signal, left in available.items()
     }
     state = replace(known.state, hard_memory_kills=(), evicted_at=())
-    seen = Snapshot(signals=signals, pods=known.used)
+    seen = Snapshot(signals=signals, pods=known.used, bounds=known.bounds)
+    settle(state, seen)
     _, decision = decide(known.settings, state, seen, known.pods, known.now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
 

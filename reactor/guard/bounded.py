@@ -1,0 +1,79 @@
+"""The pods of a pass that memory has woken: the charge of each bounds it, and few are read before a kill.
+
+Which ones they are is the policy's to say (policy/bounds.py). All others are read after the kill: by the
+history of kills later ones are judged, and the record has all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.observe.pods import PodObserver
+from reactor.policy.bounds import Bounded, Standing, completed, standings, unsettled
+
+# To read so few is as fast as to choose among them.
+FEW_PODS: Final = 16
+
+
+class Known(NamedTuple):
+    """The most that each pod can hold that was not read, and what the others use; by uid."""
+
+    bounds: dict[str, int]
+    used: dict[str, PodUsage]
+
+
+class BoundedPods:
+    """Reads as much of the pods as a decision needs. `likely` are the uids of those that are read first."""
+
+    def __init__(self, settings: EvictionSettings, usages: PodObserver) -> None:
+        self.likely: Collection[str] = ()
+        self._settings = settings
+        self._usages = usages
+        self._pods: Sequence[Pod] = ()
+        self._standings: Sequence[Standing] = ()
+
+    def observe(self) -> Known:
+        """Return the most that each pod can hold, and what those use of which that is not known."""
+        return Known(*self._usages.bounds())
+
+    def is_settled(
+        self,
+        state: PolicyState,
+        snapshot: Snapshot,
+        found: Known,
+        pods: Sequence[Pod],
+        now_seconds: float,
+        *,
+        heads: int = 1,
+    ) -> bool:
+        """Read what the decision over a snapshot of what was `found` needs; return False if that is all pods.
+
+        What is read comes into `found`, and so into the snapshot.
+        """
+        if pods is not self._pods:
+            self._pods, self._standings = pods, standings(pods)
+        known = Bounded(
+            settings=self._settings,
+            state=state,
+            snapshot=snapshot,
+            pods=pods,
+            standings=self._standings,
+            now_seconds=now_seconds,
+            likely=self.likely,
+        )
+        for uid in unsettled(known, heads=heads):
+            if uid is None:
+                return False
+            del found.bounds[uid]
+            found.used.update(self._usages.of([uid], with_containers=True))
+        return True
+
+    def completed(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with all that the pods use, once the decision over it is carried out."""
+        if not snapshot.bounds:
+            return snapshot
+        return completed(self._settings, snapshot, self._usages.memory())
