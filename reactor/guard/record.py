@@ -16,6 +16,7 @@ from reactor.model.decisions import (
     Eviction,
     HardMemoryKill,
     Hold,
+    Measured,
     RankedPod,
     Slowdown,
     Snapshot,
@@ -308,6 +309,7 @@ def ranked_document(
         "qos_class": place.pod.qos_class,
         "priority": place.pod.priority,
         "usage": place.usage,
+        **({} if place.measured is Measured.AT_DECISION else {"measured": place.measured.value}),
         "request": place.request,
         "swap_bytes": place.swap_bytes,
         "exceeds_request": place.exceeds_request,
@@ -339,8 +341,10 @@ def why_ranked(place: RankedPod, resource: Resource | None, by: RankedBy = Ranke
     used = amount_text(place.usage, resource)
     if place.exceeds_request is None:
         return f"uses {used}; {tail}"
-    relation = "above" if place.exceeds_request else "within"
-    return f"uses {used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
+    is_bound = place.measured is Measured.BOUND
+    above, at_most = ("perhaps above", "≤ ") if is_bound else ("above", "")
+    relation = above if place.exceeds_request else "within"
+    return f"uses {at_most}{used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
 
 
 def _ranked_amount(amount: int, by: RankedBy) -> str:

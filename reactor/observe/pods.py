@@ -204,9 +204,10 @@ class PodObserver:
         used = self._read(unknown) if unknown else {}
         if self._without_cgroup:
             used |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
-        if self._counts_swap and self._tree.version is CgroupVersion.V2:
+        if self._counts_swap:
             for uid in found:
-                found[uid] += self._swap_bytes(uid) or 0
+                if self._counters[uid].with_swap is None:
+                    found[uid] += self._swap_bytes(uid) or 0
         return found, used
 
     def _charged(self) -> tuple[tuple[str, int], ...]:

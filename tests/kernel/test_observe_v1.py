@@ -51,6 +51,23 @@ def test_pod_that_vanishes_between_readings_is_absent(tree: CgroupTree) -> None:
     observer.close()
 
 
+def test_a_pod_that_was_removed_and_made_again_has_no_bound_until_it_is_listed(tree: CgroupTree) -> None:
+    """A descriptor is of the cgroup that was opened: once that is gone it answers ENODEV."""
+    for name in ("a", "b"):
+        tree.path(f"{NODE}/{name}").mkdir()
+    observer = PodObserver(tree)
+    observer.track([pod("a"), pod("b")])
+    assert observer.bounds()[0].keys() == {"a", "b"}
+    tree.path(f"{NODE}/a").rmdir()
+    tree.path(f"{NODE}/a").mkdir()
+    assert observer.bounds()[0].keys() == {"b"}
+    assert observer.vanished == {"a"}
+    assert observer.bounds()[0].keys() == {"b"}
+    observer.track([pod("a"), pod("b")])
+    assert observer.bounds()[0].keys() == {"a", "b"}
+    observer.close()
+
+
 def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
     before = open_descriptors()
     observer = PodObserver(tree)

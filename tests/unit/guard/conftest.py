@@ -72,6 +72,8 @@ class FakeUsages:
         self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
+        self.bound_reads = 0
+        self.one_by_one: list[str] = []  # that were read before a decision
         self.swap_notes = 0
         self.full_reads = 0
         self.processes_asked = False
@@ -88,10 +90,24 @@ class FakeUsages:
         self.full_reads += 1
         return self.seen
 
-    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
+    def of(
+        self, uids: Iterable[str], *, with_processes: bool = False, with_containers: bool = False
+    ) -> Mapping[str, PodUsage]:
         self.meanwhile()
         self.processes_asked = with_processes
+        if with_containers:
+            uids = tuple(uids)
+            self.one_by_one += uids
         return {uid: self.seen[uid] for uid in uids if uid in self.seen}
+
+    def bounds(self) -> tuple[dict[str, int], dict[str, PodUsage]]:
+        self.bound_reads += 1
+        bounds = {
+            uid: (one.memory_working_set_bytes or 0) + self.cached.get(uid, 0)
+            for uid, one in self.seen.items()
+            if not one.unreadable
+        }
+        return bounds, {uid: one for uid, one in self.seen.items() if one.unreadable}
 
     def note_swap(self) -> None:
         self.swap_notes += 1

@@ -100,6 +100,63 @@ def test_what_is_charged_is_read_with_the_page_cache(pods: FakeTree, observer: P
     assert observer.charged_bytes(["a", "b", "unknown"]) == {"a": 2 * MIB, "b": 3 * MIB}
 
 
+def test_a_pod_holds_no_more_than_its_bound(pods: FakeTree, observer: PodObserver) -> None:
+    observer.track([pod("a"), pod("b"), Pod(name="none", namespace="cgroup", uid="none")])
+    assert observer.bounds() == ({"a": 2 * MIB, "b": 3 * MIB}, {"none": UNREADABLE})
+    pods.counters("/pods/a", usage_bytes=9 * MIB, inactive_file_bytes=MIB)
+    assert observer.bounds()[0]["a"] == 9 * MIB
+
+
+@pytest.mark.parametrize("content", ["", "many\n", "-1 0\n"])
+def test_a_pod_whose_charge_is_no_number_has_no_bound_and_is_read_as_ever(
+    pods: FakeTree, observer: PodObserver, content: str
+) -> None:
+    observer.track([pod("a"), pod("b")])
+    is_v2 = pods.tree.version is CgroupVersion.V2
+    pods.file("/pods/a", "memory.current" if is_v2 else "memory.usage_in_bytes", content)
+    assert observer.bounds() == ({"b": 3 * MIB}, {"a": UNREADABLE})
+
+
+def test_a_pod_beyond_the_room_for_descriptors_is_read_in_place_of_its_bound(pods: FakeTree) -> None:
+    with closing(PodObserver(pods.tree, most_held=1)) as observer:
+        observer.track([pod("a"), pod("b")])
+        assert observer.bounds() == ({"a": 2 * MIB}, {"b": PodUsage(memory_working_set_bytes=2 * MIB)})
+
+
+def test_bounds_are_of_the_cgroup_that_was_listed_whatever_its_name_is_by_now(
+    make_tree: FakeTreeMaker,
+) -> None:
+    pods = make_tree(CgroupVersion.V1)
+    for name, mib in (("a", 200), ("b", 10)):
+        pods.add(f"/pods/{name}", usage_bytes=mib * MIB)
+    both = [listed(pods, name) for name in ("a", "b")]
+    swap_names(pods, "/pods/a", "/pods/b")
+    with closing(PodObserver(pods.tree)) as observer:
+        observer.track(both)
+        assert observer.bounds()[0] == {"a": 200 * MIB, "b": 10 * MIB}
+
+
+def test_what_is_in_swap_counts_in_a_bound_where_it_decides(pods: FakeTree, proc_with_swap: Path) -> None:
+    """On v1 by the counter of both, if there is one."""
+    swap_out(pods, "/pods/a", 70)
+    with closing(PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)) as observer:
+        observer.track([pod("a"), pod("b")])
+        assert observer.bounds()[0] == {"a": 2 * MIB + 70, "b": 3 * MIB}
+    if pods.tree.version is CgroupVersion.V1:
+        pods.file("/pods/a", "memory.memsw.usage_in_bytes", f"{5 * MIB}\n")
+        with closing(PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)) as observer:
+            observer.track([pod("a"), pod("b")])
+            assert observer.bounds()[0] == {"a": 5 * MIB, "b": 3 * MIB}
+
+
+def test_containers_are_read_with_a_pod_that_may_be_chosen(pods: FakeTree, observer: PodObserver) -> None:
+    pods.add("/pods/a/main", usage_bytes=2 * MIB, inactive_file_bytes=MIB)
+    observer.track([replace(pod("a"), container_cgroups={"main": "/pods/a/main"}), pod("b")])
+    found = observer.of(["a", "b"], with_containers=True)
+    assert found["a"].containers == (ContainerUsage(name="main", memory_working_set_bytes=MIB),)
+    assert observer.of(["a"])["a"].containers == ()
+
+
 def test_files_of_a_pod_are_those_of_its_subtree(pods: FakeTree, observer: PodObserver) -> None:
     prefix = "" if pods.tree.version is CgroupVersion.V2 else "total_"
     stat = "".join(f"{prefix}{key} {size}\n" for key, size in (("shmem", 20), ("active_file", 30)))

@@ -1,0 +1,162 @@
+"""Passes over many pods: few are read before a kill, all after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from reactor.guard.bounded import FEW_PODS
+from reactor.model.decisions import Measured
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+
+MIB = 1 << 20
+Make = Callable[..., Any]
+
+
+def wake(kind: WakeKind = WakeKind.MEMORY) -> Wake:
+    return Wake(source="test", kind=kind, at_ns=time.monotonic_ns())
+
+
+def with_many(loop: Any, make_pod: Make, *pods: Pod) -> None:
+    """Put these pods on the node among many that hold 1 MiB each."""
+    small = [make_pod(f"small-{number}") for number in range(FEW_PODS)]
+    loop.have(*small, *pods, working_set_bytes=MIB)
+
+
+def hold(loop: Any, pod: Pod, held_bytes: int) -> None:
+    loop.usages.seen[pod.uid] = PodUsage(memory_working_set_bytes=held_bytes, process_count=1)
+
+
+async def test_only_the_hog_is_read_before_it_is_killed(make_loop, make_pod, observation):
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    read_before: list[tuple[list[str], int]] = []
+    loop.kills.meanwhile = lambda: read_before.append(
+        (list(loop.usages.one_by_one), loop.usages.memory_reads)
+    )
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert read_before == [([hog.uid], 0)]
+
+
+async def test_the_record_has_all_pods_and_says_which_were_read_after_the_kill(
+    make_loop, make_pod, observation
+):
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    record = loop.passes.make([wake()])
+
+    ranking = record.decision.ranking
+    assert [ranking[0].pod.name, *(place.usage for place in ranking[1:])] == ["hog", *[MIB] * FEW_PODS]
+    assert {place.measured for place in ranking[1:]} == {Measured.AFTERWARDS}
+    first, *others = record.document()["ranking"]
+    assert "measured" not in first
+    assert {place["measured"] for place in others} == {"afterwards"}
+    assert len(record.snapshot.pods) == FEW_PODS + 1
+
+
+async def test_a_pod_that_went_between_the_kill_and_its_reading_is_shown_by_its_bound(
+    make_loop, make_pod, observation
+):
+    loop, hog, brief = make_loop(), make_pod("hog"), make_pod("brief")
+    with_many(loop, make_pod, hog, brief)
+    hold(loop, hog, 300 * MIB)
+    hold(loop, brief, 2 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.meanwhile = lambda: loop.usages.seen.pop(brief.uid, None)
+
+    record = loop.passes.make([wake()])
+
+    shown = next(one for one in record.document()["ranking"] if one["uid"] == brief.uid)
+    assert (shown["usage"], shown["measured"]) == (2 * MIB, "bound")
+    assert shown["because"].startswith("uses ≤ 2Mi, perhaps above its request of 0")
+
+
+async def test_a_pod_that_grew_after_the_decision_does_not_come_before_the_victim(
+    make_loop, make_pod, observation
+):
+    """What is read later counts as no more than what was charged at the decision."""
+    loop, hog, other = make_loop(), make_pod("hog"), make_pod("other")
+    with_many(loop, make_pod, hog, other)
+    hold(loop, hog, 300 * MIB)
+    hold(loop, other, 200 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.meanwhile = lambda: hold(loop, other, 400 * MIB)
+
+    record = loop.passes.make([wake()])
+
+    assert [(place.pod.name, place.usage) for place in record.decision.ranking[:2]] == [
+        ("hog", 300 * MIB),
+        ("other", 200 * MIB),
+    ]
+
+
+async def test_the_kill_is_judged_by_what_all_pods_held(make_loop, make_pod, observation):
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.passes.make([wake()])
+
+    (kill,) = loop.known.state.hard_memory_kills
+    assert kill.pods_bytes == FEW_PODS * MIB
+    assert kill.outside_bytes == observation(0).capacity - (99 + 300 + FEW_PODS) * MIB
+
+
+async def test_all_pods_are_read_at_housekeeping(make_loop, make_pod, observation):
+    """What is not urgent is read as ever."""
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    record = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+
+    assert loop.kills.killed == ["hog"]
+    assert loop.usages.bound_reads == 0
+    assert {place.measured for place in record.decision.ranking} == {Measured.AT_DECISION}
+
+
+async def test_no_pod_is_read_while_there_is_memory(make_loop, make_pod):
+    loop = make_loop()
+    with_many(loop, make_pod)
+    loop.passes.make([wake()])
+    assert (loop.usages.bound_reads, loop.usages.memory_reads, loop.usages.one_by_one) == (0, 0, [])
+
+
+async def test_a_victim_that_is_awaited_is_read_alone(make_loop, make_pod, observation):
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 0.01
+    reads = loop.usages.memory_reads
+
+    loop.usages.one_by_one.clear()
+    record = loop.passes.make([wake()])
+
+    assert "in flight" in (record.decision.deferred_because or "")
+    assert loop.usages.one_by_one == [hog.uid]
+    assert loop.usages.memory_reads == reads
+
+
+async def test_a_dry_run_records_the_whole_ranking(make_loop, make_pod, observation):
+    loop, hog = make_loop(dry_run=True), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    for _ in range(2):  # the second evicts no pod: it was reported
+        loop.now_seconds += 1
+        assert len(loop.passes.make([wake()]).decision.ranking) == FEW_PODS + 1
