@@ -39,7 +39,7 @@ from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")

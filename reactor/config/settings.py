@@ -29,8 +29,8 @@ from reactor.config.effective import SECTION, ineffective, misplaced
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem, join, shorten
+from reactor.model.name_patterns import PodParent
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
-from reactor.model.pod_parents import PodParent
 from reactor.model.settings import (
     EventKind,
     EvictionSettings,

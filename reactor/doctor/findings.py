@@ -32,9 +32,8 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import PROC
-from reactor.model.name_patterns import is_pattern, matcher
+from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER
-from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.lists import Named, entry_text, matches_by_any_name

@@ -26,8 +26,7 @@ from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
-from reactor.model.name_patterns import is_pattern
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent, is_pattern
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import ON_DISK, RESOURCE, Signal

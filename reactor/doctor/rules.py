@@ -16,7 +16,7 @@ from reactor.kernel.psi import PRESSURE
 from reactor.kernel.small_file import read
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report_at_once
 from reactor.model.managed_oom import ManagedOomReport
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
 from reactor.policy.rules import is_at_or_below

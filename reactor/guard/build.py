@@ -39,7 +39,7 @@ from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import Hold, TimeLeft
 from reactor.model.kills import OomKill
-from reactor.model.pod_parents import fences
+from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Acts, Firing, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd

@@ -28,7 +28,7 @@ from reactor.kernel.cgroup import GUARD, STEWARD, CgroupTree, is_delegated, is_s
 from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit, parse_processes
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.processes import STEWARD_DATA_BYTES
 
 _LOG: Final = logging.getLogger("reactor.steward")

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from reactor.errors import ConfigError
+from reactor.model.name_patterns import fences
 from reactor.model.pod_lists import PodLists
-from reactor.model.pod_parents import fences
 from reactor.model.rules import Rule
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue

@@ -31,7 +31,7 @@ from reactor.forms import FormError
 from reactor.kernel.files import GONE
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.policy.rules import is_at_or_below
 from reactor.text import printable

@@ -22,7 +22,7 @@ import trio
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import (
     Acts,

@@ -18,8 +18,8 @@ from reactor.disks.watch import FilesystemObserver
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
+from reactor.model.name_patterns import PodParent
 from reactor.model.pod_lists import Preference
-from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod, PodUsage, is_critical_by_mark
 from reactor.model.rules import Measure, Metric, RankedBy, Rule
 from reactor.model.settings import Settings

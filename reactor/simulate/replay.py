@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reactor.model.decisions import Decision, PolicyState, Snapshot
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Image, Pod
 from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings

@@ -28,7 +28,7 @@ from reactor.kernel.files import KernelFile, parse_field
 from reactor.kernel.memcg_events import register_oom
 from reactor.kernel.scheduling import following
 from reactor.model.kills import OomKill, OomScope
-from reactor.model.pod_parents import fences
+from reactor.model.name_patterns import fences
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind

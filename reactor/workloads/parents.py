@@ -11,7 +11,7 @@ from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
 from reactor.kernel.cgroup_directory import cgroup_components
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.workloads.search import Parents, Search
 
 

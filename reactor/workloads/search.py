@@ -22,7 +22,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.workloads.attributes import names_are_trusted
 
 MOST_OF_A_PART: Final = 256

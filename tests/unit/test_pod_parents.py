@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.pod_parents import PodParent, fences
+from reactor.model.name_patterns import PodParent, fences
 from reactor.model.settings import Settings
 
 APPLICATIONS = "/user.slice/user-*.slice/user@*.service/app.slice"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaults
-from reactor.model.pod_parents import PodParent
+from reactor.model.name_patterns import PodParent
 from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
 from reactor.rules.managed import managed_rules, refused_because, rule_name

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.name_patterns import PodParent
 from reactor.model.pod_lists import PodEntry, PodLists
-from reactor.model.pod_parents import PodParent
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
