@@ -11,22 +11,23 @@ back into the CPU's caches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from reactor.guard.ahead import Ahead, KernelKills
 from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
 from reactor.guard.node import Node
 from reactor.model.decisions import PolicyState, Snapshot
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
+from reactor.observe.node import NodeObserver
+from reactor.observe.pods import PodObserver
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
 from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
-from reactor.sources.levels import MemoryLevel
+from reactor.sources.levels import MemoryLevel, MemoryLevels
 
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
 
@@ -54,8 +55,7 @@ class Pods(Protocol):
 class Approach:
     """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
 
-    `observe` reads the node's memory, `usages` the pods'. `kernel` is among those ahead. `reads_all`: one of
-    those ahead needs what all pods use.
+    `kernel` is among those ahead. `reads_all`: one of those ahead needs what all pods use.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Approach:
         kernel: KernelKills,
         pods: Pods,
         *,
-        observe: Callable[[], Mapping[Signal, Observation]],
-        usages: Callable[[], Mapping[str, PodUsage]],
+        observer: NodeObserver,
+        usages: PodObserver,
         reads_all: bool = True,
     ) -> None:
         self.is_near = False
@@ -74,7 +74,7 @@ class Approach:
         self._ahead = ahead
         self._kernel = kernel
         self._pods = pods
-        self._observe = observe
+        self._observer = observer
         self._usages = usages
         self._reads_all = reads_all
         self._has_forecast = False
@@ -85,7 +85,7 @@ class Approach:
 
     def prepare(self) -> None:
         """Prepare by what is observed now; nothing is decided."""
-        self.after(self._observe(), self._node.clock_seconds())
+        self.after(self._observer.memory(), self._node.clock_seconds())
 
     def after(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare after a pass that has seen so much memory, if a crossing is near."""
@@ -96,7 +96,7 @@ class Approach:
             self._kernel.begin()
             self._pods.refresh_pods()
             is_whole = self._reads_all or len(self._node.pods) <= FEW_PODS
-            known = Known({}, dict(self._usages())) if is_whole else self._pods.bounded.observe()
+            known = Known({}, dict(self._usages.memory())) if is_whole else self._pods.bounded.observe()
             found = self._forecast(memory, nearby, known, now_seconds)
             if self._put_aside_empty(found):
                 found = self._forecast(memory, nearby, known, now_seconds)
@@ -137,7 +137,7 @@ class Approach:
             if known.bounds and not self._pods.bounded.is_settled(
                 state, snapshot, known, pods, now_seconds, heads=READY_PODS
             ):
-                known.used.update(self._usages())
+                known.used.update(self._usages.memory())
                 known.bounds.clear()
 
         return with_victims(found, nearby, settle)
@@ -187,21 +187,18 @@ _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may ha
 
 
 class LastStretch:
-    """Sees a crossing that is imminent.
-
-    `usage_bytes` reads a cgroup's usage, None where it has none; `rehearse` prepares for the crossing.
-    """
+    """Sees a crossing that is imminent by its usage, and has the `approach` prepare again meanwhile."""
 
     def __init__(
         self,
-        usage_bytes: Callable[[str], int | None],
-        rehearse: Callable[[], None],
+        levels: MemoryLevels,
+        approach: Approach,
         *,
         clock_seconds: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._usage_bytes = usage_bytes
-        self._rehearse = rehearse
+        self._levels = levels
+        self._approach = approach
         self._clock_seconds = clock_seconds
         self._sleep = sleep
         self._rests_until_seconds = 0.0
@@ -219,10 +216,14 @@ class LastStretch:
         if nearest is None or left_bytes >= _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
-        steps: Iterator[Callable[[], None]] = cycle((self._pause, self._rehearse))
+        is_paused = False
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
-            next(steps)()
-            usage_bytes = self._usage_bytes(nearest.cgroup)
+            if is_paused:
+                self._approach.prepare()
+            else:
+                self._sleep(_PAUSE_SECONDS)
+            is_paused = not is_paused
+            usage_bytes = self._levels.usage_bytes(nearest.cgroup)
             now_seconds = self._clock_seconds()
             if usage_bytes is None:
                 break
@@ -232,14 +233,11 @@ class LastStretch:
         self._rests_until_seconds = now_seconds + _REST_SECONDS
         return nearest if left_bytes <= 0 else None
 
-    def _pause(self) -> None:
-        self._sleep(_PAUSE_SECONDS)
-
     def _nearest(self, levels: Sequence[MemoryLevel]) -> tuple[MemoryLevel | None, int]:
         """Return the level that is crossed next, and how much is left until it."""
         nearest, left_bytes = None, 0
         for level in levels:
-            usage_bytes = self._usage_bytes(level.cgroup)
+            usage_bytes = self._levels.usage_bytes(level.cgroup)
             if usage_bytes is None or usage_bytes >= level.level_bytes:
                 continue
             if nearest is None or level.level_bytes - usage_bytes < left_bytes:

@@ -365,7 +365,7 @@ class Daemon:
                     await self._cluster.wait_pods()
                 self._start_parts(nursery)
                 begun = partial(self._begun, task_status)
-                await self._reloads.run(nursery, partial(self._record, nursery), begun)
+                await self._reloads.run(nursery, partial(self._on_pass, nursery), begun)
         finally:
             self._end()
 
@@ -513,7 +513,7 @@ class Daemon:
             record = PassRecord.of_resumed(attempt, self._known.passes, time.monotonic())
             self._recorder.resume(record, nursery)
 
-    def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
+    def _on_pass(self, nursery: trio.Nursery, record: PassRecord) -> None:
         """Record a pass. Nothing here fails the pass, or keeps the others from their records."""
         self._liveness.passed(record)
         if self._cluster is not None:

@@ -101,7 +101,7 @@ class Loop:
         self.wake_passes = WakePasses(
             passes,
             arming,
-            levels.usage_bytes,
+            levels,
             begin_reclaims=self._begin_reclaims,
             expect_processes=self._expect_processes,
         )

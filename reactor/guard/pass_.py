@@ -133,8 +133,8 @@ class Passes:
             others,
             self._kernel,
             self.observations,
-            observe=observer.memory,
-            usages=usages.memory,
+            observer=observer,
+            usages=usages,
             reads_all=bool(ahead) or kernel is not None,
         )
 

@@ -7,7 +7,7 @@ has those of all others made (loop.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,7 +59,7 @@ class WakePasses:
         self,
         passes: Passes,
         arming: Arming,
-        usage_bytes: Callable[[str], int | None],
+        levels: MemoryLevels,
         *,
         begin_reclaims: OnPass,
         expect_processes: OnPass,
@@ -71,7 +71,7 @@ class WakePasses:
         self._arming = arming
         self._begin_reclaims = begin_reclaims
         self._expect_processes = expect_processes
-        self._last_stretch = LastStretch(usage_bytes, passes.approach.prepare)
+        self._last_stretch = LastStretch(levels, passes.approach)
 
     def begin(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
         """Record passes by `on_pass`, and end by an error in one what runs in the nursery."""

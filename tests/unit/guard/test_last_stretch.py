@@ -32,7 +32,7 @@ class Node:
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
-    def rehearse(self) -> None:
+    def prepare(self) -> None:
         self.rehearsals += 1
         self.seconds += 0.0001
 
@@ -47,7 +47,7 @@ def level(level_bytes: int = LEVEL_BYTES, cgroup: str = "/node") -> MemoryLevel:
 
 
 def stretch(node: Node) -> LastStretch:
-    return LastStretch(node.usage_bytes, node.rehearse, clock_seconds=lambda: node.seconds, sleep=node.sleep)
+    return LastStretch(node, node, clock_seconds=lambda: node.seconds, sleep=node.sleep)
 
 
 def test_usage_that_grows_is_read_until_it_is_at_the_level() -> None:
