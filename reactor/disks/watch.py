@@ -29,8 +29,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth
 from reactor.observe.filesystems import filesystem_paths, observations
 from reactor.policy.thresholds import absurdities, thresholds_met
-from reactor.sources.catalogue import FILESYSTEMS
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
 
 # What a node may be filled with at the worst, a second: a fast NVMe drive; files created on many CPUs.
 _POSSIBLE_RATE: Final = {Resource.EPHEMERAL_STORAGE: 4 << 30, Resource.INODES: 400_000}

@@ -56,6 +56,7 @@ from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
+from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import NOT_ARMED_YET
 from reactor.sources.levels import MemoryLevels
 from reactor.sources.memory import MemorySource
@@ -63,7 +64,7 @@ from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
 from reactor.sources.swap import SwapWatch
 from reactor.sources.ticker import Ticker
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.supervisor import Hook, Nursery, Part, StartedPart, Supervisor
 from reactor.time_left.needed import Needs
 from reactor.warrants.warrants import Reads, Warrants

@@ -23,8 +23,8 @@ from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclai
 from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.reclaim.reclaims import ReclaimReport
-from reactor.sources.catalogue import FILESYSTEMS
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
+from reactor.sources.wakes import Wakes
 
 _MOST_SECONDS: Final = 900.0
 _AGAIN_SECONDS: Final = 1.0

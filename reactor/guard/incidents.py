@@ -14,8 +14,8 @@ from typing import Any, Final
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, instant
-from reactor.model.decisions import NoVictim, Slowdown, SlowReason
-from reactor.model.kills import OomKill, OomScope
+from reactor.model.decisions import NoVictim
+from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.signals import RESOURCE, Resource, Signal

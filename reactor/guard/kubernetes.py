@@ -35,8 +35,8 @@ from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.documents import Outcome
 from reactor.link.requests import ReclaimOver
-from reactor.model.decisions import NoVictim, Slowdown
-from reactor.model.kills import OomKill, OomScope
+from reactor.model.decisions import NoVictim
+from reactor.model.kills import OomKill, OomScope, Slowdown
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, RuleSignal, Signal

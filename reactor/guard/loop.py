@@ -38,11 +38,11 @@ from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
-from reactor.sources.catalogue import TICKER
+from reactor.sources.catalogue import TICKER, SourceBoard
 from reactor.sources.levels import MemoryLevels
 from reactor.sources.memory import MemorySource
 from reactor.sources.processes import ProcessSource, process_levels
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
 from reactor.workloads.pods import PodList
 

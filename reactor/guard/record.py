@@ -10,18 +10,8 @@ from typing import Any, Final, Self
 from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
 from reactor.link.documents import ORDERED, REMOVED_FROM_DECISIONS, Outcome, instant
-from reactor.model.decisions import (
-    Decision,
-    DiskEviction,
-    Eviction,
-    HardMemoryKill,
-    Hold,
-    Measured,
-    RankedPod,
-    Slowdown,
-    Snapshot,
-)
-from reactor.model.kills import ProcessMemory
+from reactor.model.decisions import Decision, Eviction, Hold, Measured, RankedPod, Snapshot
+from reactor.model.kills import DiskEviction, HardMemoryKill, ProcessMemory, Slowdown
 from reactor.model.pod_lists import Preference
 from reactor.model.quantity import amount_text
 from reactor.model.rules import RankedBy

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reactor.model.signals import Signal
+
 
 class OomScope(StrEnum):
     """Whose limit the kernel killed at.
@@ -92,3 +94,84 @@ class WarrantEnd(StrEnum):
     NEW_CGROUP = "new-cgroup"
     REMOVED = "cgroup-removed"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKill:
+    """A process of a pod that was to end alone: how much of memory it held, and the whole pod (None: not
+    observed), by which it is judged whether that helps.
+    """
+
+    uid: str
+    at_seconds: float
+    held_bytes: int
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardMemoryKill:
+    """A kill for a hard memory threshold, with what it is judged by afterwards.
+
+    `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
+    outside all pods and not left by earlier victims in their cgroups, `pods_bytes` what the pods held that
+    were not being evicted; None: not observed. `kept` are the pods, by uid, that could not be evicted then:
+    what they hold is outside. `left_bytes` is what stays charged to the victim's cgroup, once it has ended,
+    for as long as the cgroup is there.
+    `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
+    """
+
+    uid: str
+    signal: Signal
+    at_seconds: float
+    credited_bytes: int | None = None
+    outside_bytes: int | None = None
+    pods_bytes: int | None = None
+    left_bytes: int = 0
+    is_unhelpful: bool = False
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskEviction:
+    """An eviction for a full filesystem, with what it is judged by afterwards, in bytes or inodes.
+
+    `pod_key` names the pod. `credited` is what of the filesystem its end was to free (None: not known),
+    `available` and `missing` are what the filesystem showed, `others` what the other pods took of it.
+    `is_unhelpful` once less than a quarter of it has come back.
+    """
+
+    uid: str
+    pod_key: str
+    signal: Signal
+    at_seconds: float
+    credited: int | None
+    available: int
+    missing: int
+    others: int
+    is_unhelpful: bool = False
+
+
+class SlowReason(StrEnum):
+    """Why evictions for a threshold are slowed down."""
+
+    OUTSIDE_PODS = "outside-pods"
+    UNHELPFUL = "unhelpful"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """Evictions for a threshold on `signal` wait until `until_seconds`; `message` says why, in words.
+
+    Those for soft thresholds wait as well, but not for a rate. `held_by` is the pod (`namespace/name`) that
+    holds the most of those that can't be evicted, and `held_by_bytes` how much; None where none of them holds
+    much.
+    """
+
+    signal: Signal
+    reason: SlowReason
+    since_seconds: float
+    until_seconds: float
+    message: str
+    held_by: str | None = None
+    held_by_bytes: int | None = None

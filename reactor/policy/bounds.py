@@ -20,7 +20,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from reactor.model.decisions import PolicyState, SlowReason, Snapshot
+from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.kills import SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Claim, ClaimKind, Eviction, PolicyState, ProcessKill, Snapshot
-from reactor.model.kills import OomKill, OomScope, ProcessMemory
+from reactor.model.decisions import Claim, ClaimKind, Eviction, PolicyState, Snapshot
+from reactor.model.kills import OomKill, OomScope, ProcessKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, Resource

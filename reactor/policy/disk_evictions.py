@@ -17,15 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import (
-    Decision,
-    DiskEviction,
-    Eviction,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.kills import DiskEviction, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings

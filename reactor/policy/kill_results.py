@@ -20,14 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from reactor.model.decisions import (
-    Eviction,
-    HardMemoryKill,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import Eviction, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings

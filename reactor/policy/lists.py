@@ -13,13 +13,11 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
 from reactor.model.pod_lists import PodEntry, PodLists, Preference, ProcessVictim
-
-_SIGNS: Final = frozenset("*?[")
 
 
 class Named(NamedTuple):
@@ -49,7 +47,7 @@ class Listed(NamedTuple):
     process_victim: ProcessVictim | None = None
 
 
-class _Entry:
+class Entry:
     """An entry, its patterns compiled."""
 
     def __init__(self, entry: PodEntry) -> None:
@@ -88,11 +86,11 @@ class Lists:
     def __init__(self, lists: PodLists) -> None:
         self._built_in = frozenset(lists.built_in_never)
         self._built_in_patterns = [matcher(one) for one in lists.built_in_never if "*" in one]
-        self._never = [_Entry(entry) for entry in lists.never]
-        self._avoid = [_Entry(entry) for entry in lists.avoid]
-        self._prefer = [_Entry(entry) for entry in lists.prefer]
-        self._priorities = [(_Entry(entry), priority) for entry, priority in lists.priorities]
-        self._process_victims = [(_Entry(one.pods), one.never) for one in lists.process_victims]
+        self._never = [Entry(entry) for entry in lists.never]
+        self._avoid = [Entry(entry) for entry in lists.avoid]
+        self._prefer = [Entry(entry) for entry in lists.prefer]
+        self._priorities = [(Entry(entry), priority) for entry, priority in lists.priorities]
+        self._process_victims = [(Entry(one.pods), one.never) for one in lists.process_victims]
 
     def of(self, pod: Named) -> Listed:
         return Listed(
@@ -123,41 +121,6 @@ class Lists:
         return None if entry is None else ProcessVictim(entry=entry.text, never=never)
 
 
-class ExactNames:
-    """The entries of a list of pods that name one pod, without a pattern: each is to match something."""
-
-    def __init__(self, lists: PodLists) -> None:
-        self._entries = [
-            (f"reactor.pods.{key}[{index}]", name, _Entry(entry), entry.is_trusting or key == "prefer")
-            for key, entries in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
-            for index, entry in enumerate(entries)
-            if (name := entry.cgroup or entry.unit) is not None and not is_pattern_entry(entry)
-        ]
-
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._entries)
-
-    def unmatched(self, pods: Sequence[Named]) -> Iterator[tuple[str, str, str | None]]:
-        """Yield the place, the name, and a cgroup of this name that does not count (or None).
-
-        An entry that protects counts by names that root chose.
-        """
-        for path, name, entry, counts_by_any in self._entries:
-            placed = [pod for pod in pods if entry.is_placed(pod)]
-            if not any(counts_by_any or pod.is_trusted for pod in placed):
-                yield path, name, placed[0].cgroup if placed else None
-
-
-def is_pattern_entry(entry: PodEntry) -> bool:
-    """Return whether an entry names pods by a pattern, a glob or a regular expression."""
-    return any(
-        text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
-        for text in (entry.unit, entry.cgroup)
-        if text is not None
-    )
-
-
 def entry_text(entry: PodEntry) -> str:
     """Return what an entry goes by, in words."""
     return ", ".join(
@@ -167,12 +130,7 @@ def entry_text(entry: PodEntry) -> str:
     )
 
 
-def matches_by_any_name(entry: PodEntry, pod: Named) -> bool:
-    """Return whether an entry matches a pod, also by names that count for nothing without `trusting`."""
-    return _Entry(entry).matches(pod)
-
-
-def _first(entries: Sequence[_Entry], pod: Named) -> _Entry | None:
+def _first(entries: Sequence[Entry], pod: Named) -> Entry | None:
     return next((entry for entry in entries if entry.protects(pod)), None)
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import ProcessKill
-from reactor.model.kills import ProcessMemory
+from reactor.model.kills import ProcessKill, ProcessMemory
 from reactor.model.quantity import bytes_text
 
 UNKILLABLE: Final = -1000

@@ -16,13 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import (
-    HardMemoryKill,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Layout, Signal, filesystems_of

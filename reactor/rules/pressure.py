@@ -19,8 +19,7 @@ import trio
 
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import RULE_PRESSURE, SourceBoard
 from reactor.threads import close_behind, in_thread
 
 MOST_TRIGGERS: Final = 64

@@ -1,11 +1,12 @@
-"""Every source, once: its name, what it watches, on which kernels, and where it stands in its chain.
+"""Every source, once: its name, what it watches, on which kernels, its place in its chain, and its state.
 
 The chains, `status`, `doctor`, `tune` and the bench all go by this table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import SourceSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.wakes import SourceHealth, SourceState
 
 EBPF: Final = "ebpf"
 MEMCG_EVENTFD: Final = "memcg-eventfd"
@@ -185,3 +187,50 @@ def chain_of(signal: Signal) -> tuple[Source, ...]:
 
 def switched_on(sources: SourceSettings) -> dict[str, bool]:
     return {source.name: source.is_allowed(sources) for source in SOURCES}
+
+
+class SourceBoard:
+    """How every source stands, by name, in the order of their first reports.
+
+    `on_change` is called with the new state when a source's health changes, and when a source that is not
+    armed has something new to say; the details of an armed one (its levels) change too often for a log.
+    """
+
+    def __init__(self, on_change: Callable[[SourceState], None] | None = None) -> None:
+        self._states: dict[str, SourceState] = {}
+        self._on_change = on_change
+
+    def set(self, name: str, health: SourceHealth, detail: str = "") -> None:
+        """Record how the source stands; `detail` is one line for an operator."""
+        before = self._states.get(name)
+        state = dataclasses.replace(before or _unreported(name), health=health, detail=detail)
+        self._states[name] = state
+        if self._on_change is not None and _is_news(before, state):
+            self._on_change(state)
+
+    def count_wake(self, name: str) -> None:
+        """Count one wake that the source gave."""
+        state = self._states.get(name) or _unreported(name)
+        self._states[name] = dataclasses.replace(state, wakes=state.wakes + 1)
+
+    def count_lost(self, name: str, events: int = 1) -> None:
+        """Count events that the kernel says it dropped before the source could read them."""
+        state = self._states.get(name) or _unreported(name)
+        self._states[name] = dataclasses.replace(state, lost=state.lost + events)
+
+    def state(self, name: str) -> SourceState:
+        """Return how the source stands; one that has not reported is off."""
+        return self._states.get(name) or _unreported(name)
+
+    def states(self) -> tuple[SourceState, ...]:
+        return tuple(self._states.values())
+
+
+def _unreported(name: str) -> SourceState:
+    return SourceState(name=name, health=SourceHealth.OFF, detail="not started")
+
+
+def _is_news(before: SourceState | None, after: SourceState) -> bool:
+    if before is None or before.health is not after.health:
+        return True
+    return after.health is not SourceHealth.ARMED and before.detail != after.detail

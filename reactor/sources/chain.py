@@ -15,7 +15,8 @@ import trio
 from reactor.backoff import Backoff
 from reactor.errors import BpfError, failure_text, first_failure, split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import SourceBoard
+from reactor.sources.wakes import Wakes
 
 NOT_ARMED_YET: Final = "not armed yet"
 FIRST_DELAY_SECONDS: Final = 0.1

@@ -29,7 +29,8 @@ from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import SourceBoard
+from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")

@@ -25,7 +25,7 @@ from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, SourceBoard
 from reactor.sources.levels import (
     LevelKey,
     MemoryLevel,
@@ -34,7 +34,7 @@ from reactor.sources.levels import (
     needs_rearming,
     watermarks_of,
 )
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 _SECOND_CHECK_SECONDS: Final = 0.005

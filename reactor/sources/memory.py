@@ -22,14 +22,14 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import SOURCES, switched_on
+from reactor.sources.catalogue import SOURCES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step, keep_trying, off_because
 from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MemcgEventfd, MemcgReclaim
 from reactor.sources.memory_high import MemoryHigh
 from reactor.sources.psi import PsiHint
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 
 # memory.high would slow down allocators before they have crossed anything, and hints come too late.
 _TAKE_EARLY: Final = frozenset(source.name for source in SOURCES if source.prepares)

@@ -35,7 +35,7 @@ from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import MEMORY_HIGH
+from reactor.sources.catalogue import MEMORY_HIGH, SourceBoard
 from reactor.sources.levels import (
     DRIFT_BYTES,
     LevelKey,
@@ -44,7 +44,7 @@ from reactor.sources.levels import (
     needs_rearming,
     watermarks_of,
 )
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 THROTTLED_SECONDS: Final = 1.0

@@ -32,11 +32,11 @@ from reactor.model.name_patterns import fences
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, switched_on
+from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_watch import PAGE_BYTES, Probe, opened, take_records
 from reactor.sources.oom_counters import GuardedNode, OomCounters
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 _READ_BYTES: Final = 8

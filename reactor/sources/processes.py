@@ -36,10 +36,10 @@ from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, switched_on
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, WatchProbe, of_probe
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 
 # A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
 _PAUSE_SECONDS: Final = 0.02

@@ -21,9 +21,9 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import PSI
+from reactor.sources.catalogue import PSI, SourceBoard
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from reactor.threads import close_behind
 
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")

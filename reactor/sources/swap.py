@@ -23,8 +23,8 @@ from reactor.kernel.libc import watch_modifications
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.catalogue import SWAP
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import SWAP, SourceBoard
+from reactor.sources.wakes import Wakes
 
 _SHORTEST_SECONDS: Final = 0.05
 _MET_SECONDS: Final = 0.25  # while a threshold is met

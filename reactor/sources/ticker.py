@@ -9,8 +9,8 @@ from typing import Final
 import trio
 
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.catalogue import TICKER
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import TICKER, SourceBoard
+from reactor.sources.wakes import Wakes
 
 MINIMUM_INTERVAL_SECONDS: Final = 0.01
 

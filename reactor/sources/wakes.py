@@ -1,13 +1,12 @@
-"""Where the sources leave wakes for the loop, and how each of them stands."""
+"""Where the sources leave wakes for the loop."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import trio
 
-from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.model.wakes import Wake, WakeKind
 
 
 class Wakes:
@@ -64,50 +63,3 @@ class Wakes:
         wakes = tuple(self._pending.values())
         self._pending.clear()
         return wakes
-
-
-class SourceBoard:
-    """How every source stands, by name, in the order of their first reports.
-
-    `on_change` is called with the new state when a source's health changes, and when a source that is not
-    armed has something new to say; the details of an armed one (its levels) change too often for a log.
-    """
-
-    def __init__(self, on_change: Callable[[SourceState], None] | None = None) -> None:
-        self._states: dict[str, SourceState] = {}
-        self._on_change = on_change
-
-    def set(self, name: str, health: SourceHealth, detail: str = "") -> None:
-        """Record how the source stands; `detail` is one line for an operator."""
-        before = self._states.get(name)
-        state = dataclasses.replace(before or _unreported(name), health=health, detail=detail)
-        self._states[name] = state
-        if self._on_change is not None and _is_news(before, state):
-            self._on_change(state)
-
-    def count_wake(self, name: str) -> None:
-        """Count one wake that the source gave."""
-        state = self._states.get(name) or _unreported(name)
-        self._states[name] = dataclasses.replace(state, wakes=state.wakes + 1)
-
-    def count_lost(self, name: str, events: int = 1) -> None:
-        """Count events that the kernel says it dropped before the source could read them."""
-        state = self._states.get(name) or _unreported(name)
-        self._states[name] = dataclasses.replace(state, lost=state.lost + events)
-
-    def state(self, name: str) -> SourceState:
-        """Return how the source stands; one that has not reported is off."""
-        return self._states.get(name) or _unreported(name)
-
-    def states(self) -> tuple[SourceState, ...]:
-        return tuple(self._states.values())
-
-
-def _unreported(name: str) -> SourceState:
-    return SourceState(name=name, health=SourceHealth.OFF, detail="not started")
-
-
-def _is_news(before: SourceState | None, after: SourceState) -> bool:
-    if before is None or before.health is not after.health:
-        return True
-    return after.health is not SourceHealth.ARMED and before.detail != after.detail

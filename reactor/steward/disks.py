@@ -33,8 +33,7 @@ from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.images import ImageHistory, ImageReclaim, ListedImage, RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
-from reactor.sources.catalogue import FILESYSTEMS
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
 from reactor.steward.guard import Guard
 from reactor.supervisor import Supervisor, report
 from reactor.threads import in_thread

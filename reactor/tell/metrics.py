@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from reactor.kernel.swap import SwapTraffic
 from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations, Outcome
-from reactor.model.decisions import SlowReason
-from reactor.model.kills import WarrantEnd
+from reactor.model.kills import SlowReason, WarrantEnd
 from reactor.model.signals import (
     FREED_TOGETHER,
     RESOURCE,

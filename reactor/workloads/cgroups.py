@@ -23,8 +23,8 @@ from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.policy.lists import ExactNames, Listed, Lists, Named
-from reactor.text import nearest_name
+from reactor.policy.exact_names import ExactNames
+from reactor.policy.lists import Listed, Lists, Named
 from reactor.threads import without_pause
 from reactor.workloads.attributes import (
     NEVER_KILLED,
@@ -44,8 +44,6 @@ NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # How long a new cgroup may still be written to by who made it: what was read until then is read once more at
 # the next refresh. How many of them a refresh reads again: who can make thousands is not to make it long.
-_NEVER_LIST: Final = "reactor.pods.never"
-_LIKENESS, _TYPING_ERROR = 0.6, 0.8
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
 # What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
@@ -112,7 +110,7 @@ class CgroupPods:
         self._proc = proc
         self.boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
         self._lists = Lists(settings.pod_lists)
-        self._exact_names = ExactNames(settings.pod_lists)
+        self._exact_names = ExactNames.of(settings.pod_lists)
         self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
         self._wants_names = settings.pod_lists.wants_processes
         self._honours_oomd = settings.pod_lists.honours_oomd
@@ -179,27 +177,15 @@ class CgroupPods:
             elif uid in read:
                 young.read_seconds = began_seconds
         pods = self._listed(self._by_parent(problems), problems, read)
-        if self._exact_names and pods:
-            problems |= self._unmatched(pods)
+        if self._exact_names is not None and pods:
+            problems |= self._unmatched(self._exact_names, pods)
         return pods
 
-    def _unmatched(self, pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
-        """Yield which names on the lists are no pod's, and what was probably meant."""
+    def _unmatched(self, names: ExactNames, pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
         present = {pod.uid for pod in pods}
-        self._names = {uid: names for uid, names in self._names.items() if uid in present}
-        named = [one for names in self._names.values() for one in names]
-        named += [Named(cgroup, is_trusted=True) for cgroup in self.boundaries.spared]
-        for path, name, untrusted in self._exact_names.unmatched(named):
-            if untrusted is not None:
-                yield path, f"{name}: root did not choose the name of {untrusted}: it protects no pod"
-                continue
-            known = {one.cgroup if name.startswith("/") else one.unit for one in named} - {""}
-            is_never = path.startswith(_NEVER_LIST)
-            meant = nearest_name(name, known, likeness=_LIKENESS if is_never else _TYPING_ERROR)
-            # Lists of what to avoid or prefer are written for many machines, of which each has some.
-            if meant is not None or is_never:
-                question = "" if meant is None else f" (did you mean {meant}?)"
-                yield path, f"{name} matches no pod now{question}"
+        self._names = {uid: named for uid, named in self._names.items() if uid in present}
+        spared = [Named(cgroup, is_trusted=True) for cgroup in self.boundaries.spared]
+        return names.problems([*(one for named in self._names.values() for one in named), *spared])
 
     def refresh(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; of those known from before only the youngest are read again.
@@ -339,7 +325,7 @@ class CgroupPods:
             request_bytes = request_bytes if by_root else 0
         main = self._main.get(found.uid, UNKNOWN)
         units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
-        if self._exact_names:
+        if self._exact_names is not None:
             self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
         pod = _pod(
             found,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reactor.model.decisions import Decision, DiskEviction, Eviction, HardMemoryKill, RankedPod, Slowdown
+from reactor.model.decisions import Decision, Eviction, RankedPod
+from reactor.model.kills import DiskEviction, HardMemoryKill, Slowdown
 from reactor.policy.messages import eviction_message
 
 

@@ -14,8 +14,7 @@ import trio
 from reactor.kernel.cgroup import parse_cgroup_mounts
 from reactor.model.wakes import SourceHealth
 from reactor.rules.pressure import RulePressure, Trigger
-from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import RULE_PRESSURE, SourceBoard
 from tests.support.this_machine import open_descriptors, remove_cgroup
 from tests.support.waiting import until
 

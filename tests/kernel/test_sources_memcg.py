@@ -15,11 +15,11 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, SourceBoard
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.processes import hog
 from tests.support.this_machine import V1_ROOT, needs_memcg_v1, open_descriptors, remove_cgroup
 from tests.support.waiting import until

@@ -15,9 +15,9 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, SourceState
-from reactor.sources.catalogue import OOM_COUNTERS
+from reactor.sources.catalogue import OOM_COUNTERS, SourceBoard
 from reactor.sources.oom import OomSource
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.this_machine import needs_memcg_v1, open_descriptors
 
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import PROCESSES
+from reactor.sources.catalogue import PROCESSES, SourceBoard
 from reactor.sources.processes import ProcessLevels, ProcessSource
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
 from tests.support.this_machine import open_descriptors
 

@@ -19,7 +19,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Observed
 from reactor.observe.filesystems import observations
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import SourceBoard
 from tests.support.builders import make_observation, make_threshold
 from tests.support.waiting import until
 

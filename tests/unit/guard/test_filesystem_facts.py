@@ -16,7 +16,8 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Observed
 from reactor.model.wakes import SourceHealth
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import SourceBoard
+from reactor.sources.wakes import Wakes
 
 SETTINGS = Settings(by_layout={Layout.SPLIT: EvictionSettings()})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from reactor.model.decisions import Slowdown, SlowReason
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import Wake, WakeKind

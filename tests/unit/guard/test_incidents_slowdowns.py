@@ -8,7 +8,7 @@ import trio.testing
 
 from reactor.guard.incidents import Slowdowns
 from reactor.guard.record import slowdown_document
-from reactor.model.decisions import Slowdown, SlowReason
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind

@@ -26,8 +26,8 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.documents import Outcome
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
-from reactor.model.decisions import Decision, Eviction, NoVictim, Slowdown, SlowReason, Snapshot
-from reactor.model.kills import OomKill, OomScope
+from reactor.model.decisions import Decision, Eviction, NoVictim, Snapshot
+from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, RuleSignal, Signal

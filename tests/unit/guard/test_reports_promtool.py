@@ -14,8 +14,8 @@ from reactor.guard.node import Node
 from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.kernel.swap import SwapTraffic
-from reactor.model.decisions import PolicyState, Slowdown, SlowReason
-from reactor.model.kills import WarrantEnd
+from reactor.model.decisions import PolicyState
+from reactor.model.kills import Slowdown, SlowReason, WarrantEnd
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Observation, Observed

@@ -13,18 +13,8 @@ from hypothesis import strategies as st
 
 from reactor.guard.state import StateError, StateFile, essence
 from reactor.kernel.small_file import replace
-from reactor.model.decisions import (
-    Claim,
-    ClaimKind,
-    DiskEviction,
-    HardMemoryKill,
-    Hold,
-    Ineligible,
-    PolicyState,
-    ProcessKill,
-    Slowdown,
-    SlowReason,
-)
+from reactor.model.decisions import Claim, ClaimKind, Hold, Ineligible, PolicyState
+from reactor.model.kills import DiskEviction, HardMemoryKill, ProcessKill, Slowdown, SlowReason
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import (
-    Claim,
-    ClaimKind,
-    Decision,
-    HardMemoryKill,
-    Hold,
-    Measured,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import Claim, ClaimKind, Decision, Hold, Measured, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Slowdown, SlowReason, Snapshot
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import (
     ContainerUsage,
     FilesystemUsage,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Hold, PolicyState, Slowdown, SlowReason
+from reactor.model.decisions import Hold, PolicyState
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import ClaimKind, PolicyState, Slowdown, SlowReason
+from reactor.model.decisions import ClaimKind, PolicyState
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
 from reactor.policy.attention import grace_period_ended, next_pass_seconds
 from tests.support.builders import make_claim, make_threshold

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Slowdown, SlowReason, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal

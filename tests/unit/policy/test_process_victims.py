@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, Eviction, PolicyState, ProcessKill, Snapshot
-from reactor.model.kills import ProcessMemory
+from reactor.model.decisions import Claim, ClaimKind, Eviction, PolicyState, Snapshot
+from reactor.model.kills import ProcessKill, ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import (
-    Claim,
-    ClaimKind,
-    Decision,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from reactor.model.decisions import Decision, HardMemoryKill, Hold, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Hold, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import HardMemoryKill, PolicyState, Slowdown, SlowReason, Snapshot
+from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal

@@ -16,8 +16,7 @@ import trio.testing
 
 from reactor.model.wakes import SourceHealth
 from reactor.rules.pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
-from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import RULE_PRESSURE, SourceBoard
 from tests.support.pressure_triggers import Kernel
 from tests.support.this_machine import open_descriptors
 

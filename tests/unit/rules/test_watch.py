@@ -16,7 +16,7 @@ from reactor.guard.build import RuleFirings
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.model.decisions import Slowdown, SlowReason
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Acted, Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.signals import Signal
@@ -25,8 +25,7 @@ from reactor.reclaim.memory import PodReclaim
 from reactor.rules.observe import RuleObserver
 from reactor.rules.pressure import Fired, RulePressure
 from reactor.rules.watch import RuleWatch
-from reactor.sources.catalogue import RULE_PRESSURE
-from reactor.sources.wakes import SourceBoard
+from reactor.sources.catalogue import RULE_PRESSURE, SourceBoard
 from tests.support.builders import make_observation, make_pod
 from tests.support.pressure_triggers import Kernel
 

@@ -19,13 +19,14 @@ from reactor.sources.catalogue import (
     SOURCES,
     SWAP,
     TICKER,
+    SourceBoard,
     chain_of,
     switched_on,
 )
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 
 TREE = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nowhere"))
 

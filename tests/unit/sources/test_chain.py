@@ -8,8 +8,8 @@ import trio.testing
 from reactor.backoff import Pace
 from reactor.errors import BpfError, failure_text
 from reactor.model.wakes import SourceHealth
+from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import AttemptBackoff, keep_trying
-from reactor.sources.wakes import SourceBoard
 
 
 async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockClock) -> None:

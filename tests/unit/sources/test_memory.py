@@ -10,10 +10,10 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMCG_EVENTFD
+from reactor.sources.catalogue import MEMCG_EVENTFD, SourceBoard
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20

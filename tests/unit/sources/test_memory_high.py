@@ -13,11 +13,11 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMORY_HIGH
+from reactor.sources.catalogue import MEMORY_HIGH, SourceBoard
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.memory_high import MemoryHigh
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 
 MIB = 1 << 20

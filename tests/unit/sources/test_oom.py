@@ -19,10 +19,10 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
+from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard
 from reactor.sources.oom import EbpfOom, OomNotices, OomSource
 from reactor.sources.oom_counters import GuardedNode, OomCounters
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords
 

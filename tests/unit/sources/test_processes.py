@@ -20,9 +20,9 @@ from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF_PIDS, PROCESSES
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard
 from reactor.sources.processes import EbpfPids, ProcessLevels, ProcessSource, sample_for
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record

@@ -12,9 +12,9 @@ import trio.testing
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import SWAP, chain_of
+from reactor.sources.catalogue import SWAP, SourceBoard, chain_of
 from reactor.sources.swap import SwapWatch
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
 
 MIB = 1 << 20

@@ -2,9 +2,9 @@ import trio
 import trio.testing
 
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import TICKER
+from reactor.sources.catalogue import TICKER, SourceBoard
 from reactor.sources.ticker import Ticker
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import Wakes
 
 
 async def ticks_within(ticker: Ticker, wakes: Wakes, seconds: float) -> list[float]:

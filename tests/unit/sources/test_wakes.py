@@ -3,7 +3,8 @@ import trio.testing
 
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.catalogue import SourceBoard
+from reactor.sources.wakes import Wakes
 
 
 def wake(source: str, kind: WakeKind = WakeKind.MEMORY, at_ns: int = 0) -> Wake:

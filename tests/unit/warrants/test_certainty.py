@@ -9,16 +9,8 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from reactor.model.decisions import (
-    Claim,
-    ClaimKind,
-    HardMemoryKill,
-    Hold,
-    PolicyState,
-    Slowdown,
-    SlowReason,
-    Snapshot,
-)
+from reactor.model.decisions import Claim, ClaimKind, Hold, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Resource, Signal
