@@ -100,6 +100,7 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _kernel_kill(settings)
     yield from _soft_reclaim(settings)
     yield from _in_time(settings)
+    yield from _hooks(settings)
     if settings.kubernetes is not None and settings.pod_lists.process_victims:
         yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
 
@@ -220,6 +221,21 @@ def _in_time(settings: Settings) -> Iterator[Ineffective]:
     if eviction.max_pod_grace_period_seconds == 0:
         yield Ineffective(
             path, "inTime has no effect: evictionMaxPodGracePeriod is 0, so no pod is given time to end"
+        )
+
+
+def _hooks(settings: Settings) -> Iterator[Ineffective]:
+    if not settings.hooks:
+        return
+    path, grace_seconds = "reactor.beforeEviction", settings.eviction.max_pod_grace_period_seconds
+    if all(one.is_hard for one in settings.eviction.thresholds):
+        yield Ineffective(path, "has no effect: there is no soft threshold, and hard ones wait for nothing")
+    elif grace_seconds == 0:
+        yield Ineffective(path, "has no effect: evictionMaxPodGracePeriod is 0, so pods are killed at once")
+    elif 0 < grace_seconds < 2 * settings.hooks.timeout_seconds:
+        yield Ineffective(
+            join(path, "timeout"),
+            f"hooks have {grace_seconds / 2:g} s at the most: half of evictionMaxPodGracePeriod",
         )
 
 

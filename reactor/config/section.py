@@ -16,6 +16,7 @@ from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, ProcessVictimEntry
 from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
     EbpfLoader,
+    HookSettings,
     JournalSettings,
     KernelKill,
     KubernetesSettings,
@@ -67,11 +68,13 @@ Size = NewType("Size", int)
 Positive = NewType("Positive", int)
 FifoPriority = NewType("FifoPriority", int)
 OomScore = NewType("OomScore", int)
+HookTime = NewType("HookTime", float)
 SoftReclaimTime = NewType("SoftReclaimTime", float)
 
 _SHORTEST_INTERVAL_SECONDS = 0.01
 _MOST_COMPONENTS = 16
 _LONGEST_SOFT_RECLAIM_SECONDS = 60.0
+_LONGEST_HOOK_SECONDS = 60.0
 
 
 def _protecting(raw: Any, _: type) -> ProtectingRule:
@@ -295,6 +298,13 @@ def _soft_reclaim_time(raw: Any, _: type) -> SoftReclaimTime:
     return SoftReclaimTime(seconds)
 
 
+def _hook_time(raw: Any, _: type) -> HookTime:
+    seconds = CONVERTER.structure(raw, Seconds)
+    if not _SHORTEST_INTERVAL_SECONDS <= seconds <= _LONGEST_HOOK_SECONDS:
+        raise Refused(raw, "a duration of 10ms to 1m: a pod that is to end waits for it")
+    return HookTime(seconds)
+
+
 def _size(raw: Any, _: type) -> Size:
     size = as_quantity(raw).value
     if size < 4096:
@@ -330,6 +340,7 @@ _HOOKS: Final[Sequence[tuple[Any, Callable[[Any, type], Any]]]] = (
     (Commands, _commands),
     (Interval, _interval),
     (SoftReclaimTime, _soft_reclaim_time),
+    (HookTime, _hook_time),
     (Size, _size),
     (Positive, _within(1, 1_000_000)),
     (FifoPriority, _within(0, 99)),
@@ -442,6 +453,35 @@ class _Webhook:
     ca_file: AbsolutePath | None = None
 
 
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BeforeEviction:
+    commands: Commands = Commands(())
+    urls: tuple[WebUrl, ...] = ()
+    prekill: bool = False
+    timeout: HookTime | None = None
+
+    def settings(self) -> HookSettings:
+        """Return them as the daemon has them."""
+        return HookSettings(
+            commands=self.commands,
+            urls=tuple(self.urls),
+            prekill=self.prekill,
+            timeout_seconds=self.timeout or 0.0,
+        )
+
+
+def _hook_problems(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    has_hook = any(raw.get(key) for key in ("commands", "urls", "prekill"))
+    if not has_hook:
+        yield Refused(dict(raw), "one of commands, urls and prekill: true, with a timeout")
+    elif raw.get("timeout") is None:
+        yield Refused(None, "a duration such as 2s, the one time limit of all hooks", at="timeout")
+
+
+check_document(_BeforeEviction, _hook_problems)
+
+
 def _webhook_problems(raw: Mapping[str, Any]) -> Iterator[Refused]:
     given = [key for key in ("url", "urlFile") if raw.get(key) is not None]
     if len(given) != 1:
@@ -530,6 +570,7 @@ class Section:
     on_source_lost: Commands = Commands(())
     on_no_victim: Commands = Commands(())
     webhook: _Webhook | None = None
+    before_eviction: _BeforeEviction | None = None
     journald: bool = NotificationSettings().journald
     wall: bool = NotificationSettings().wall
     desktop: bool = NotificationSettings().desktop

@@ -34,6 +34,7 @@ from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
 from reactor.model.settings import (
     EventKind,
     EvictionSettings,
+    HookSettings,
     JournalSettings,
     KubernetesSettings,
     NotificationSettings,
@@ -114,6 +115,8 @@ def _commands_in(settings: Settings) -> str | None:
     """Return the first key of the section that configures commands, None where none does."""
     if settings.reclaim.commands:
         return "reclaim"
+    if settings.hooks.commands:
+        return "beforeEviction"
     return next((KEY_OF_EVENT[kind] for kind in settings.notifications.commands), None)
 
 
@@ -401,6 +404,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         oom_order=section.oom_order,
         kernel_kill=section.kernel_kill,
         time_left_within=section.time_left_within,
+        hooks=HookSettings() if section.before_eviction is None else section.before_eviction.settings(),
         shutdown_groups=kubelet.shutdown_groups,
         rules=tuple(rule.rule() for rule in section.rules),
         systemd_oomd=section.systemd_oomd,

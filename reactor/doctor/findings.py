@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import trio
 from jeepney.bus import find_system_bus
 
-from reactor.config.documents import Layers, load_documents
+from reactor.config.documents import Layers, exposed_because, load_documents
 from reactor.config.settings import KEY_OF_EVENT, load_configuration
 from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.doctor.thresholds import (
@@ -40,6 +40,7 @@ from reactor.policy.exact_names import matches_by_any_name
 from reactor.policy.lists import Named, entry_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
+from reactor.steward.hooks import PREKILL_DIRECTORY, unusable_because
 from reactor.tell.channels import WALL, read_secret
 from reactor.text import nearest_name
 from reactor.workloads.kubelet_storage import NodePaths
@@ -266,6 +267,7 @@ def _found(
 ) -> Iterator[tuple[str, str]]:
     yield from _parents(settings, document, tree)
     yield from _commands(settings)
+    yield from _hooks(settings)
     for path, why in notification_problems(settings).items():
         yield path, f"on this machine {why}"
     yield from _files(settings)
@@ -517,6 +519,25 @@ def _commands(settings: Settings) -> Iterator[tuple[str, str]]:
                     (f"{path}[{index}]" if len(commands) > 1 else path),
                     f"can't be run on this machine: {why}",
                 )
+
+
+def _hooks(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield which hooks before soft evictions are not there, or could be replaced by others."""
+    path = "reactor.beforeEviction"
+    for index, command in enumerate(settings.hooks.commands):
+        where = f"{path}.commands[{index}]" if len(settings.hooks.commands) > 1 else f"{path}.commands"
+        why = unrunnable_because(command)
+        if why is not None:
+            yield where, f"can't be run on this machine: {why}"
+            continue
+        program = Path(command[0])
+        exposed = exposed_because(program, program.stat())
+        if exposed is not None:
+            yield where, f"is run as root, and {exposed}"
+    if settings.hooks.prekill:
+        why = unusable_because(PREKILL_DIRECTORY)
+        if why is not None:
+            yield f"{path}.prekill", f"no hook is called on this machine: {why}"
 
 
 def _files(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,7 @@ class Callbacks(TypedDict, total=False):
     on_ended: Callable[[EvictionAttempt], None]
     on_process_killed: Callable[[Pod, ProcessMemory], None]
     on_process_over: Callable[[str], None]
+    before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None
 
 
 class Endings:
@@ -44,7 +45,8 @@ class Endings:
     pod was to end for; if not, the eviction is called off and the pod lives on.
     `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
     `on_process_killed` is called if one process of a pod was killed after a grace period, `on_process_over`
-    with the pod's uid when nothing more is done to it.
+    with the pod's uid when nothing more is done to it. `before_soft` is awaited before a pod is asked to end,
+    as a part of its grace period, and returns what went wrong.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -61,10 +63,12 @@ class Endings:
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
         on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
         on_process_over: Callable[[str], None] = lambda _: None,
+        before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
         self._nursery = nursery
         self._on_process_killed = on_process_killed
         self._on_process_over = on_process_over
+        self._before_soft = before_soft
         self._empty = empty
         self._on_ended = on_ended
         self._on_gone = on_gone
@@ -102,7 +106,7 @@ class Endings:
             with scope:
                 has_stopped = await attempt.carry_out(
                     victim,
-                    attempt.eviction.grace_period_seconds,
+                    await self._after_hooks(attempt),
                     partial(self._is_still_wanted, attempt.eviction),
                 )
         finally:
@@ -118,6 +122,15 @@ class Endings:
             if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
                 self._on_process_killed(attempt.eviction.pod, attempt.process)
             await self._finish(attempt, victim)
+
+    async def _after_hooks(self, attempt: EvictionAttempt) -> float:
+        """Wait for what comes before a soft eviction; return how much of the grace period is left."""
+        grace_period_seconds = float(attempt.eviction.grace_period_seconds)
+        if self._before_soft is None:
+            return grace_period_seconds
+        began_seconds = trio.current_time()
+        attempt.add_problems(*await self._before_soft(attempt.eviction))
+        return grace_period_seconds - (trio.current_time() - began_seconds)
 
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
         """Wait until what has stopped holds nothing any more."""

@@ -236,6 +236,10 @@ class StewardLink:
         """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
         return await self._ask_until_over(FrameKind.STOP, {"uid": pod_uid, "grace_seconds": grace_seconds})
 
+    async def before_eviction(self, eviction: Mapping[str, Any], seconds: float) -> ReclaimOver:
+        """Have the operator's hooks run. Raises StewardError where the steward ends meanwhile."""
+        return await self._ask_until_over(FrameKind.BEFORE, {"eviction": eviction, "seconds": seconds})
+
     async def leave(self, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
         """Have what is set on the node removed unless a successor comes, until then (CLOCK_MONOTONIC).
 

@@ -43,6 +43,8 @@ class FrameKind(IntEnum):
     LEAVE = 12
     """The guard is about to end: what was set on the node is to be removed unless there is a successor. One
     waits for the guard's end where `stands_by`. Answered as RECLAIM is."""
+    BEFORE = 13
+    """The hooks before a soft eviction are to run, for `seconds` at the most; answered as RECLAIM is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,8 @@ def read_places(content: bytes) -> Places:
 def commands_of(settings: Settings) -> frozenset[Command]:
     """Return all commands of a configuration that the steward may have run."""
     by_filesystem, by_event = settings.reclaim.commands, settings.notifications.commands
-    return frozenset(
-        command for commands in (*by_filesystem.values(), *by_event.values()) for command in commands
-    )
+    several = (*by_filesystem.values(), *by_event.values(), settings.hooks.commands)
+    return frozenset(command for commands in several for command in commands)
 
 
 def write_commands(commands: frozenset[Command]) -> int:

@@ -129,6 +129,23 @@ class NotificationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings:
+    """What is done before a soft eviction, all at once and within `timeout_seconds`.
+
+    `commands` are run, `urls` are POSTed to, with `prekill` systemd's prekill hooks are called.
+    """
+
+    commands: tuple[Command, ...] = ()
+    urls: tuple[str, ...] = ()
+    prekill: bool = False
+    timeout_seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        """Return whether there is any hook."""
+        return bool(self.commands or self.urls or self.prekill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSettings:
     """Where decisions are written and how much of them is kept: `files` files of `max_bytes` each."""
 
@@ -322,6 +339,7 @@ class Settings:
     podman_socket: str | None = None
     restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
+    hooks: HookSettings = field(default_factory=HookSettings)
     shutdown_groups: tuple[ShutdownGroup, ...] = ()
     rules: tuple[Rule, ...] = ()
     systemd_oomd: SystemdOomd = SystemdOomd.IGNORE

@@ -42,6 +42,7 @@ from reactor.steward.answers import (
 )
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
+from reactor.steward.hooks import Hooks
 from reactor.steward.memory import SwapTrafficWatch, memory_holders
 from reactor.steward.notifications import Notifications
 from reactor.steward.storage import StorageWatch
@@ -65,6 +66,7 @@ _ASKED: Final = frozenset(
         FrameKind.COUNT,
         FrameKind.STOP,
         FrameKind.LEAVE,
+        FrameKind.BEFORE,
     }
 )
 _REMEMBERED: Final = 100
@@ -102,6 +104,7 @@ class _Steward:
         privileged: Privileged | None,
     ) -> None:
         self._commands = Commands() if privileged is None else privileged.commands()
+        self._hooks = Hooks(self._commands.run_to_problem)
         self._guard = Guard(connection, self._take)
         self._listener = listener
         self._orders: Orders | None = None
@@ -153,6 +156,7 @@ class _Steward:
                 self._journal.close()
             if self._kubernetes is not None:
                 self._kubernetes.close()
+            self._hooks.close()
 
     async def _run_commands(self, scope: trio.CancelScope) -> None:
         """Have commands run. Without the process that runs them the steward ends, and is replaced."""
@@ -274,11 +278,14 @@ class _Steward:
             jobs = self._supervisor.jobs(nursery, "disks")
             stops = self._supervisor.jobs(nursery, "runtime")
             leaving = self._supervisor.jobs(nursery, "kubernetes leaving")
+            hooks = self._supervisor.jobs(nursery, "hooks before evictions")
             async for message in self._asked:
                 if message.kind is FrameKind.COUNT:
                     jobs.start_soon(self._count, message.number)
                 elif message.kind is FrameKind.STOP:
                     stops.start_soon(self._stop, message)
+                elif message.kind is FrameKind.BEFORE:
+                    hooks.start_soon(self._before, message)
                 elif message.kind is FrameKind.LEAVE:
                     leaving.start_soon(self._leave, message)
                 else:
@@ -289,6 +296,16 @@ class _Steward:
         with trio.move_on_after(_COUNTING_SECONDS):
             await self._storage.refresh()
             await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
+
+    async def _before(self, message: Message) -> None:
+        """Run the hooks before a soft eviction, and say how they ended."""
+        asked = json.loads(message.content)
+        done: tuple[str, ...] = ()
+        problems: tuple[str, ...] = ()
+        if self._orders is not None:
+            settings = self._orders.settings.hooks
+            done, problems = await self._hooks.before(settings, asked["eviction"], asked["seconds"])
+        await self._guard.say(ReclaimOver(number=message.number, did=done, problems=problems))
 
     def _kubernetes_of(self, settings: Settings) -> Kubernetes | None:
         """Return the part in a cluster, imported where there is one: what it takes of memory is for those."""

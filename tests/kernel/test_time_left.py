@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -102,3 +103,32 @@ def test_the_time_left_is_shown_while_memory_is_short(
     assert shown["seconds"] is None
     assert shown["because"]
     assert still.poll() is None
+
+
+@pytest.mark.parametrize("rate_mib", [20, 400])
+def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, rate_mib: int
+) -> None:
+    """With time the pod ends by itself after it; without, the crossing kills while the hook hangs."""
+    hook, asked, saved = tmp_path / "hook", tmp_path / "asked", tmp_path / "saved"
+    hook.write_text(f"#!/bin/sh\ncat > {asked}\nsleep 600\n")
+    hook.chmod(0o755)
+    hog = node.add_pod("hog")
+    section = {"softEviction": "inTime", "beforeEviction": {"commands": [str(hook)], "timeout": "500ms"}}
+    daemon.configure(THRESHOLDS, section)
+    daemon.start()
+    victim = node.spawn(hog, grows(10, rate_mib, saved))
+    is_fast = rate_mib > 100
+    assert victim.wait(60) == (-9 if is_fast else 0)
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+    attempts = [one for line in daemon.evictions() for one in line["evictions"]]
+    if is_fast:
+        assert attempts[-1]["outcome"] == "killed"
+        assert attempts[-1]["grace_period_seconds"] == 0
+    else:
+        assert saved.exists()
+        assert [one["outcome"] for one in attempts] == ["terminated"]
+        assert any("hook: not done within 0.5 s" in problem for problem in attempts[0]["problems"])
+        given = json.loads(asked.read_text())
+        assert (given["pod"], given["cgroup"]) == ("cgroup/hog", hog)
+        assert given["time_left"]["seconds"] > 0

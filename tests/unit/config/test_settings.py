@@ -11,6 +11,7 @@ from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, PodLists, ProcessV
 from reactor.model.settings import (
     EbpfLoader,
     EventKind,
+    HookSettings,
     KernelKill,
     KubernetesSettings,
     MemoryAvailable,
@@ -174,6 +175,55 @@ def test_the_distance_of_the_time_left_is_an_amount_or_a_share() -> None:
         if "timeLeftWithin" in one
     ]
     assert "has no effect: there is no hard memory threshold" in warning
+
+
+SOFT = (
+    "evictionSoft: {memory.available: 1Gi}, evictionSoftGracePeriod: {memory.available: 30s}, "
+    "evictionMaxPodGracePeriod: 20"
+)
+
+
+def test_hooks_before_soft_evictions_are_those_that_are_written() -> None:
+    assert not _read("{}").hooks
+    asked = _read(
+        "{reactor: {beforeEviction: {commands: [/usr/bin/save, --all], urls: ['http://[::1]:80/x'], "
+        f"prekill: true, timeout: 2s}}}}, {SOFT}}}"
+    )
+    assert asked.hooks == HookSettings(
+        commands=(("/usr/bin/save", "--all"),), urls=("http://[::1]:80/x",), prekill=True, timeout_seconds=2.0
+    )
+    assert not any("beforeEviction" in warning for warning in asked.warnings)
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("{prekill: true}", "reactor.beforeEviction.timeout"),
+        ("{commands: [/bin/a]}", "reactor.beforeEviction.timeout"),
+        ("{timeout: 2s}", "reactor.beforeEviction"),
+        ("{prekill: true, timeout: 0s}", "reactor.beforeEviction.timeout"),
+        ("{prekill: true, timeout: 2m}", "reactor.beforeEviction.timeout"),
+        ("{commands: [save], timeout: 2s}", "reactor.beforeEviction.commands"),
+        ("{urls: ['ftp://x'], timeout: 2s}", "reactor.beforeEviction.urls[0]"),
+        ("{hooks: true, timeout: 2s, prekill: true}", "reactor.beforeEviction.hooks"),
+    ],
+)
+def test_hooks_that_can_not_be_are_refused(written: str, path: str) -> None:
+    assert [path] == _paths(f"{{reactor: {{beforeEviction: {written}}}}}")
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ("evictionMaxPodGracePeriod: 20", "there is no soft threshold"),
+        (SOFT.replace("20", "0"), "pods are killed at once"),
+        (SOFT.replace("20", "3"), "hooks have 1.5 s at the most"),
+    ],
+)
+def test_hooks_without_time_are_warned_of(others: str, why: str) -> None:
+    asked = _read(f"{{reactor: {{beforeEviction: {{prekill: true, timeout: 2s}}}}, {others}}}")
+    (warning,) = [one for one in asked.warnings if "beforeEviction" in one]
+    assert why in warning
 
 
 def test_kernel_kills_without_a_hard_memory_threshold_are_warned_of() -> None:

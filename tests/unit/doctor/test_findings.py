@@ -457,3 +457,38 @@ def test_what_an_operator_gets_in_by_or_others_stand_on_is_essential(unit: str) 
 @pytest.mark.parametrize("unit", OTHERS)
 def test_other_units_are_not_essential(unit: str) -> None:
     assert not is_essential(unit)
+
+
+def hooks(written):
+    soft = "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 30s}"
+    return (
+        f"{HARD}\n{soft}\nevictionMaxPodGracePeriod: 20\n"
+        f"reactor: {{pods: {{parents: [/machine.slice]}}, beforeEviction: {written}}}"
+    )
+
+
+def test_hooks_that_are_not_there_or_that_others_can_write_are_named(node, tmp_path, monkeypatch):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for script, mode in ((theirs, 0o777), (ours, 0o755)):
+        script.write_text("#!/bin/sh\n")
+        script.chmod(mode)
+    commands = f"[[/no/such], [{theirs}], [{ours}]]"
+    path, others = "reactor.beforeEviction.commands", f"{theirs} has mode 0777: others may write it"
+    assert found(node, hooks(f"{{commands: {commands}, timeout: 2s}}"), tmp_path) == {
+        f"{path}[0]": f"{REFUSED}: /no/such: No such file or directory",
+        f"{path}[1]": f"is run as root, and {others}",
+    }
+    sockets = tmp_path / "hooks"
+    monkeypatch.setattr("reactor.doctor.findings.PREKILL_DIRECTORY", sockets)
+    prekill = hooks("{prekill: true, timeout: 2s}")
+    because = "no hook is called on this machine"
+    assert found(node, prekill, tmp_path) == {
+        "reactor.beforeEviction.prekill": f"{because}: {sockets}: No such file or directory"
+    }
+    sockets.mkdir()
+    sockets.chmod(0o777)
+    assert found(node, prekill, tmp_path) == {
+        "reactor.beforeEviction.prekill": f"{because}: {sockets} has mode 0777: others may write it"
+    }
+    sockets.chmod(0o755)
+    assert found(node, prekill, tmp_path) == {}

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from reactor.guard.evictor import Evictor
+from reactor.link.documents import Outcome
 from reactor.model.decisions import Eviction
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource, Signal
@@ -54,3 +55,42 @@ async def test_a_pod_that_has_ended_has_its_files_counted_a_few_times_a_second(
     )
     await attempt.ended.wait()
     assert 40 <= len(asked) <= 51
+
+
+async def test_what_comes_before_a_soft_eviction_is_waited_for_within_its_grace_period(
+    nursery, autojump_clock
+) -> None:
+    kills = FakeKills()
+
+    async def before_soft(_: Eviction) -> tuple[str, ...]:
+        await trio.sleep(2)
+        return ("/run/hook: not done within 2 s",)
+
+    evictor = Evictor(kills, nursery, lambda _: True, deadline_seconds=10.0, before_soft=before_soft)
+    began = trio.current_time()
+    attempt = evictor.begin(_SOFT)
+    await attempt.stopped.wait()
+    assert [("hog", 3.0)] == kills.terminated
+    assert trio.current_time() - began == 5.0
+    assert attempt.problems == ("/run/hook: not done within 2 s",)
+
+
+async def test_a_hard_eviction_waits_for_no_hook(nursery, autojump_clock) -> None:
+    """Neither for one of its own, nor for that of the soft eviction that it takes over from."""
+    kills = FakeKills()
+    kills.reaped.set()
+    asked: list[str] = []
+
+    async def before_soft(eviction: Eviction) -> tuple[str, ...]:
+        asked.append(eviction.pod.name)
+        await trio.sleep_forever()
+        raise AssertionError("slept for ever")
+
+    evictor = Evictor(kills, nursery, lambda _: True, deadline_seconds=10.0, before_soft=before_soft)
+    soft = evictor.begin(_SOFT)
+    await trio.sleep(1)
+    hard = evictor.begin(replace(_SOFT, grace_period_seconds=0))
+    assert (["hog"], Outcome.KILLED) == (kills.killed, hard.outcome)
+    await soft.ended.wait()
+    assert (Outcome.PRE_EMPTED, []) == (soft.outcome, kills.terminated)
+    assert asked == ["hog"]

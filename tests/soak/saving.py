@@ -1,0 +1,342 @@
+"""`python -m tests.soak.saving`: who has saved its state, with soft evictions in time and upstream's way.
+
+A pod on a virtual node takes memory at a rate (bench/course.c). It is given the time from the soft threshold
+to the hard one, and needs half of that, or less, to save its state at SIGTERM. Other pods hold memory within
+their requests. Now and then the pod comes back before the hard threshold, or stops: then no eviction is
+needed. Whether one was is known from the plan, and what the guard says of it is kept beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.testbed.allocator import compiled_tool
+from reactor.testbed.virtual_node import VirtualNode, ended_by_signals
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+
+_MIB: Final = 1 << 20
+_NODE_MIB: Final = 2560
+_HARD_MIB: Final = 256
+_CROSSING_MIB: Final = _NODE_MIB - _HARD_MIB
+_HELD_MIB: Final = (64, 128)
+_MOST_MIB: Final = 1536.0  # from the soft to the hard threshold
+_SECONDS: Final = 6.0  # between the two, as far as that is not more
+_RATES: Final = (1, 4, 16, 64, 256, 1024)
+_GRACE_SECONDS: Final = 15
+_REST_SECONDS: Final = 0.7
+_OVER_SECONDS: Final = 40.0
+_SETTLED_SECONDS: Final = 0.5
+
+
+class Kind(StrEnum):
+    """What a pod does past the soft threshold; but for the first, it never gets to the hard one."""
+
+    CROSSES = "crosses"
+    BURST = "a burst of 1 to 2 s to a quarter of the way, and back"
+    SAWTOOTH = "a sawtooth to a quarter of the way"
+    QUARTER = "stops at a quarter of the way"
+    HALF = "stops half way"
+
+
+_IDLE: Final = (Kind.BURST, Kind.SAWTOOTH, Kind.QUARTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One episode. After SIGTERM the pod needs `save_ms` of `left_ms` between the thresholds."""
+
+    kind: Kind
+    rate_mib: int
+    save_ms: int
+    left_ms: int
+    segments: Sequence[tuple[float, float]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What became of it: `asked` is whether the pod had SIGTERM, `killed` whether it was killed."""
+
+    mode: str
+    plan: Plan
+    asked: bool
+    saved: bool
+    killed: bool
+    took_ms: int | None
+    others_died: int
+    oom_kills: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What the guard itself has judged, over all daemons."""
+
+    judged: Counter[str] = field(default_factory=Counter)
+
+
+def distance_mib(rate_mib: int) -> float:
+    return min(_MOST_MIB, rate_mib * _SECONDS)
+
+
+def plan(kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float) -> Plan:
+    """Return an episode on a node that uses so much without the pod."""
+    way = distance_mib(rate_mib)
+    seconds = way / rate_mib
+    before = _CROSSING_MIB - way - max(1.0, way / 50) - base_mib
+    begin = [(0.0, before), (_REST_SECONDS, before)]
+    if kind is Kind.CROSSES:
+        segments = [*begin, ((way + 64) / rate_mib, before + way + 64)]
+    elif kind is Kind.BURST:
+        burst = drawn.uniform(1.0, 2.0)
+        segments = [*begin, (burst, before + way / 4), (0.2, before), (4.0, before)]
+    elif kind is Kind.SAWTOOTH:
+        tooth = [(seconds / 4, before + way / 4), (0.05, before)]
+        segments = [*begin, *tooth * 5]
+    else:
+        share = 4 if kind is Kind.QUARTER else 2
+        segments = [*begin, (seconds / share, before + way / share), (5.0, before + way / share)]
+    save_ms = int(1000 * seconds / 2 * drawn.uniform(0.3, 1.0))
+    return Plan(kind=kind, rate_mib=rate_mib, save_ms=save_ms, left_ms=int(1000 * seconds), segments=segments)
+
+
+def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
+    soft = _HARD_MIB + distance_mib(rate_mib)
+    daemon.configure(
+        {
+            "evictionHard": {"memory.available": f"{_HARD_MIB}Mi"},
+            "evictionSoft": {"memory.available": f"{soft:g}Mi"},
+            "evictionSoftGracePeriod": {"memory.available": f"{_GRACE_SECONDS}s"},
+            "evictionMaxPodGracePeriod": 20,
+        },
+        {"softEviction": mode, "evictionsPerMinute": 1_000_000},
+    )
+
+
+def run(
+    node: VirtualNode, directory: Path, mode: str, number: int, planned: Plan, others: list[Any]
+) -> Result:
+    """Have an episode happen, and wait until the pod is gone."""
+    name, record = f"hog-{number}", directory / f"record-{number}"
+    pod = node.add_pod(name)
+    segments = [f"{seconds:.6f}:{mib:.3f}" for seconds, mib in planned.segments]
+    tool = str(compiled_tool("course", package="bench"))
+    process = node.spawn(pod, [tool, str(record), str(planned.save_ms), *segments])
+    deadline = time.monotonic() + _OVER_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if planned.kind is not Kind.CROSSES and "done" in _read(record):
+            break
+        time.sleep(0.01)
+    lines = dict(line.split() for line in _read(record).splitlines())
+    status = process.poll()
+    killed_by_us = status is None
+    oom_kills = _oom_kills(node.tree, pod)
+    node.remove_pod(pod)
+    process.wait()
+    record.unlink(missing_ok=True)
+    took = int(lines["saved"]) - int(lines["term"]) if "saved" in lines and "term" in lines else None
+    return Result(
+        mode=mode,
+        plan=planned,
+        asked="term" in lines,
+        saved="saved" in lines,
+        killed=not killed_by_us and status != 0,
+        took_ms=None if took is None else took // 1_000_000,
+        others_died=sum(one.poll() is not None for one in others),
+        oom_kills=oom_kills,
+    )
+
+
+def _read(path: Path) -> str:
+    with suppress(FileNotFoundError):
+        return path.read_text()
+    return ""
+
+
+def _oom_kills(tree: CgroupTree, cgroup: str) -> int:
+    name = "memory.events" if tree.version is CgroupVersion.V2 else "memory.oom_control"
+    fields = dict(line.split() for line in (tree.path(cgroup) / name).read_text().splitlines())
+    return int(fields.get("oom_kill", 0))
+
+
+def block(  # noqa: PLR0917 - what an episode is drawn from
+    node: VirtualNode,
+    directory: Path,
+    mode: str,
+    rate_mib: int,
+    plans: Sequence[Kind],
+    drawn: random.Random,
+    counted: Counted,
+    numbers: Iterator[int],
+) -> Iterator[Result]:
+    """Run some episodes with a daemon of their own."""
+    others = [
+        node.spawn(node.add_pod(f"other-{mib}", request_bytes=2 * mib * _MIB), hold(mib)) for mib in _HELD_MIB
+    ]
+    daemon = RunningDaemon(directory, node.cgroup)
+    configure(daemon, mode, rate_mib)
+    daemon.start()
+    time.sleep(_SETTLED_SECONDS)
+    base_mib = node.usage_bytes() / _MIB + 1
+    try:
+        for kind in plans:
+            planned = plan(kind, rate_mib, drawn, base_mib)
+            yield run(node, directory, mode, next(numbers), planned, others)
+            time.sleep(_SETTLED_SECONDS)
+        if mode == "inTime":
+            _await_judged(daemon)
+            counted.judged.update(
+                {
+                    key: value
+                    for key, value in daemon.status()["time_left"]["in_time"].items()
+                    if key in {"needed", "not_needed"}
+                }
+            )
+    finally:
+        daemon.stop()
+        for mib in _HELD_MIB:
+            node.remove_pod(f"{node.cgroup}/other-{mib}")
+        for name in ("state.json", "journal.jsonl"):
+            (directory / name).unlink(missing_ok=True)
+
+
+def _await_judged(daemon: RunningDaemon) -> None:
+    deadline = time.monotonic() + _GRACE_SECONDS + 5
+    while time.monotonic() < deadline:
+        with suppress(ReactorError):
+            if not daemon.status()["time_left"]["in_time"]["being_judged"]:
+                return
+        time.sleep(0.5)
+
+
+def summary(results: Sequence[Result], counted: Counted) -> dict[str, Any]:
+    """Return the figures."""
+    crossing = [one for one in results if one.plan.kind is Kind.CROSSES]
+    by_rate = {
+        str(rate): {
+            mode: {
+                "episodes": len(found),
+                "saved": sum(one.saved for one in found),
+            }
+            for mode in ("upstream", "inTime")
+            for found in [[one for one in crossing if one.plan.rate_mib == rate and one.mode == mode]]
+        }
+        for rate in _RATES
+    }
+    others = {
+        kind: {
+            mode: {
+                "episodes": len(found),
+                "evicted": sum(one.asked or one.killed for one in found),
+            }
+            for mode in ("upstream", "inTime")
+            for found in [[one for one in results if one.plan.kind is kind and one.mode == mode]]
+        }
+        for kind in (*_IDLE, Kind.HALF)
+    }
+    in_time = [one for one in results if one.mode == "inTime" and one.asked]
+    in_vain = [one for one in in_time if one.plan.kind in _IDLE]
+    counts = [one for one in in_time if one.plan.kind is not Kind.HALF]
+    return {
+        "saved_by_rate": by_rate,
+        "not_crossing": others,
+        "evicted_in_time": len(counts),
+        "not_needed": len(in_vain),
+        "not_needed_percent": round(100 * len(in_vain) / len(counts), 1) if counts else None,
+        "judged_by_the_guard": dict(counted.judged),
+        "others_died": sum(one.others_died for one in results),
+        "oom_kills": sum(one.oom_kills for one in results),
+    }
+
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """Return the figures as tables in Markdown."""
+    lines = ["| rate | upstream | inTime |", "|---|--:|--:|"]
+    for rate, by_mode in found["saved_by_rate"].items():
+        cells = [f"{one['saved']} of {one['episodes']}" for one in by_mode.values()]
+        lines.append(f"| {_rate(int(rate))} | {' | '.join(cells)} |")
+    lines += ["", "| does not cross | upstream | inTime |", "|---|--:|--:|"]
+    for kind, by_mode in found["not_crossing"].items():
+        cells = [f"{one['evicted']} of {one['episodes']}" for one in by_mode.values()]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    judged = found["judged_by_the_guard"]
+    found_by_guard = ", ".join(
+        f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in ("needed", "not_needed")
+    )
+    share = f"{found['not_needed']} ({found['not_needed_percent']} %)"
+    return [
+        *lines,
+        "",
+        f"Evicted in time: {found['evicted_in_time']}; not needed: {share}, without pods that stop half way.",
+        f"The guard counts: {found_by_guard}.",
+        f"Others that died: {found['others_died']}; kernel OOM kills: {found['oom_kills']}.",
+    ]
+
+
+def _rate(mib: int) -> str:
+    return f"{mib} MiB/s" if mib < 1024 else f"{mib // 1024} GiB/s"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; return 0 where no other pod died and the kernel killed none, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak.saving",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m tests.soak.saving --minutes 15 --out saving.json",
+    )
+    parser.add_argument("--minutes", type=float, default=15.0, help="how long (15)")
+    parser.add_argument("--seed", type=int, default=None, help="draws the same episodes again")
+    parser.add_argument("--out", type=Path, help="the file for the figures, JSON")
+    asked = parser.parse_args(arguments)
+    seed = int.from_bytes(os.urandom(4)) if asked.seed is None else asked.seed
+    results: list[Result] = []
+    counted = Counted()
+    with ended_by_signals(), tempfile.TemporaryDirectory() as directory:
+        for one in episodes(Path(directory), random.Random(seed), asked.minutes * 60, counted):
+            results.append(one)
+            outcome = "saved" if one.saved else "killed" if one.killed else "left alone"
+            print(f"{one.mode} {one.plan.rate_mib} MiB/s {one.plan.kind}: {outcome}", flush=True)
+    found = summary(results, counted)
+    if asked.out is not None:
+        document = {"seed": seed, **found, "episodes": [asdict(one) for one in results]}
+        asked.out.write_text(json.dumps(document) + "\n")
+    print("\n".join(table(found)))
+    return 1 if found["others_died"] or found["oom_kills"] else 0
+
+
+def episodes(directory: Path, drawn: random.Random, seconds: float, counted: Counted) -> Iterator[Result]:
+    """Yield episodes for so long, all rates and both modes in turns."""
+    deadline = time.monotonic() + seconds
+    numbers = iter(range(1, 1 << 30))
+    others = iter(range(1 << 30))
+    with VirtualNode(CgroupTree.discover(), _NODE_MIB * _MIB, "reactor-saving") as node:
+        while True:
+            for rate in _RATES:
+                kinds = (*_IDLE, Kind.HALF)
+                chosen = [kinds[next(others) % len(kinds)], kinds[next(others) % len(kinds)]]
+                for mode in ("inTime", "upstream"):
+                    if time.monotonic() >= deadline:
+                        return
+                    plans = [Kind.CROSSES, chosen[0], Kind.CROSSES, chosen[1], Kind.CROSSES, Kind.CROSSES]
+                    if mode == "upstream":
+                        plans = [Kind.CROSSES, chosen[0], Kind.CROSSES]
+                    yield from block(node, directory, mode, rate, plans, drawn, counted, numbers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
