@@ -23,8 +23,7 @@ from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
 from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
-from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, StewardReclaim
-from reactor.guard.hooks import HooksBeforeSoft
+from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, StewardHooks, StewardReclaim
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.loop import ARMING_SECONDS, Loop
 from reactor.guard.node import Node
@@ -610,7 +609,7 @@ def evictor_of(
         one_process=kills.one_process if cluster is None else None,
         on_process_killed=known.process_killed,
         on_process_over=lambda uid: loop().process_over(uid),
-        before_soft=HooksBeforeSoft(steward, lambda: loop().settings.hooks).run,
+        before_soft=StewardHooks(steward, lambda: loop().settings.hooks).run,
     )
 
 

@@ -1,4 +1,4 @@
-"""The filesystems as the steward observes them, what it can reclaim there, and the files that it removes.
+"""What the steward does for the guard: it observes filesystems, reclaims, removes files, and runs hooks.
 
 The guard observes no filesystem itself: one that hangs would hang the guard. Without a steward what was
 reported grows stale, and counts as unknown then.
@@ -14,17 +14,19 @@ from typing import Any, Final
 
 import trio
 
-from reactor.errors import StewardError
+from reactor.errors import ReactorError, StewardError
 from reactor.guard.steward_link import StewardLink
 from reactor.link.requests import Space
+from reactor.model.decisions import Eviction
 from reactor.model.pods import Pod
-from reactor.model.settings import Settings
+from reactor.model.settings import HookSettings, Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
 from reactor.sources.wakes import Wakes
+from reactor.text import printable
 
 _MOST_SECONDS: Final = 900.0
 _AGAIN_SECONDS: Final = 1.0
@@ -32,6 +34,8 @@ _BETWEEN_WAKES_SECONDS: Final = 0.1
 _LATE: Final = "the steward does not answer: what was seen before grows stale"
 # On a node that is short of CPU a steward takes some ten seconds to start: until then nothing is lost.
 _STARTING_SECONDS: Final = 30.0
+_HOOKS_SHARE: Final = 0.5  # of the grace period: the rest is the pod's own
+_HOOKS_ANSWER_SECONDS: Final = 0.2
 _STARTING: Final = "the steward has not answered yet: it starts"
 
 
@@ -171,3 +175,43 @@ class StewardReclaim:
             over = await self._link.reclaim(self._kind, filesystems)
             return None if over.did is None else ReclaimReport(did=over.did, problems=over.problems)
         return ReclaimReport(problems=(f"not done within {self._most_seconds:g} s",))
+
+
+class StewardHooks:
+    """Has the steward run the hooks before a soft eviction that are configured by then.
+
+    The time limit counts here, too: a steward that hangs costs that limit. Nothing hard waits for it.
+    """
+
+    def __init__(self, link: StewardLink, settings: Callable[[], HookSettings]) -> None:
+        self._link = link
+        self._settings = settings
+
+    async def run(self, eviction: Eviction) -> tuple[str, ...]:
+        """Have them run; return what went wrong. It takes half of the pod's grace period at most."""
+        hooks = self._settings()
+        if not hooks:
+            return ()
+        seconds = min(hooks.timeout_seconds, _HOOKS_SHARE * eviction.grace_period_seconds)
+        problems: tuple[str, ...] = (f"hooks: not done within {seconds:g} s",)
+        with trio.move_on_after(seconds + _HOOKS_ANSWER_SECONDS):
+            try:
+                over = await self._link.before_eviction(_hook_document(eviction), seconds)
+                problems = over.problems
+            except ReactorError as error:
+                problems = (f"hooks: {error}",)
+        return problems
+
+
+def _hook_document(eviction: Eviction) -> dict[str, Any]:
+    """Return what a hook is given of an eviction, as plain JSON values."""
+    return {
+        "event": "before-eviction",
+        "pod": printable(eviction.pod.key),
+        "uid": eviction.pod.uid,
+        "cgroup": eviction.pod.cgroup,
+        "signal": eviction.signal,
+        "threshold": None if eviction.threshold is None else str(eviction.threshold),
+        "grace_period_seconds": eviction.grace_period_seconds,
+        "time_left": None if eviction.time_left is None else eviction.time_left.document(),
+    }

@@ -56,7 +56,8 @@ class Needs:
 
     def seen(self, snapshot: Snapshot, now_seconds: float) -> None:
         """Take over what pods held in a pass that found memory short."""
-        held = {uid: one.memory_working_set_bytes or 0 for uid, one in snapshot.pods.items()}
+        read = {uid: one.memory_working_set_bytes or 0 for uid, one in snapshot.pods.items()}
+        held = {**snapshot.bounds, **read}
         if held and self._began is None:
             self._began = now_seconds, held
 
