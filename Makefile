@@ -7,19 +7,16 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Each worker imports everything again: more than eight gain nothing.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz size size-check kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk bench-rules lock clean
+.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-simulate race peers dashboard ci-change ci-nightly lock clean
 
-help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
-
-setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests need
-
-.venv/ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
+##@ To use it
+demo: setup ## Watch a memory hog being evicted (root)
+	$(BIN)/reactor demo
 
 wheel: setup bpf ## Build the wheel, with the eBPF objects, into dist
 	$(BIN)/pip wheel --quiet --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -35,13 +32,30 @@ deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what th
 	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_*.deb dist/
 	@ls -t dist/reactor_*.deb | head -n 1
 
-test-deb: deb ## Look at the Debian package, install, upgrade and purge it in roots of Debian 12 and 13 (root)
-	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
+##@ To develop it
+setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests need
 
-demo: setup ## Watch a memory hog being evicted (root)
-	$(BIN)/reactor demo
+.venv/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@mkdir -p .cache
+	@touch $@
 
-test: lint types imports size-check promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
+quick: setup ## Lint, types, and the unit tests that PACKAGE="…", or what has changed since main, can fail
+	@$(BIN)/python -m tests.affected $(PACKAGE) >.cache/affected
+	$(BIN)/ruff format --check --quiet reactor bench tests
+	$(BIN)/ruff check --quiet reactor bench tests
+	$(BIN)/mypy --no-error-summary & types=$$!; \
+	  $(BIN)/pytest --quiet --no-header --numprocesses=$(WORKERS) --dist=worksteal $$(cat .cache/affected) || tests=$$?; \
+	  wait $$types; exit $${tests:-0}
+
+test: setup promtool ## All that a change has to pass here, on all CPUs (root for the tests against this kernel)
+	@echo "make test: what each part prints comes when that part ends"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-parts
+
+# In this order, two at a time: the longest runs beside all others, and those that use real cgroups come last.
+test-parts: unit-others lint types imports size-check unit-policy kernel-tests
 
 lint: setup ## Format, lint rules, and the language of the docs
 	$(BIN)/ruff format --check --quiet reactor bench tests
@@ -54,15 +68,43 @@ types: setup ## mypy, strict
 imports: setup ## Import directions
 	$(BIN)/lint-imports --no-cache
 
+unit: unit-policy unit-others ## Unit tests; the policy's have to reach each of its branches
+
+unit-policy: setup
+	$(BIN)/coverage run --data-file=.cache/coverage --include='reactor/policy/*' -m pytest tests/unit/policy
+	$(BIN)/coverage report --data-file=.cache/coverage --fail-under=100
+
+unit-others: setup
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/unit/policy tests/unit
+
+kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
+	$(BIN)/pytest tests/kernel
+
 size: setup ## What a reader of the core has to hold, in figures (root); worse than tests/size/committed.json fails
 	$(BIN)/python -m tests.size $(SIZE)
 
 size-check: setup
 	@$(BIN)/python -m tests.size --static >/dev/null
 
-unit: setup ## Unit tests; the policy with 100 % branch coverage
-	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
-	$(BIN)/coverage report --data-file=.cache/coverage --include='reactor/policy/*' --fail-under=100
+clean: ## Remove what make made
+	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+help: ## Show these targets
+	@awk -F ':.*## ' '/^##@ All/ { exit } $(LISTED)' Makefile
+
+help-all: ## Show every target
+	@awk -F ':.*## ' '$(LISTED)' $(MAKEFILE_LIST)
+
+LISTED = /^\#\#@ / { print substr($$0, 5) ":" } /^[a-z-]+:.*\#\# / { split($$1, name, ":"); printf "  %-18s %s\n", name[1], $$2 }
+
+##@ All others: suites of minutes and hours, measurements, what is generated
+ci-change: bpf test test-disk ## What each change has to pass: 15 minutes at most (.ci/run adds a virtual machine)
+
+# Each is tried whatever became of the others; the exit status says whether one failed.
+NIGHTLY := test-hostile fuzz test-upstream test-kube test-deb survival soak vm-test
+ci-nightly: setup bpf ## The long suites, one after the other: hours
+	@failed=; for suite in $(NIGHTLY); do $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; done; \
+	  test -z "$$failed" || { echo "ci-nightly: failed:$$failed" >&2; exit 1; }
 
 EXAMPLES ?= 5000
 fuzz: setup ## Property tests with new random examples, many more than `make test` tries (EXAMPLES=5000)
@@ -77,11 +119,11 @@ promtool: ## Fetch promtool and prometheus from Debian's package into .cache, wi
 	@cd .cache/package && timeout 120 apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .
 	@cp .cache/package/usr/bin/promtool .cache/package/usr/bin/prometheus .cache && rm -rf .cache/package
 
-kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
-	$(BIN)/pytest tests/kernel
-
 dashboard: setup promtool ## Draw the dashboard's first rows, by a real Prometheus's answers, into docs/operations (root, 5 minutes)
 	$(BIN)/python -m tests.dashboard docs/operations/dashboard.svg
+
+test-deb: deb ## Look at the Debian package, install, upgrade and purge it in roots of Debian 12 and 13 (root)
+	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
 
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk
@@ -128,8 +170,5 @@ bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothin
 lock: setup ## Resolve the dependencies again, into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --extra kubernetes --extra report --extra dev --output-file constraints.txt pyproject.toml
-
-clean: ## Remove what make made
-	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 include bpf/bpf.mk vagrant/vm.mk tests/kube/kube.mk tests/upstream/upstream.mk

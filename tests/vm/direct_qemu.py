@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from definitions import CPUS, MEMORY_MIB, Definition
-from host import CACHE, HOST_SECONDS, GuestLostError, HostError, built_box, install_packages, run
+from host import CACHE, HOST_SECONDS, GuestLostError, HostError, built_box, install_packages, run, say
 
 _BOOT_SECONDS: Final = 600
 _END_SECONDS: Final = 20
@@ -104,6 +104,8 @@ class DirectQemu:
     def _boot(self, definition: Definition, base: Path, own: Path, log: Path) -> None:
         port = _free_port()
         (own / "port").write_text(str(port))
+        if not _has_kvm():
+            say(f"{definition.name}: emulated: there is no KVM here")
         run(self._command(definition, base, own, port), limit_seconds=HOST_SECONDS, log=log)
         self._wait_for_ssh(definition.name, own)
 

@@ -671,7 +671,7 @@ def soft_attempt(request, make_loop, make_pod, make_threshold, observation, auto
 
 @pytest.mark.parametrize(("left", "killed"), [(200, []), (50, ["one"])])
 async def test_soft_eviction_for_process_ids_or_swap_is_confirmed_by_what_is_left_at_its_end(
-    soft_attempt, left, killed
+    soft_attempt, left, killed, autojump_clock
 ):
     loop, attempt, leave = soft_attempt
     loop.kills.reaped.set()

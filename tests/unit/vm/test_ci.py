@@ -18,12 +18,14 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def finished(directory: Path, runs: Path, status: int) -> subprocess.CompletedProcess[str]:
+def finished(
+    directory: Path, runs: Path, status: int, said: str = "trixie: destroying"
+) -> subprocess.CompletedProcess[str]:
     """Run it to its end, the runner of virtual machines ending with that status."""
     commands = {
         "dpkg-query": "printf installed",
         "make": ":",
-        "python3": f'echo run >> {runs}; echo "vm: trixie: destroying"; echo "vm: {WHY}"; exit {status}',
+        "python3": f'echo run >> {runs}; echo "vm: {said}"; echo "vm: {WHY}"; exit {status}',
     }
     for name, script in commands.items():
         (directory / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -34,15 +36,22 @@ def finished(directory: Path, runs: Path, status: int) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("status", [2, 3])
-def test_machine_that_can_not_be_had_or_was_lost_is_named_in_the_last_line(
-    tmp_path: Path, runs: Path, status: int
+EMULATED = "trixie: emulated: there is no KVM here"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "ends_with"),
+    [(2, "trixie: destroying", 0), (3, EMULATED, 0), (124, EMULATED, 0), (3, "trixie: destroying", 3)],
+)
+def test_machine_that_is_lost_is_a_status_of_its_own_and_one_that_can_not_be_had_is_none(
+    tmp_path: Path, runs: Path, status: int, said: str, ends_with: int
 ) -> None:
-    ended = finished(tmp_path, runs, status)
+    ended = finished(tmp_path, runs, status, said)
     last = ended.stdout.splitlines()[-1]
-    assert 0 == ended.returncode
+    assert ends_with == ended.returncode
     assert "NOT TESTED in the virtual machine trixie" in last
-    assert last.endswith(WHY)
+    assert last.endswith("not done after 2700 s" if status == 124 else WHY)
+    assert "run\n" == runs.read_text()
 
 
 def test_test_that_fails_in_a_machine_fails_at_once(tmp_path: Path, runs: Path) -> None:
