@@ -5,20 +5,23 @@ Exit statuses: 0 done, 1 it failed, 2 the arguments or a document are wrong (eve
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import reactor
-from reactor.commands import COMMANDS
 from reactor.errors import ConfigError, ReactorError
+from reactor.run import run_by_child
 from reactor.text import printable
 
 if TYPE_CHECKING:
+    import argparse
+
     from reactor.commands.arguments import Call
+    from reactor.run import Order
 
 # What is made is never for others to write, parents of what is made with a mode of its own among it.
 _UMASK: Final = 0o022
@@ -26,13 +29,28 @@ _UMASK: Final = 0o022
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    if arguments is None and sys.argv[1:2] == ["run"]:
+        return _called(partial(run_by_child, _order))
     options = _parser().parse_args(arguments)
     command: Call = options.call
+    return _called(partial(command, options))
+
+
+def _order(give: Callable[[Order], int]) -> int:
+    """Give what `reactor run` is to do by the arguments; return the exit status."""
+    from reactor.commands.daemon import order  # noqa: PLC0415 - for the child, as all that it imports
+
+    options = _parser().parse_args()
+    return _called(lambda: give(order(options)))
+
+
+def _called(command: Callable[[], int]) -> int:
+    """Return a command's exit status, what is wrong printed."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not know every character
         sys.stdout.reconfigure(errors="backslashreplace")
     os.umask(os.umask(_UMASK) | _UMASK)
     try:
-        return _flushed(command(options))
+        return _flushed(command())
     except ConfigError as error:
         for problem in error.problems:
             print(f"reactor: {printable(str(problem))}", file=sys.stderr)
@@ -55,6 +73,10 @@ def _flushed(status: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse  # noqa: PLC0415 - a guard holds nothing of what is for people
+
+    from reactor.commands import COMMANDS  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(
         prog="reactor",
         description="Keeps a Linux node alive: evicts the right pod milliseconds after a crossing.",

@@ -6,6 +6,7 @@ import re
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 3, 8, 8, 200, 200
@@ -45,6 +46,10 @@ class ConfigError(ReactorError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Sequence[Problem]]]:
+        """Return what a copy in another process is made of."""
+        return type(self), (self.problems,)
 
 
 class KernelInterfaceError(ReactorError):

@@ -2,24 +2,23 @@
 
 `postpone` has a module loaded only when it is used. The TLS of `import trio` alone takes 5 MiB: OpenSSL, and
 what Python has around it. A process that talks to an API server uses it and pays for it; no other does.
-`replaced` has imports find something smaller in the place of a module for a while. `passing` lets go of
-modules that a process has no more use for.
+`replaced` has imports find something smaller in the place of a module for a while. `made_by_child` leaves to
+a child what is done once.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 # The RLIMIT_DATA of the steward: with the guard and the walker below the limit of their unit or pod.
 STEWARD_DATA_BYTES: Final = 160 << 20
@@ -124,28 +123,81 @@ def replaced(stand_ins: Mapping[str, ModuleType], *, package: str | None = None)
         sys.modules.update(before)
 
 
-@contextmanager
-def passing(packages: Iterable[str]) -> Iterator[None]:
-    """Let go of what the block imports of these packages: another import of it imports it anew.
-
-    What it took is free for what is imported next, and little of it for the system. To be used while there is
-    no other thread, for modules of which nothing stays but values without a reference to them.
-    """
-    before = sys.modules.keys() | {""}
-    try:
-        yield
-    finally:
-        for name in sys.modules.keys() - before:
-            if any(name == package or name.startswith(f"{package}.") for package in packages):
-                above, _, own = name.rpartition(".")
-                if above in sys.modules:
-                    vars(sys.modules[above]).pop(own, None)
-                del sys.modules[name]
-        gc.collect()
-
-
 def _is_in(name: str, package: str | None) -> bool:
     return package is not None and name.partition(".")[0] == package
+
+
+def made_by_child(make: Callable[[Callable[[bytes], int]], int]) -> tuple[bytes, int]:
+    """Return what `make` gives to its argument, in a child, and the exit status that it returns.
+
+    What the child imports and takes ends with it. If there can be no child, or it is killed, it is made here:
+    a node that has no process ids left is to be guarded. To be called while there is one thread.
+    """
+    made: list[bytes] = []
+
+    def give(raw: bytes) -> int:
+        made.append(raw)
+        return 0
+
+    try:
+        reader, writer = os.pipe()
+        child = os.fork()
+    except OSError:
+        status = make(give)
+        return b"".join(made), status
+    if not child:
+        os.close(reader)
+        _end_as(lambda: make(lambda raw: _write_all(writer, raw)))
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        found = file.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status >= 0:
+        return (b"" if status else found), status
+    status = make(give)
+    return b"".join(made), status
+
+
+def _end_as(call: Callable[[], int]) -> NoReturn:
+    """End this process with what a call returns or raises, as the interpreter would have it."""
+    status = 1
+    try:
+        status = call()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001 - all that is left to do is to show it
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _write_all(fd: int, raw: bytes) -> int:
+    with os.fdopen(fd, "wb") as file:
+        file.write(raw)
+    return 0
+
+
+def import_trio() -> ModuleType:
+    """Return Trio, imported without what it has no use for here; to be called before anything imports it.
+
+    ctypes      names the threads, for which it has ldconfig run, and takes 0.8 MiB with what it imports
+    trio._dtls  0.3 MiB
+    decimal     what Fraction can be made of: 0.4 MiB
+    UNUSED      5 MiB
+    """
+    postpone(UNUSED)
+    nameless, util = ModuleType("ctypes"), ModuleType("ctypes.util")
+    vars(util)["find_library"] = lambda _: None
+    vars(nameless).update(util=util, CDLL=None)
+    unused = {name: HollowModule(name) for name in ("decimal", "trio._dtls")}
+    with replaced({"ctypes": nameless, "ctypes.util": util, **unused}):
+        import fractions  # noqa: F401, PLC0415
+
+        import trio  # noqa: PLC0415
+    return trio
 
 
 class HollowModule(ModuleType):

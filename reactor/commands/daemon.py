@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import signal
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from reactor.commands.arguments import (
     DEFAULT_CONFIG,
@@ -24,11 +22,8 @@ from reactor.text import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reactor.model.settings import Settings, Start
-
-
-# 3 MiB, which the guard's own modules then take: a configuration is read once, and again at a reload.
-_READS_CONFIGURATIONS: Final = ("reactor.guard.start", "reactor.config", "ruamel")
+    from reactor.model.settings import Settings
+    from reactor.run import Order
 
 
 def add_run(commands: Commands) -> None:
@@ -66,33 +61,22 @@ def _managed_oom(_: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Blocked from here until the daemon receives them itself, so that none is answered by a default that
-    # ends the process halfway: SIGHUP's would, while the modules below are being imported.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
-    from reactor.processes import UNUSED, passing, postpone
+    from reactor.run import block_signals, guard
 
-    postpone(UNUSED)
-    with passing(_READS_CONFIGURATIONS):
-        start = _start(options.config, options.config_dir)
-    import trio
+    block_signals()
+    return guard(order(options))
 
-    from reactor.guard.run import run
-    from reactor.tell.log import log_to_stderr
 
+def order(options: argparse.Namespace) -> Order:
+    """Return what `reactor run` is to do; print the configuration's warnings. Raises ConfigError, OSError."""
+    from reactor.guard.start import configuration_to_start_with
+    from reactor.run import Order
+
+    start = configuration_to_start_with(options.config, options.config_dir)
     warn_of(start.settings)
     settings = dataclasses.replace(start.settings, stand_by=options.stand_by)
-    log = log_to_stderr()
-    try:
-        trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config, start=start))
-    finally:
-        log.close()
-    return 0
-
-
-def _start(config: Path, config_dir: Path | None) -> Start:
-    from reactor.guard.start import configuration_to_start_with
-
-    return configuration_to_start_with(config, config_dir)
+    start = dataclasses.replace(start, settings=settings)
+    return Order(start=start, config=options.config, dry_run=options.dry_run)
 
 
 def add_clean(commands: Commands) -> None:

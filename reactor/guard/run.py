@@ -39,7 +39,7 @@ SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 def receiver() -> Iterator[AsyncIterator[int]]:
     """Receive the signals that the daemon obeys.
 
-    The command blocks them at its very start (commands/daemon.py), so that none is answered by Python's or
+    The command blocks them at its very start (reactor/run.py), so that none is answered by Python's or
     the kernel's default while modules are imported. At the end they are blocked as they were before: the
     command's stay blocked, so that a second SIGTERM does not cut the clean-up short, and another program's
     children inherit no blocked SIGTERM.

@@ -1,7 +1,7 @@
 """What the daemon starts with: the configuration in the file or, where that is refused, the last good one.
 
-What reads a configuration takes 3 MiB and is done with for a long time: the command lets go of it before it
-imports the guard (`commands/daemon.py`), and the guard imports it again at a reload.
+What reads a configuration takes 3 MiB and is done with for a long time: a child reads it (`reactor/run.py`),
+and the guard imports it at a reload.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from reactor.processes import UNUSED, postpone
+from reactor.processes import import_trio
 
-postpone(UNUSED)
+import_trio()
 
-import trio  # noqa: E402 - not before what it imports without use is postponed
+import trio  # noqa: E402 - not before what it has no use for is replaced
 
 from reactor.errors import RefusedError  # noqa: E402
 from reactor.link.managed_oom import PATH  # noqa: E402

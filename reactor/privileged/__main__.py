@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from reactor.processes import UNUSED, postpone
+from reactor.processes import import_trio
 
-postpone(UNUSED)
+import_trio()
 
-import trio  # noqa: E402 - not before what it imports without use is postponed
+import trio  # noqa: E402 - not before what it has no use for is replaced
 
 from reactor.forms import FormError  # noqa: E402
 from reactor.kernel.filesystem import read_project_quota  # noqa: E402

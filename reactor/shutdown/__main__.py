@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reactor.processes import UNUSED, postpone
+from reactor.processes import import_trio
 
-postpone(UNUSED)
+import_trio()
 
-import trio  # noqa: E402 - not before what it imports without use is postponed
+import trio  # noqa: E402 - not before what it has no use for is replaced
 
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind, write_news  # noqa: E402
 from reactor.processes import become_ordinary, close_others  # noqa: E402

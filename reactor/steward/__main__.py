@@ -14,11 +14,11 @@ import socket
 import sys
 from typing import Final
 
-from reactor.processes import UNUSED, postpone
+from reactor.processes import import_trio
 
-postpone(UNUSED)
+import_trio()
 
-import trio  # noqa: E402 - not before what it imports without use is postponed
+import trio  # noqa: E402 - not before what it has no use for is replaced
 
 from reactor.errors import first_failure  # noqa: E402
 from reactor.kernel.capabilities import keep_capabilities  # noqa: E402

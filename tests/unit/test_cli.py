@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import _parser, main
+from reactor.errors import ConfigError, Problem
 
 COMMANDS = [
     ["run"],
@@ -137,6 +139,21 @@ def test_run_with_an_absent_configuration_starts_nothing_and_exits_2(tmp_path):
 
     assert ended.returncode == 2
     assert "absent.yaml" in ended.stderr
+
+
+def test_run_has_help_and_refuses_wrong_arguments_as_other_commands_do() -> None:
+    for arguments, status, stream in ((["--help"], 0, "stdout"), (["--fly"], 2, "stderr")):
+        command = [sys.executable, "-m", "reactor", "run", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (ended.returncode, "usage: reactor" in getattr(ended, stream)) == (status, True)
+
+
+def test_problems_of_a_configuration_are_the_same_in_another_process() -> None:
+    error = ConfigError(
+        [Problem(path="a.b", got="'7'", accepted="8"), Problem(path="c", got="1", accepted="2")]
+    )
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made right here
+    assert (copy.problems, str(copy)) == (error.problems, str(error))
 
 
 def test_commands_that_do_not_need_it_import_neither_trio_nor_the_daemon():

@@ -1,12 +1,12 @@
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from reactor.processes import HollowModule, bare_package, passing, postpone, replaced
+from reactor.processes import HollowModule, bare_package, postpone, replaced
 
 LOADED = """
 import sys
@@ -67,48 +67,124 @@ def test_what_is_loaded_already_written_in_c_or_absent_is_left_as_it_is() -> Non
             sys.modules["zlib"] = before["zlib"]
 
 
-def test_what_a_block_imports_in_passing_is_let_go_of_and_imported_anew_where_it_is_needed(
-    lazy: Path,
-) -> None:
-    package = lazy / "reactor_lazy_passing"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "reader.py").write_text("class Reader:\n    pass\n")
-    (lazy / "reactor_lazy_stays.py").touch()
-    import reactor_lazy_passing  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    with passing(["reactor_lazy_passing.reader"]):
-        import reactor_lazy_passing.reader  # type: ignore[import-not-found]  # noqa: PLC0415
-        import reactor_lazy_stays  # type: ignore[import-not-found]  # noqa: F401, PLC0415
-
-        reader = weakref.ref(reactor_lazy_passing.reader.Reader)
-
-    assert reader() is None
-    assert {"reactor_lazy_passing", "reactor_lazy_stays"} <= sys.modules.keys()
-    assert not hasattr(reactor_lazy_passing, "reader")
-    import reactor_lazy_passing.reader  # noqa: PLC0415
-
-    assert "Reader" == reactor_lazy_passing.reader.Reader.__name__
+@pytest.mark.parametrize("end", ["os._exit(7)", "raise SystemExit(7)", "give(b'half'); os._exit(7)"])
+def test_of_a_child_that_fails_there_is_its_status_and_nothing_else(end: str) -> None:
+    run(f"""
+import os
+from reactor.processes import made_by_child
+def make(give):
+    {end}
+assert (b"", 7) == made_by_child(make)
+""")
 
 
-def test_the_command_lets_go_of_what_reads_configurations_before_it_imports_the_guard(tmp_path: Path) -> None:
+def test_what_a_child_makes_is_had_and_what_it_imported_is_not() -> None:
+    run("""
+import sys
+from reactor.processes import made_by_child
+def make(give):
+    import csv
+    return give(b"made" * 100_000)
+assert (b"made" * 100_000, 0) == made_by_child(make)
+assert "csv" not in sys.modules
+""")
+
+
+@pytest.mark.parametrize("obstacle", ["no child can be started", "it is killed"])
+def test_where_a_child_can_not_make_it_it_is_made_here(obstacle: str) -> None:
+    run(f"""
+import os, resource, signal
+from reactor.processes import made_by_child
+own = os.getpid()
+if {obstacle!r} == "no child can be started":
+    if os.geteuid() == 0:
+        os.setuid(65534)  # root has no limit
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+def make(give):
+    if os.getpid() != own:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return give(b"here")
+assert (b"here", 0) == made_by_child(make)
+""")
+
+
+# What guard and steward are to come up without, beside UNUSED: each is large, and read from the disk at a
+# moment that nobody chooses if it is imported later.
+NEITHER: Final = (
+    *(
+        "argparse",
+        "asyncio",
+        "cattrs",
+        "ctypes",
+        "decimal",
+        "email",
+        "html",
+        "importlib.metadata",
+        "multiprocessing",
+    ),
+    *(
+        "pyroute2",
+        "ruamel",
+        "rich",
+        "ssl",
+        "trio._dtls",
+        "typing_extensions",
+        "unittest",
+        "urllib.request",
+        "yaml",
+    ),
+    *("reactor.commands", "reactor.config", "reactor.doctor", "reactor.simulate", "reactor.tune"),
+)
+NOT_THE_GUARD: Final = (
+    *("h11", "http", "h2", "prometheus_client", "reactor.cluster", "reactor.cri", "reactor.disks"),
+    *(
+        "reactor.kube",
+        "reactor.podman",
+        "reactor.steward",
+        "reactor.tell.journal",
+        "reactor.workloads.manifests",
+    ),
+)
+NOT_THE_STEWARD: Final = (
+    "h2",
+    "reactor.act",
+    "reactor.guard",
+    "reactor.rules",
+    "reactor.warrants",
+)
+
+
+def imported(script: str) -> set[str]:
+    """Return the modules that are there at the end of a script; those that are postponed are not."""
+    shown = "print(*(name for name, one in sys.modules.items() if '_postponed_loader' not in vars(one)))"
+    script = f"import sys\n{script}\n{shown}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_guard_holds_nothing_of_what_reads_its_arguments_and_its_configuration(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("evictionHard: {memory.available: 100Mi}\n")
-    run(
-        f"""
-import gc, sys
-from pathlib import Path
-from reactor.commands.daemon import _READS_CONFIGURATIONS, _start
-from reactor.processes import passing
-with passing(_READS_CONFIGURATIONS):
-    start = _start(Path({str(config)!r}), None)
-assert "100Mi" in str(start.settings.eviction.thresholds), start
-import reactor.guard.run
-assert not [name for name in sys.modules if name.startswith(_READS_CONFIGURATIONS)]
-classes = [one for one in gc.get_objects() if isinstance(one, type)]
-assert not [one for one in classes if one.__module__.startswith("reactor.config")]
-"""
-    )
+    modules = imported(f"""
+import reactor.run
+def guard(order):
+    assert "100Mi" in str(order.start.settings.eviction.thresholds), order
+    import reactor.guard.run, reactor.tell.log
+    return 0
+reactor.run.guard = guard
+sys.argv = ["reactor", "run", "--dry-run", "--config", {str(config)!r}]
+from reactor.cli import main
+assert main() == 0
+""")
+    assert [] == sorted(modules & {*NEITHER, *NOT_THE_GUARD})
+    assert "reactor.guard.daemon" in modules
+
+
+def test_the_steward_of_a_plain_node_comes_up_without_what_it_has_no_use_for() -> None:
+    modules = imported("import reactor.steward.__main__")
+    assert [] == sorted(modules & {*NEITHER, *NOT_THE_STEWARD})
 
 
 def test_the_guard_comes_up_without_tls_and_asyncio_and_the_steward_of_a_cluster_has_what_it_needs() -> None:
