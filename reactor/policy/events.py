@@ -6,35 +6,33 @@ conclusion: what follows from it is the policy's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from reactor.model.decisions import ClaimKind, Eviction, Ineligible, PolicyState, Snapshot
-from reactor.model.kills import OomKill, ProcessMemory
+from reactor.model.decisions import Claim, ClaimKind, Eviction, Ineligible, PolicyState, Snapshot
+from reactor.model.kills import OomKill, OomScope, ProcessKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Reclaim, Signal
-from reactor.policy.claim_changes import (
-    called_off,
-    exited,
-    found_in_pods,
-    killed_process,
-    landed,
-    landed_process,
-    record_eviction,
-    record_oom_kill,
-    record_process_eviction,
-    with_files,
-    with_held_by_pods,
+from reactor.model.signals import ON_DISK, Reclaim, Resource, Signal
+from reactor.policy.claims import (
+    GROWTH_BYTES,
+    RATE_WINDOW_SECONDS,
+    are_unknown,
+    is_struck,
+    is_unknown,
+    moved,
 )
 from reactor.policy.decide import decide
+from reactor.policy.disk_evictions import with_disk_eviction
 from reactor.policy.holds import over
-from reactor.policy.kill_results import with_left
+from reactor.policy.kill_results import with_kill, with_left
 
 FAILED_SECONDS: Final = 30.0
 _LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
 _GROWN_BYTES: Final = 8 << 20
+# A fork bomb at the node's limit loses a process every few milliseconds.
+_RISING_SECONDS: Final = 1.0
 
 
 class Event(Protocol):
@@ -60,20 +58,20 @@ class EvictionOrdered:
     """
 
     eviction: Eviction
-    snapshot: Snapshot
-    pods: Sequence[Pod]
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    pods: Sequence[Pod] = ()
     held_bytes: int | None = None
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return record_eviction(
-            settings,
-            state,
-            self.eviction,
-            now_seconds,
-            snapshot=self.snapshot,
-            pods=self.pods,
-            held_bytes=self.held_bytes,
-        )
+        """Return the state in which it is claimed, and counted against the rate.
+
+        It is judged afterwards by what it was decided on.
+        """
+        eviction, seen, pods = self.eviction, self.snapshot, self.pods
+        state = with_kill(settings, state, eviction, seen, pods, now_seconds, self.held_bytes)
+        state = with_disk_eviction(settings, state, eviction, seen, pods, now_seconds)
+        state = replace(state, evicted_at=_counted(state, now_seconds))
+        return _ordered(settings, state, eviction, now_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +84,27 @@ class ProcessEvictionOrdered:
     pods: Sequence[Pod]
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return record_process_eviction(
-            settings, state, self.eviction, self.process, now_seconds, snapshot=self.snapshot, pods=self.pods
+        """Return the state in which the process is claimed, and counted against the rate.
+
+        If it is killed at once, what it held is claimed as that of a victim of the kernel's is. With a grace
+        period it is so from its end on; until then it is the process that is to end.
+        """
+        eviction, process, snapshot, pods = self.eviction, self.process, self.snapshot, self.pods
+        used = snapshot.pods.get(eviction.pod.uid)
+        held_bytes = process.resident_bytes
+        state = with_kill(settings, state, eviction, snapshot, pods, now_seconds, process_bytes=held_bytes)
+        kill = ProcessKill(
+            uid=eviction.pod.uid,
+            at_seconds=now_seconds,
+            held_bytes=held_bytes,
+            used_bytes=None if used is None else used.memory_working_set_bytes,
         )
+        recent = (one for one in state.process_kills if now_seconds - one.at_seconds < RATE_WINDOW_SECONDS)
+        state = replace(state, process_kills=(*recent, kill), evicted_at=_counted(state, now_seconds))
+        if eviction.grace_period_seconds <= 0:
+            killed = ProcessKilled(pod=eviction.pod, process=process)
+            return killed.after(settings, state, now_seconds)
+        return _ordered(settings, state, eviction, now_seconds, held_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +115,21 @@ class ProcessKilled:
     process: ProcessMemory
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return killed_process(settings, state, self.pod, self.process, now_seconds)
+        """Return the state in which the process is claimed, and not the pod."""
+        claim = Claim(
+            kind=ClaimKind.PROCESS,
+            uid=self.pod.uid,
+            amount=self.process.resident_bytes,
+            progress_seconds=now_seconds,
+            deadline_seconds=now_seconds + settings.in_flight_deadline_seconds,
+            pid=self.process.pid,
+            pod=self.pod,
+        )
+        others = _kept(
+            ProcessOver(uid=self.pod.uid).after(settings, state, now_seconds),
+            lambda one: one.pid != self.process.pid,
+        ).claims
+        return replace(state, claims=(*others, claim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +139,7 @@ class ProcessOver:
     uid: str
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        return landed_process(state, self.uid)
+        return _kept(state, lambda one: one.uid != self.uid or one.kind is not ClaimKind.ENDING_PROCESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +162,7 @@ class EvictionCalledOff:
     uid: str
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        return called_off(state, self.uid)
+        return _not_evicted(state, self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +190,14 @@ class PodEnded:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state with nothing expected of the pod but its files in memory."""
-        state = landed(state, self.uid, self.files_bytes if self.files_bytes >= _LEFT_BYTES else 0)
+        files_bytes = self.files_bytes if self.files_bytes >= _LEFT_BYTES else 0
+        found = []
+        for claim in state.claims:
+            if claim.uid != self.uid or not claim.kind.is_eviction:
+                found.append(claim)
+            elif files_bytes and claim.resource is Resource.MEMORY:
+                found.append(replace(claim, kind=ClaimKind.FILES, amount=files_bytes))
+        state = replace(state, claims=tuple(found))
         return state if self.held_bytes is None else with_left(state, self.uid, self.held_bytes)
 
 
@@ -183,7 +220,13 @@ class FilesInMemoryObserved:
         Nothing is expected of a pod that lives again and has grown: it may have to go again. Until then a
         kill would free no more of it than the little that is its own.
         """
-        return with_files(state, self._left_bytes)
+        found = []
+        for claim in state.claims:
+            if claim.kind is not ClaimKind.FILES:
+                found.append(claim)
+            elif amount := self._left_bytes(claim.uid or "", claim.amount or 0):
+                found.append(replace(claim, amount=amount))
+        return replace(state, claims=tuple(found))
 
     def _left_bytes(self, uid: str, before_bytes: int) -> int:
         files_bytes = self.files_bytes.get(uid, 0)
@@ -215,21 +258,71 @@ class KernelKilled:
     uid: str | None
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return record_oom_kill(settings, state, self.kill, self.uid, now_seconds)
+        """Return the state in which the victim's memory is awaited.
+
+        A kill at a pod's own limit brings the node nothing that it could not have had before, and every
+        tenant can cause one: it is not waited for. Nor is a second kill of which nothing is known while a
+        first is waited for: the kernel may go on killing, and that must not put off an eviction for ever.
+        """
+        kill = self.kill
+        if kill.scope is OomScope.OWN_LIMIT:
+            return state
+        if kill.pid is None and (are_unknown(state) or _has_risen(state, now_seconds)):
+            return state  # the counters of the pods show whether it was another kill
+        if kill.pid is not None and any(claim.pid == kill.pid for claim in state.claims):
+            return state
+        claim = Claim(
+            kind=ClaimKind.KERNEL_KILL,
+            uid=self.uid,
+            amount=None if kill.pid is None else kill.victim_bytes,
+            progress_seconds=now_seconds,
+            deadline_seconds=now_seconds + settings.in_flight_deadline_seconds,
+            pid=kill.pid,
+        )
+        return replace(state, claims=(*state.claims, claim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsStruck:
     """The kernel has killed in these pods, and named no victim. By uid: what they hold without page cache.
 
-    `largest_bytes` is the most that one process of each may hold.
+    `largest_bytes` is the most that one process of each may hold (absent: all that the pod does).
     """
 
     held_bytes: Mapping[str, int]
-    largest_bytes: Mapping[str, int]
+    largest_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return found_in_pods(settings, state, self.held_bytes, now_seconds, self.largest_bytes)
+        """Return the state in which they take the place of the kills of which nothing was known.
+
+        What a pod holds that is being evicted for memory is claimed already.
+        If there were kills in pods a moment ago, or one is still waited for, the kernel goes on killing, and
+        no such pod is waited for.
+        """
+        known = tuple(claim for claim in state.claims if not is_unknown(claim))
+        is_rising = _has_risen(state, now_seconds) or any(is_struck(claim) and claim.left for claim in known)
+        deadline_seconds = min(
+            (claim.deadline_seconds for claim in state.killed_alone),
+            default=now_seconds + settings.in_flight_deadline_seconds,
+        )
+        state = replace(state, claims=known, oom_struck_at_seconds=now_seconds)
+        if is_rising:
+            return replace(state, claims=tuple(claim for claim in known if not is_struck(claim)))
+        passed_over = {claim.uid for claim in known if claim.resource is Resource.MEMORY}
+        most_bytes = {**self.held_bytes, **self.largest_bytes}
+        found = tuple(
+            Claim(
+                kind=ClaimKind.STRUCK_POD,
+                uid=uid,
+                amount=min(pod_bytes, most_bytes[uid]) if pod_bytes >= GROWTH_BYTES else 0,
+                mark=pod_bytes,
+                progress_seconds=now_seconds,
+                deadline_seconds=deadline_seconds,
+            )
+            for uid, pod_bytes in self.held_bytes.items()
+            if uid not in passed_over
+        )
+        return replace(state, claims=(*known, *found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +332,11 @@ class StruckPodsObserved:
     held_bytes: Mapping[str, int | None]
 
     def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        return with_held_by_pods(state, self.held_bytes, now_seconds)
+        """Return the state with that; what a pod has taken again is no memory that a victim frees."""
+        claims = (
+            _holding(claim, self.held_bytes.get(claim.uid or ""), now_seconds) for claim in state.claims
+        )
+        return replace(state, claims=tuple(claims))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +346,7 @@ class ProcessesExited:
     pids: frozenset[int]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        return exited(state, self.pids)
+        return _kept(state, lambda one: one.pid not in self.pids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +437,64 @@ class Restarted:
                 emptied=frozenset(one.uid for one in state.claims if one.uid and one.kind is ClaimKind.FILES)
             ),
         )
+
+
+# Claims.
+
+
+def _counted(state: PolicyState, now_seconds: float) -> tuple[float, ...]:
+    recent = (at for at in state.evicted_at if now_seconds - at < RATE_WINDOW_SECONDS)
+    return (*recent, now_seconds)
+
+
+def _ordered(
+    settings: EvictionSettings,
+    state: PolicyState,
+    eviction: Eviction,
+    now_seconds: float,
+    process_bytes: int | None = None,
+) -> PolicyState:
+    """Return the state with the claim of a pod that is to end, or of one process of it that holds so much."""
+    is_whole = process_bytes is None
+    kill_at_seconds = now_seconds + eviction.grace_period_seconds
+    ordered = Claim(
+        kind=ClaimKind.POD if is_whole else ClaimKind.ENDING_PROCESS,
+        uid=eviction.pod.uid,
+        resource=eviction.resource,
+        kill_at_seconds=kill_at_seconds,
+        deadline_seconds=kill_at_seconds + settings.in_flight_deadline_seconds,
+        amount=process_bytes,
+        pod=eviction.pod if is_whole and eviction.resource in ON_DISK else None,
+        threshold=eviction.threshold,
+    )
+    others = _not_evicted(state, eviction.pod.uid).claims
+    return replace(state, claims=(*others, ordered))
+
+
+def _not_evicted(state: PolicyState, uid: str) -> PolicyState:
+    """Return the state with nothing expected of a pod's eviction."""
+    return _kept(state, lambda one: one.uid != uid or not one.kind.is_eviction)
+
+
+def _kept(state: PolicyState, is_kept: Callable[[Claim], bool]) -> PolicyState:
+    return replace(state, claims=tuple(filter(is_kept, state.claims)))
+
+
+def _holding(claim: Claim, held_bytes: int | None, now_seconds: float) -> Claim:
+    before_bytes = claim.mark or 0
+    if held_bytes is None or not is_struck(claim):
+        return claim
+    if held_bytes < GROWTH_BYTES:
+        return replace(claim, amount=0)
+    if held_bytes >= before_bytes - GROWTH_BYTES:
+        return claim
+    return moved(claim, held_bytes, before_bytes - held_bytes, now_seconds)
+
+
+def _has_risen(state: PolicyState, now_seconds: float) -> bool:
+    """Return whether the pods' counters of OOM kills have risen a moment ago."""
+    at_seconds = state.oom_struck_at_seconds
+    return at_seconds is not None and now_seconds - at_seconds < _RISING_SECONDS
 
 
 def without_evictions(state: PolicyState) -> PolicyState:

@@ -121,7 +121,7 @@ class NodeAtThreshold(NamedTuple):
         return is_kept if kept is None else pod.uid in kept or (is_kept and not pod.could_not_be_ended)
 
 
-def with_kill(
+def with_kill(  # noqa: PLR0913 - what it is judged by
     settings: EvictionSettings,
     state: PolicyState,
     eviction: Eviction,
@@ -129,60 +129,35 @@ def with_kill(
     pods: Sequence[Pod],
     now_seconds: float,
     held_bytes: int | None = None,
+    *,
+    process_bytes: int | None = None,
 ) -> PolicyState:
     """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
 
     `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
     `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
     the daemon was held up it is several times as large as what it was chosen for.
+    `process_bytes` is what the one process held that was killed, if the pod lives on (None: it does not).
     """
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
         return state
+    credited_bytes = process_bytes
+    if credited_bytes is None:
+        held = (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes)
+        credited_bytes = max((one for one in held if one is not None), default=None)
     kill = HardMemoryKill(
         uid=eviction.pod.uid,
         signal=threshold.signal,
         at_seconds=now_seconds,
-        credited_bytes=max(
-            (one for one in (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes) if one is not None),
-            default=None,
-        ),
+        credited_bytes=credited_bytes,
     )
     node = _node_at(state, threshold, snapshot, pods, now_seconds)
     if node is not None:
-        others = node._replace(dying=node.dying | {eviction.pod.uid})
-        kill = replace(
-            kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes(), kept=node.kept()
-        )
-    return _with_last(settings, state, kill)
-
-
-def with_process_kill(
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-    process_bytes: int,
-) -> PolicyState:
-    """Return the state after one process of a pod was killed, which held so much: the pod lives on.
-
-    See `with_kill`.
-    """
-    threshold = eviction.threshold
-    if threshold is None or not is_hard_memory(threshold):
-        return state
-    kill = HardMemoryKill(
-        uid=eviction.pod.uid,
-        signal=threshold.signal,
-        at_seconds=now_seconds,
-        credited_bytes=process_bytes,
-    )
-    node = _node_at(state, threshold, snapshot, pods, now_seconds)
-    if node is not None:
-        living_bytes = node.living_bytes()
-        pods_bytes = None if living_bytes is None else max(0, living_bytes - process_bytes)
+        others = node if process_bytes is not None else node._replace(dying=node.dying | {eviction.pod.uid})
+        pods_bytes = others.living_bytes()
+        if pods_bytes is not None:
+            pods_bytes = max(0, pods_bytes - (process_bytes or 0))
         kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes, kept=node.kept())
     return _with_last(settings, state, kill)
 

@@ -15,9 +15,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claim_changes import found_in_pods, record_oom_kill, with_held_by_pods
 from reactor.policy.claims import STILL_SECONDS, are_unknown, awaited, credited, still_claimed
 from reactor.policy.decide import decide
+from reactor.policy.events import KernelKilled, PodsStruck, StruckPodsObserved, apply
 
 from . import strategies as draw
 
@@ -38,7 +38,7 @@ COUNTED = oom(pid=None, victim_bytes=None)
 
 def killed(*kills: OomKill, state: PolicyState = START, at: float = 0.0) -> PolicyState:
     for kill in kills:
-        state = record_oom_kill(SETTINGS, state, kill, "uid", at)
+        state = apply(SETTINGS, state, KernelKilled(kill=kill, uid="uid"), at)
     return state
 
 
@@ -151,7 +151,7 @@ def with_evicted(state: PolicyState, *uids: str) -> PolicyState:
 
 def found(state: PolicyState, at: float = 0.0, being_evicted: tuple[str, ...] = (), **held_mib: int):
     held = {uid: mib * MIB for uid, mib in held_mib.items()}
-    return found_in_pods(SETTINGS, with_evicted(state, *being_evicted), held, at)
+    return apply(SETTINGS, with_evicted(state, *being_evicted), PodsStruck(held_bytes=held), at)
 
 
 def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still_holds() -> None:
@@ -159,12 +159,17 @@ def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still
     assert not are_unknown(state)
     state, because, evicted = passed(state, 0, 0.01)
     assert (0, True) == (evicted, "250Mi still to be freed by pod victim (killed by" in (because or ""))
-    state = with_held_by_pods(state, {"victim": 60 * MIB}, 0.02)
+    state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": 60 * MIB}), 0.02)
     assert 1 == passed(state, 0, 0.02)[2]
 
 
 def test_pod_that_has_given_back_all_puts_off_no_eviction() -> None:
-    state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": MIB // 2}, 0.01)
+    state = apply(
+        SETTINGS,
+        found(killed(COUNTED), victim=250),
+        StruckPodsObserved(held_bytes={"victim": MIB // 2}),
+        0.01,
+    )
     state, _, evicted = passed(state, 99, 0.01)
     assert (1, ()) == (evicted, state.claims)
     state = found(killed(COUNTED), victim=0)
@@ -175,21 +180,26 @@ def test_pod_that_shrinks_is_waited_for_and_no_longer_once_it_stands_still() -> 
     state = found(killed(COUNTED), victim=250)
     for step in range(10):
         at = step * STILL_SECONDS * 0.9
-        state = with_held_by_pods(state, {"victim": (250 - 10 * step) * MIB}, at)
+        state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": (250 - 10 * step) * MIB}), at)
         state, _, evicted = passed(state, 0, at)
         assert 0 == evicted
     assert 1 == passed(state, 0, at + STILL_SECONDS)[2]
 
 
 def test_what_a_pod_has_taken_again_is_not_given_back() -> None:
-    state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": 20 * MIB}, 0.01)
-    state = with_held_by_pods(state, {"victim": 300 * MIB}, 0.02)
+    state = apply(
+        SETTINGS,
+        found(killed(COUNTED), victim=250),
+        StruckPodsObserved(held_bytes={"victim": 20 * MIB}),
+        0.01,
+    )
+    state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": 300 * MIB}), 0.02)
     assert [20 * MIB] == [claim.left for claim in state.claims]
 
 
 def test_pod_that_can_not_be_read_is_waited_for_as_it_was() -> None:
     state = found(killed(COUNTED), victim=250)
-    assert state == with_held_by_pods(state, {"victim": None}, 0.01)
+    assert state == apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": None}), 0.01)
     assert state.claims == still_claimed(state.claims, PODS, None, 0.01)
 
 
@@ -229,13 +239,15 @@ def test_victims_of_which_the_process_is_known_are_waited_for_however_many() -> 
 
 def test_no_more_is_credited_to_a_pod_than_one_of_its_processes_may_hold() -> None:
     held = {"bomb": 400 * MIB}
-    state = found_in_pods(SETTINGS, killed(COUNTED), held, 0.0, {"bomb": 30 * MIB})
+    state = apply(
+        SETTINGS, killed(COUNTED), PodsStruck(held_bytes=held, largest_bytes={"bomb": 30 * MIB}), 0.0
+    )
     assert [30 * MIB] == [claim.left for claim in state.claims]
     assert 1 == passed(state, 60, 0.01)[2]
 
-    state = with_held_by_pods(state, {"bomb": 390 * MIB}, 0.02)
+    state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"bomb": 390 * MIB}), 0.02)
     assert [20 * MIB] == [claim.left for claim in state.claims]
-    state = with_held_by_pods(state, {"bomb": 360 * MIB}, 0.03)
+    state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"bomb": 360 * MIB}), 0.03)
     assert [0] == [claim.left for claim in state.claims]
 
 

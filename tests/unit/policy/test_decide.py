@@ -13,7 +13,6 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import (
     conditions_last_observed,
     conditions_observed_since,
@@ -21,6 +20,7 @@ from reactor.policy.decide import (
     decide,
 )
 from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.messages import eviction_message
 
 from . import strategies as draw
@@ -67,7 +67,7 @@ def _act(
     """Make one pass and order its evictions, as the daemon does."""
     state, decision = decide(settings, state, snapshot, PODS, now)
     for eviction in decision.evictions:
-        state = record_eviction(settings, state, eviction, now)
+        state = apply(settings, state, EvictionOrdered(eviction=eviction), now)
     return state, decision
 
 
@@ -176,7 +176,7 @@ def test_no_pod_is_evicted_for_a_disk_while_it_is_unknown_what_the_last_eviction
     state, asked = decide(settings, START, short, PODS, 0.0)
     state, decision = after_reclaim(settings, state, asked, short, short, PODS)
     (eviction,) = decision.evictions
-    state = record_eviction(settings, state, eviction, 0.0)
+    state = apply(settings, state, EvictionOrdered(eviction=eviction), 0.0)
     _, second = decide(settings, state, short, PODS, 1.0)
     assert ((), ()) == (second.evictions, second.reclaim)
     assert "how much the eviction of n/big frees is not known yet" in str(second.deferred_because)
@@ -401,7 +401,9 @@ def test_storage_limits_count_against_the_rate() -> None:
 def test_evictions_older_than_a_minute_are_forgotten() -> None:
     settings = _settings(HARD, per_minute=1)
     _, decision = decide(settings, START, _memory(1), PODS, 100.0)
-    state = record_eviction(settings, PolicyState(evicted_at=(40.0, 41.0)), decision.evictions[0], 100.0)
+    state = apply(
+        settings, PolicyState(evicted_at=(40.0, 41.0)), EvictionOrdered(eviction=decision.evictions[0]), 100.0
+    )
     assert (41.0, 100.0) == state.evicted_at
     assert state.claims == (
         Claim(
@@ -436,7 +438,7 @@ def _run(
         if decision.reclaim and snapshot is not None:
             state, decision = after_reclaim(settings, state, decision, snapshot, snapshot, pods)
         for eviction in decision.evictions:
-            state = record_eviction(settings, state, eviction, now)
+            state = apply(settings, state, EvictionOrdered(eviction=eviction), now)
         if through_restart:
             state = pickle.loads(pickle.dumps(state))  # noqa: S301 - our own value
         decisions.append(decision)

@@ -25,9 +25,9 @@ from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import decide
 from reactor.policy.disk_evictions import after_reclaim, disk_pause_seconds, with_disk_eviction
+from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.rank import freed, may_free
 from reactor.policy.rules import rule_holds
 from reactor.policy.storm import is_newly_slowed
@@ -107,8 +107,11 @@ class _Node:
         return decision
 
     def order(self, eviction: Eviction, seen: Snapshot) -> None:
-        self.state = record_eviction(
-            self.settings, self.state, eviction, self.now, snapshot=seen, pods=self.pods
+        self.state = apply(
+            self.settings,
+            self.state,
+            EvictionOrdered(eviction=eviction, snapshot=seen, pods=self.pods),
+            self.now,
         )
 
     def act(self, seen: Snapshot) -> Decision:
@@ -249,7 +252,9 @@ def test_a_pod_goes_for_a_disk_only_if_that_is_short_then_and_nothing_keeps_it(
                 used = before.pods.get(eviction.pod.uid)
                 assert not holders or freed(eviction.pod, used, threshold.signal, settings.layout)
         for eviction in decision.evictions:
-            state = record_eviction(settings, state, eviction, now, snapshot=before, pods=pods)
+            state = apply(
+                settings, state, EvictionOrdered(eviction=eviction, snapshot=before, pods=pods), now
+            )
 
 
 # Pods that hold something

@@ -15,9 +15,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claim_changes import killed_process, landed_process, record_process_eviction
 from reactor.policy.claims import dying_bytes
 from reactor.policy.decide import decide
+from reactor.policy.events import ProcessEvictionOrdered, ProcessKilled, ProcessOver, apply
 from reactor.policy.process_victims import (
     counts_shared_memory,
     given_up_because,
@@ -68,7 +68,12 @@ def eviction(threshold: Threshold = HARD, grace_period_seconds: int = 0) -> Evic
 
 def ordered(state: PolicyState, one: ProcessMemory, at: float = 0.0, **changed: object) -> PolicyState:
     asked = replace(eviction(), **changed)
-    return record_process_eviction(SETTINGS, state, asked, one, at, snapshot=snapshot(), pods=PODS)
+    return apply(
+        SETTINGS,
+        state,
+        ProcessEvictionOrdered(eviction=asked, process=one, snapshot=snapshot(), pods=PODS),
+        at,
+    )
 
 
 def test_only_pods_under_a_rule_and_only_for_memory_and_swap() -> None:
@@ -215,8 +220,11 @@ def test_a_swap_threshold_waits_for_it_as_well_and_for_no_victim_of_the_kernels(
     held = {"session": PodUsage(swap_bytes=300 * MIB), "other": PodUsage(swap_bytes=20 * MIB)}
     low = Snapshot(signals={Signal.SWAP_AVAILABLE: seen}, pods=held)
     asked = replace(eviction(on_swap), signal=Signal.SWAP_AVAILABLE, resource=Resource.SWAP)
-    state = record_process_eviction(
-        settings, PolicyState(), asked, process(42, 1, swap=90), 0.0, snapshot=low, pods=PODS
+    state = apply(
+        settings,
+        PolicyState(),
+        ProcessEvictionOrdered(eviction=asked, process=process(42, 1, swap=90), snapshot=low, pods=PODS),
+        0.0,
     )
     _, decision = decide(settings, state, low, PODS, 0.01)
     assert "the end of process 42 of n/session frees is not known yet" in (decision.deferred_because or "")
@@ -264,8 +272,11 @@ def test_a_kill_counts_for_the_storm_brake_with_what_the_process_held() -> None:
     (kill,) = ordered(PolicyState(), process(42, 250)).hard_memory_kills
     assert (250 * MIB, 70 * MIB) == (kill.credited_bytes, kill.pods_bytes)
     assert 192 * MIB == kill.outside_bytes
-    unseen = record_process_eviction(
-        SETTINGS, PolicyState(), eviction(), process(1, 1), 0.0, snapshot=Snapshot(), pods=PODS
+    unseen = apply(
+        SETTINGS,
+        PolicyState(),
+        ProcessEvictionOrdered(eviction=eviction(), process=process(1, 1), snapshot=Snapshot(), pods=PODS),
+        0.0,
     )
     assert None is unseen.hard_memory_kills[0].outside_bytes
     assert None is unseen.process_kills[0].used_bytes
@@ -273,8 +284,11 @@ def test_a_kill_counts_for_the_storm_brake_with_what_the_process_held() -> None:
 
 def test_of_pods_that_could_not_be_read_no_sum_is_noted() -> None:
     partly = Snapshot(signals=snapshot().signals, pods={"session": HELD["session"]})
-    state = record_process_eviction(
-        SETTINGS, PolicyState(), eviction(), process(42, 250), 0.0, snapshot=partly, pods=PODS
+    state = apply(
+        SETTINGS,
+        PolicyState(),
+        ProcessEvictionOrdered(eviction=eviction(), process=process(42, 250), snapshot=partly, pods=PODS),
+        0.0,
     )
     assert None is state.hard_memory_kills[0].pods_bytes
 
@@ -310,10 +324,10 @@ def test_once_killed_or_called_off_the_process_is_in_flight_no_more_and_whole_po
     one = replace(whole, kind=ClaimKind.ENDING_PROCESS, amount=MIB)
     other = replace(one, uid="other")
     state = PolicyState(claims=(whole, one, other))
-    assert (whole, other) == landed_process(state, "session").in_flight
-    killed = killed_process(SETTINGS, state, SESSION, process(42, 1), 3.0)
+    assert (whole, other) == apply(SETTINGS, state, ProcessOver(uid="session"), 0.0).in_flight
+    killed = apply(SETTINGS, state, ProcessKilled(pod=SESSION, process=process(42, 1)), 3.0)
     assert (whole, other) == killed.in_flight
-    again = killed_process(SETTINGS, killed, SESSION, process(42, 2), 4.0)
+    again = apply(SETTINGS, killed, ProcessKilled(pod=SESSION, process=process(42, 2)), 4.0)
     assert [(42, 2 * MIB, 14.0)] == [
         (one.pid, one.amount, one.deadline_seconds) for one in again.killed_alone
     ]

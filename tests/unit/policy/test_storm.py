@@ -11,9 +11,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claim_changes import record_eviction
 from reactor.policy.claims import still_claimed
 from reactor.policy.decide import decide
+from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.kill_results import with_left
 from reactor.policy.storm import is_newly_slowed
 
@@ -68,14 +68,11 @@ class Node:
         self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
         for eviction in self.decision.evictions:
             held_bytes = int(self.grown.get(eviction.pod.name, 0) * MIB) or None
-            self.state = record_eviction(
+            self.state = apply(
                 self.settings,
                 self.state,
-                eviction,
+                EvictionOrdered(eviction=eviction, snapshot=snapshot, pods=listed, held_bytes=held_bytes),
                 self.now,
-                snapshot=snapshot,
-                pods=listed,
-                held_bytes=held_bytes,
             )
             self.killed.append(eviction.pod.name)
             if eviction.pod.name not in self.slow:
@@ -748,7 +745,9 @@ def test_dying_pods_memory_is_its_own():
     }
     snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
     state, decision = decide(settings, PolicyState(), snapshot, pods, 1.0)
-    state = record_eviction(settings, state, decision.evictions[0], 1.0, snapshot=snapshot, pods=pods)
+    state = apply(
+        settings, state, EvictionOrdered(eviction=decision.evictions[0], snapshot=snapshot, pods=pods), 1.0
+    )
 
     state, decision = decide(settings, state, snapshot, pods, 1.01)
     assert decision.evictions == ()
@@ -824,7 +823,7 @@ def test_kill_that_was_decided_on_nothing_known_counts_against_the_rate():
     node = Node(outside=30, hog=390)
     eviction = node.step().evictions[0]
 
-    state = record_eviction(SETTINGS, PolicyState(), eviction, 5.0)
+    state = apply(SETTINGS, PolicyState(), EvictionOrdered(eviction=eviction), 5.0)
 
     assert [(eviction.pod.uid, None, None)] == [
         (kill.uid, kill.credited_bytes, kill.outside_bytes) for kill in state.hard_memory_kills

@@ -10,8 +10,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
-from reactor.policy.claim_changes import record_eviction
 from reactor.policy.decide import decide
+from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.messages import eviction_message
 from reactor.policy.rank import rank
 from tests.support.builders import make_pod, make_threshold
@@ -114,6 +114,6 @@ def test_pod_that_dies_for_one_frees_the_other_and_is_credited_with_what_it_has_
     state, decision = decide(settings, PolicyState(), left(99, 1024, first), PODS, 0.0)
     (eviction,) = decision.evictions
     assert "leak" == eviction.pod.name
-    state = record_eviction(settings, state, eviction, 0.0)
+    state = apply(settings, state, EvictionOrdered(eviction=eviction), 0.0)
     state, decision = decide(settings, state, left(available_mib, 1024, second), PODS, 1.0)
     assert victims == [one.pod.name for one in decision.evictions]
