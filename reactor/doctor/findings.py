@@ -19,6 +19,7 @@ from jeepney.bus import find_system_bus
 
 from reactor.config.documents import Layers, exposed_because, load_documents
 from reactor.config.settings import KEY_OF_EVENT, load_configuration
+from reactor.doctor.kubernetes import reserved_too_little
 from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.doctor.thresholds import (
     absurd_on_this_machine,
@@ -285,6 +286,7 @@ def _found(
     for what, why in (*absurd.items(), *late.items()):
         yield what, f"on this machine {why}"
     yield from without_swap_on_this_machine(settings, proc=proc).items()
+    yield from reserved_too_little(settings, tree, proc=proc)
     for threshold, why in without_holders(settings).items():
         yield join("evictionHard" if threshold.is_hard else "evictionSoft", threshold.signal), why
     yield from rule_findings(settings, tree, proc=proc)

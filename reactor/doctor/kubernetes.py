@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +18,13 @@ import trio
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.doctor.thresholds import hard_threshold_bytes
-from reactor.errors import ConfigError, PodmanError, ReactorError, extra_remedy
+from reactor.doctor.thresholds import RESERVABLE, hard_threshold_bytes, outside_pods_bytes, reserved_feature
+from reactor.errors import ConfigError, PodmanError, ReactorError, extra_remedy, join
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.features import Feature
+from reactor.kernel.procfs import PROC
 from reactor.model.quantity import Quantity, format_bytes
-from reactor.model.settings import KubernetesSettings, PodOrigin, Role, Settings
+from reactor.model.settings import EvictionSettings, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Layout, Signal
 from reactor.podman.client import DEFAULT_SOCKET, PodmanClient, find_socket
 
@@ -62,13 +66,13 @@ def kubernetes_features(settings: Settings) -> tuple[Feature, ...]:
     kubernetes = settings.kubernetes
     if kubernetes is None:
         return ()
+    kept = hard_threshold_bytes(settings)
     try:
-        asked = trio.run(_asked, kubernetes)
+        asked = trio.run(_asked, kubernetes, kept, outside_pods_bytes(settings))
     except ImportError:
         asked = (
             Feature(name=SERVER, available=False, detail="not asked", remedy=extra_remedy("kubernetes")),
         )
-    kept = hard_threshold_bytes(settings) if kubernetes.role is Role.SOLE else {}
     return (*asked, kubelet_eviction(kubernetes, kept))
 
 
@@ -80,10 +84,7 @@ def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int]
     """
     path = settings.kubelet_config_path
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(_LARGEST_BYTES).decode()
-        document = load_document(text, path)
-        configuration = decode(document or {}, KubeletConfiguration)
+        configuration = _configuration(path)
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = " ".join(str(error).split())
         if settings.role is Role.ALONGSIDE:
@@ -92,13 +93,7 @@ def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int]
             )
         remedy = "name the kubelet's configuration in reactor.kubernetes.kubelet.config"
         return Feature(name=EVICTION, available=False, detail=f"unknown: {why}", remedy=remedy)
-    active = [
-        str(threshold)
-        for threshold in configuration.eviction_settings(
-            Layout.SINGLE, evictions_per_minute=None, in_flight_deadline_seconds=0.0
-        ).thresholds
-        if threshold.signal in _OWN
-    ]
+    active = [str(threshold) for threshold in _eviction(configuration).thresholds if threshold.signal in _OWN]
     found = (
         f"{path}: the kubelet evicts for {', '.join(active)}"
         if active
@@ -121,6 +116,44 @@ def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int]
     return Feature(name=EVICTION, available=not wanted, detail=found, remedy=remedy)
 
 
+def reserved_too_little(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> Iterator[tuple[str, str]]:
+    """Yield the hard thresholds that keep more free than the kubelet keeps from the scheduler."""
+    if settings.kubernetes is None:
+        return
+    path = settings.kubernetes.kubelet_config_path
+    try:
+        configuration = _configuration(path)
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return  # on a machine that is no node
+    kubelets = hard_threshold_bytes(replace(settings, eviction=_eviction(configuration)), tree, proc=proc)
+    for name, kept in hard_threshold_bytes(settings, tree, proc=proc).items():
+        own = (configuration.kube_reserved, configuration.system_reserved)
+        reserved = kubelets.get(name, 0) + int(sum(each[name].value for each in own if name in each))
+        if reserved < kept:
+            signal = next(signal for signal, resource in RESERVABLE.items() if resource == name)
+            why = (
+                f"keeps {format_bytes(kept)} free, and {path} keeps {format_bytes(reserved)} from the "
+                "scheduler: pods within their requests can be evicted; add "
+                f"{format_bytes(kept - reserved)} of {name} to systemReserved there, or lower the threshold"
+            )
+            yield join("evictionHard", signal), why
+
+
+def _configuration(path: str) -> KubeletConfiguration:
+    """Raises OSError, UnicodeDecodeError or ConfigError."""
+    with Path(path).open("rb") as file:
+        text = file.read(_LARGEST_BYTES).decode()
+    return decode(load_document(text, path) or {}, KubeletConfiguration)
+
+
+def _eviction(configuration: KubeletConfiguration) -> EvictionSettings:
+    return configuration.eviction_settings(
+        Layout.SINGLE, evictions_per_minute=None, in_flight_deadline_seconds=0.0
+    )
+
+
 def _not_reserved(
     configuration: KubeletConfiguration, kept_bytes: Mapping[str, int]
 ) -> list[tuple[str, int]]:
@@ -141,8 +174,10 @@ def _grown(reserved: Mapping[str, Quantity], kept_bytes: Mapping[str, int]) -> d
     return found
 
 
-async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
-    """Return what the API server says; three features, of which the first that fails is the last."""
+async def _asked(
+    settings: KubernetesSettings, kept_bytes: Mapping[str, int], outside_bytes: int | None
+) -> tuple[Feature, ...]:
+    """Return what the API server says; four features, of which the first that it refuses is the last."""
     # Only here: a plain node may lack what the client stands on.
     from reactor.kube.client import ApiClient  # noqa: PLC0415
     from reactor.kube.credentials import credentials_of  # noqa: PLC0415
@@ -161,7 +196,7 @@ async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
             )
             found.append(Feature(name=SERVER, available=True, detail=detail))
             step, remedy = RULES, "grant what is missing: deploy/kustomize/base/rbac.yaml has all of it"
-            missing = await _missing_rules(client, settings)
+            missing = await _missing_rules(client, settings, _version(version))
             found.append(
                 Feature(
                     name=RULES,
@@ -171,8 +206,9 @@ async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
                 )
             )
             step, remedy = NODE, "set reactor.kubernetes.nodeName or NODE_NAME as in `kubectl get nodes`"
-            await client.get(f"/api/v1/nodes/{name}")
+            node = await client.get(f"/api/v1/nodes/{name}")
             found.append(Feature(name=NODE, available=True, detail=name))
+            found.append(reserved_feature(node, kept_bytes, outside_bytes))
     except NotFoundError:
         found.append(Feature(name=step, available=False, detail=f"there is no {name!r}", remedy=remedy))
     except (ReactorError, trio.TooSlowError) as error:
@@ -183,7 +219,15 @@ async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
     return tuple(found)
 
 
-async def _missing_rules(client: Any, settings: KubernetesSettings) -> list[str]:
+def _version(document: Mapping[str, Any]) -> tuple[int, int]:
+    """Return major and minor of a server's /version, (0, 0) if it says neither."""
+    found = re.match(r"v(\d{1,4})\.(\d{1,4})", str(document.get("gitVersion")))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+async def _missing_rules(
+    client: Any, settings: KubernetesSettings, version: tuple[int, int] = (0, 0)
+) -> list[str]:
     """Return the rules that we lack, as the server's own authorizer says. Raises ApiError."""
     needed = [
         ("nodes", "", "get list watch patch"),
@@ -192,8 +236,10 @@ async def _missing_rules(client: Any, settings: KubernetesSettings) -> list[str]
         ("pods", "", "list watch" + (" delete" if settings.evicted_pod_ttl_seconds else "")),
         ("events", "", "create patch"),
     ]
+    from reactor.kube.client import BEFORE_NODES_PODS  # noqa: PLC0415 - as in `_asked`
+
     if settings.pods_from is PodOrigin.KUBELET:
-        needed.append(("nodes", "proxy", "get"))
+        needed.append(("nodes", "proxy" if version < BEFORE_NODES_PODS else "pods", "get"))
     from reactor.cluster.leaving import POD_NAMESPACE  # noqa: PLC0415 - as in `_asked`
     from reactor.cluster.node_lease import lease_namespace  # noqa: PLC0415
 
@@ -203,20 +249,28 @@ async def _missing_rules(client: Any, settings: KubernetesSettings) -> list[str]
     namespaces = {"leases": namespace, "daemonsets": os.environ.get(POD_NAMESPACE)}
     if namespaces["daemonsets"]:
         needed.append(("daemonsets", "", "get"))
+
+    async def is_allowed(verb: str, resource: str, subresource: str) -> bool:
+        attributes = {"resource": resource, "subresource": subresource, "verb": verb}
+        if resource in namespaces:
+            attributes |= {"group": _GROUPS[resource], "namespace": namespaces[resource] or ""}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = await client.create(_REVIEWS, review)
+        status = answer.get("status") if isinstance(answer, Mapping) else None
+        return isinstance(status, Mapping) and status.get("allowed") is True
+
     for resource, subresource, verbs in needed:
         for verb in verbs.split():
-            attributes = {"resource": resource, "subresource": subresource, "verb": verb}
-            if resource in namespaces:
-                attributes |= {"group": _GROUPS[resource], "namespace": namespaces[resource] or ""}
-            review = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            }
-            answer = await client.create(_REVIEWS, review)
-            status = answer.get("status") if isinstance(answer, Mapping) else None
-            if not (isinstance(status, Mapping) and status.get("allowed") is True):
-                missing.append(f"{verb} on {resource}{f'/{subresource}' if subresource else ''}")
+            if await is_allowed(verb, resource, subresource):
+                continue
+            # A kubelet that asks for nodes/pods is content with the wider right.
+            if subresource == "pods" and await is_allowed(verb, resource, "proxy"):
+                continue
+            missing.append(f"{verb} on {resource}{f'/{subresource}' if subresource else ''}")
     return missing
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from reactor.disks.watch import FilesystemObserver
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.features import Feature
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.kernel.swap import machine_swap
-from reactor.model.quantity import amount_text
+from reactor.model.quantity import amount_text, format_bytes, parse_quantity
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
@@ -24,6 +25,8 @@ from reactor.workloads.manifests import ManifestDirectory
 
 # Source: GetNodeAllocatableReservation, by which the kubelet subtracts its hard thresholds.
 RESERVABLE: Final = {Signal.MEMORY_AVAILABLE: "memory", Signal.NODEFS_AVAILABLE: "ephemeral-storage"}
+ALLOCATABLE: Final = "node allocatable"
+_MEMORY: Final = RESERVABLE[Signal.MEMORY_AVAILABLE]
 _LEAST_BYTES: Final = 1 << 20  # below it a unit is missing, which is said of the file itself
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
 
@@ -106,6 +109,68 @@ def hard_threshold_bytes(
         for threshold in settings.eviction.thresholds
         if threshold.is_hard and threshold.signal in RESERVABLE and threshold.signal in observed
     }
+
+
+def outside_pods_bytes(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> int | None:
+    """Return what the node uses now outside its pods, without inactive page cache; None if unknown."""
+    observed = _memory_and_processes(settings, tree, proc)
+    node = observed.get(Signal.MEMORY_AVAILABLE)
+    pods = observed.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+    if node is None or pods is None:
+        return None
+    return max(0, (node.capacity - node.available) - (pods.capacity - pods.available))
+
+
+def reserved_feature(
+    node: Mapping[str, Any], kept_bytes: Mapping[str, int], outside_bytes: int | None = None
+) -> Feature:
+    """Return whether the scheduler leaves free what reactor's hard thresholds keep free.
+
+    `node` is the v1.Node: its capacity less its allocatable is reserved, the kubelet's own hard thresholds
+    included. Memory that is used outside the pods has to be reserved, too. If pods may request more than
+    that, a node of pods that all stay within their requests crosses the threshold.
+    """
+    reserved = _reserved_bytes(node)
+    said, short = [], {}
+    for name, kept in kept_bytes.items():
+        if name not in reserved:
+            continue
+        outside = (outside_bytes or 0) if name == _MEMORY else 0
+        wanted = kept + outside
+        used = f" and {format_bytes(outside)} are used outside the pods" if outside else ""
+        said.append(
+            f"{name}: {format_bytes(reserved[name])} reserved, reactor keeps {format_bytes(kept)} free{used}"
+        )
+        if reserved[name] < wanted:
+            short[name] = wanted - reserved[name]
+    if not short:
+        known = "; ".join(said) or "nothing to compare: no hard threshold, or a Node without allocatable"
+        return Feature(name=ALLOCATABLE, available=True, detail=known)
+    return Feature(
+        name=ALLOCATABLE,
+        available=False,
+        detail=f"{'; '.join(said)}: pods within their requests can be evicted",
+        remedy="add to systemReserved in the kubelet's configuration "
+        + ", ".join(f"{name} {format_bytes(amount)}" for name, amount in short.items())
+        + ", or lower the hard threshold",
+    )
+
+
+def _reserved_bytes(node: Mapping[str, Any]) -> dict[str, int]:
+    """Return capacity less allocatable of memory and ephemeral-storage, where the Node has both."""
+    status: Any = node.get("status")
+    found = {}
+    for name in RESERVABLE.values():
+        try:
+            capacity, allocatable = (
+                int(parse_quantity(str(status[key][name])).value) for key in ("capacity", "allocatable")
+            )
+        except (KeyError, TypeError, ValueError):
+            continue
+        found[name] = max(0, capacity - allocatable)
+    return found
 
 
 def _memory_and_processes(

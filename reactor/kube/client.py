@@ -44,8 +44,13 @@ _KINDS: Final[dict[int, type[ApiError]]] = {
     410: ExpiredError,
 }
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-# Paths of the kubelet's own server, and the resource that its authorizer asks about.
-_KUBELET: Final = {"/pods": "nodes/proxy", "/stats/summary": "nodes/stats"}
+# Paths of the kubelet's own server, and the resource that its authorizer asks about. Source:
+# pkg/kubelet/server/auth.go; KubeletFineGrainedAuthz, on since 1.33, asks for nodes/pods before nodes/proxy.
+_KUBELET: Final = {"/pods": "nodes/pods", "/stats/summary": "nodes/stats"}
+BEFORE_NODES_PODS: Final = (1, 33)
+NODES_PROXY: Final = (
+    "a kubelet before 1.33 asks for nodes/proxy, which also allows to run commands in every pod"
+)
 
 
 def refusal(answer: Answer, body: bytes, method: str, path: str, query: Mapping[str, str]) -> ApiError:
@@ -93,7 +98,8 @@ def rule_for(method: str, path: str, query: Mapping[str, str]) -> str:
     Source: apiserver's RequestInfo resolver; for the kubelet pkg/kubelet/server/auth.go.
     """
     if path in _KUBELET:
-        return _rule("", _KUBELET[path], "get")
+        rule = _rule("", _KUBELET[path], "get")
+        return f"{rule} ({NODES_PROXY})" if path == "/pods" else rule
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"]:
         group, tail = "", parts[2:]

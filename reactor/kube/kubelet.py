@@ -1,7 +1,7 @@
 """The node's pods from the kubelet itself: polled, since it has no watch; static pods are there as they run.
 
-It asks the API server whether we may (the rule is `get` on `nodes/proxy`), so it is no way around a lost one,
-but it answers from what it has decided before for a few minutes.
+It asks the API server whether we may (`get` on `nodes/pods`, before 1.33 on `nodes/proxy`), so it is no way
+around a lost one, but it answers from what it has decided before for a few minutes.
 """
 
 from __future__ import annotations

@@ -75,6 +75,9 @@ def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any
     where = f"{about['kernel']}, {about['cpus']} CPUs"
     yield f"# By reactor tune, {about['date']}, measured for {measured.seconds:.0f} s on {where}."
     yield f"# Hard: {headline(found)}"
+    if _of(existing.get("reactor")).get("kubernetes") is not None:
+        yield "# The scheduler has to leave as much free: reactor doctor compares it with the Node and prints"
+        yield "# what to add to the kubelet's systemReserved."
     kept = existing.get("evictionHard")
     yield from _mapping("evictionHard", {**_of(kept), _SIGNAL: quantity(found.hard_bytes)})
     if not kept or existing.get("mergeDefaultEvictionSettings"):

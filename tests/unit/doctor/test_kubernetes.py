@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,10 +19,11 @@ from reactor.doctor.kubernetes import (
     _missing_rules,
     kubelet_eviction,
     kubernetes_features,
+    reserved_too_little,
 )
-from reactor.doctor.thresholds import hard_threshold_bytes
+from reactor.doctor.thresholds import ALLOCATABLE, hard_threshold_bytes, reserved_feature
 from reactor.kernel.features import Feature
-from reactor.model.settings import EvictionSettings, KubernetesSettings, Role, Settings
+from reactor.model.settings import EvictionSettings, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from tests.support.api_faults import Asked, FaultServer, Reply, refusal, served
@@ -91,6 +93,42 @@ def test_hard_thresholds_of_memory_and_nodefs_are_what_is_kept_free(monkeypatch:
     assert {"memory": 100 << 20} == hard_threshold_bytes(settings)
 
 
+@pytest.mark.parametrize(
+    ("role", "kubelet", "short"),
+    [
+        (Role.ALONGSIDE, "evictionHard: {memory.available: 100Mi}", "100Mi"),
+        (Role.ALONGSIDE, "kind: KubeletConfiguration", "100Mi"),  # its default
+        (Role.ALONGSIDE, "evictionHard: {memory.available: 200Mi}", None),
+        (Role.ALONGSIDE, "systemReserved: {memory: 50Mi}\nkubeReserved: {memory: 50Mi}", None),
+        (Role.SOLE, "evictionHard: {memory.available: 0%}", "200Mi"),
+        (Role.SOLE, "evictionHard: {memory.available: 0%}\nsystemReserved: {memory: 200Mi}", None),
+    ],
+)
+def test_a_threshold_that_keeps_more_than_the_scheduler_leaves_is_found_in_both_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role, kubelet: str, short: str | None
+) -> None:
+    monkeypatch.setattr(
+        "reactor.doctor.thresholds._memory_and_processes",
+        lambda *_: {Signal.MEMORY_AVAILABLE: Observation(available=1, capacity=1 << 30)},
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{kubelet}\n")
+    settings = Settings(
+        eviction=EvictionSettings(thresholds=(make_threshold(200 << 20),)),
+        kubernetes=KubernetesSettings(role=role, kubelet_config_path=str(path)),
+    )
+    found = dict(reserved_too_little(settings))
+    assert ([] if short is None else ['evictionHard["memory.available"]']) == list(found)
+    assert all(f"add {short} of memory to systemReserved" in why for why in found.values())
+
+
+def test_where_there_is_no_kubelet_nothing_is_said_of_what_it_reserves(tmp_path: Path) -> None:
+    settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(200 << 20),)))
+    assert [] == list(reserved_too_little(settings))
+    gone = KubernetesSettings(kubelet_config_path=str(tmp_path / "gone"))
+    assert [] == list(reserved_too_little(replace(settings, kubernetes=gone)))
+
+
 @pytest.mark.parametrize("merged", ["", "mergeDefaultEvictionSettings: true\n"])
 def test_what_is_printed_switches_it_off(tmp_path: Path, merged: str) -> None:
     path = tmp_path / "config.yaml"
@@ -143,14 +181,25 @@ def test_credentials_that_are_missing_are_named(tmp_path: Path) -> None:
     assert EVICTION == eviction.name
 
 
-async def _features(tmp_path: Path, *, denied: str = "", node: bool = True) -> dict[str, Feature]:
+# A kubelet of 16 GiB with its default threshold, and nothing reserved.
+_NODE = {
+    "status": {
+        "capacity": {"cpu": "4", "memory": "16777216Ki", "ephemeral-storage": "100Gi"},
+        "allocatable": {"cpu": "4", "memory": "16674816Ki", "ephemeral-storage": "96636764160"},
+    }
+}
+
+
+async def _features(
+    tmp_path: Path, *, denied: str = "", node: bool = True, kept: dict[str, int] | None = None
+) -> dict[str, Feature]:
     def script(asked: Asked) -> Reply:
         if asked.path == "/version":
             return Reply(body={"gitVersion": "v1.20.2"})
         if asked.method == "POST":
             attributes = asked.body["spec"]["resourceAttributes"]
             return Reply(body={"status": {"allowed": attributes["subresource"] != denied or not denied}})
-        return Reply(body={}) if node else refusal(404, "not found")
+        return Reply(body=_NODE) if node else refusal(404, "not found")
 
     server = FaultServer(script)
     async with trio.open_nursery() as nursery:
@@ -160,16 +209,70 @@ async def _features(tmp_path: Path, *, denied: str = "", node: bool = True) -> d
             "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n"
             f"clusters: [{{name: c, cluster: {{server: '{server.url}'}}}}]\n"
         )
-        found = await _asked(KubernetesSettings(kubeconfig_path=str(path), node_name="one"))
+        found = await _asked(KubernetesSettings(kubeconfig_path=str(path), node_name="one"), kept or {}, None)
         nursery.cancel_scope.cancel()
     return {feature.name: feature for feature in found}
 
 
 async def test_a_server_that_grants_everything_is_well(tmp_path: Path) -> None:
     found = await _features(tmp_path)
-    assert [SERVER, RULES, NODE] == list(found)
+    assert [SERVER, RULES, NODE, ALLOCATABLE] == list(found)
     assert all(feature.available for feature in found.values())
     assert "v1.20.2" == found[SERVER].detail
+
+
+async def test_what_the_scheduler_may_give_away_is_compared_with_what_reactor_keeps_free(
+    tmp_path: Path,
+) -> None:
+    """Beside a kubelet that keeps 100Mi, pods within their requests reach a threshold of 200Mi."""
+    found = (await _features(tmp_path, kept={"memory": 200 << 20, "ephemeral-storage": 10 << 30}))[
+        ALLOCATABLE
+    ]
+    assert not found.available
+    assert "memory: 100Mi reserved, reactor keeps 200Mi free" in found.detail
+    assert "ephemeral-storage: 10Gi reserved, reactor keeps 10Gi free" in found.detail
+    assert "add to systemReserved in the kubelet's configuration memory 100Mi, or lower" in found.remedy
+    kept = (await _features(tmp_path, kept={"memory": 100 << 20}))[ALLOCATABLE]
+    assert (True, "") == (kept.available, kept.remedy)
+
+
+def test_what_is_used_outside_the_pods_has_to_be_reserved_too() -> None:
+    kept = {"memory": 60 << 20}
+    assert reserved_feature(_NODE, kept, 40 << 20).available
+    short = reserved_feature(_NODE, kept, 41 << 20)
+    assert "memory 1Mi" in short.remedy
+    assert "41Mi are used outside the pods" in short.detail
+
+
+@pytest.mark.parametrize(
+    "node", [{}, {"status": None}, {"status": {"capacity": [], "allocatable": {"memory": "1Gi"}}}]
+)
+def test_a_node_that_does_not_say_what_it_may_give_away_is_not_judged(node: dict[str, object]) -> None:
+    found = reserved_feature(node, {"memory": 200 << 20})
+    assert (True, "") == (found.available, found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("version", "granted", "missing"),
+    [
+        ((1, 20), {"proxy"}, []),
+        ((1, 20), {"pods"}, ["get on nodes/proxy"]),
+        ((1, 36), {"pods"}, []),
+        ((1, 36), {"proxy"}, []),
+        ((1, 36), set(), ["get on nodes/pods"]),
+    ],
+)
+async def test_pods_from_the_kubelet_need_the_narrow_right_where_there_is_one(
+    version: tuple[int, int], granted: set[str], missing: list[str]
+) -> None:
+    class Server:
+        async def create(self, _path: str, review: dict[str, Any]) -> dict[str, Any]:
+            asked = review["spec"]["resourceAttributes"]
+            allowed = asked["subresource"] in granted if asked["subresource"] in {"proxy", "pods"} else True
+            return {"status": {"allowed": allowed}}
+
+    settings = KubernetesSettings(pods_from=PodOrigin.KUBELET)
+    assert missing == await _missing_rules(Server(), settings, version)
 
 
 async def test_missing_rules_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.kube.client import rule_for
+from reactor.kube.client import NODES_PROXY, rule_for
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,12 @@ from reactor.kube.client import rule_for
             {},
             '{apiGroups: ["apps"], resources: ["deployments"], verbs: ["delete"]} in namespace a',
         ),
-        ("GET", "/pods", {}, '{apiGroups: [""], resources: ["nodes/proxy"], verbs: ["get"]}'),
+        (
+            "GET",
+            "/pods",
+            {},
+            f'{{apiGroups: [""], resources: ["nodes/pods"], verbs: ["get"]}} ({NODES_PROXY})',
+        ),
         ("GET", "/stats/summary", {}, '{apiGroups: [""], resources: ["nodes/stats"], verbs: ["get"]}'),
         ("GET", "/version", {}, "{nonResourceURLs: [/version], verbs: [get]}"),
     ],

@@ -50,6 +50,14 @@ def test_other_signals_keep_their_defaults_or_what_the_operator_has(
     assert found.hard_bytes == thresholds["memory.available hard"].value.of(1 << 40)
 
 
+def test_on_a_kubernetes_node_the_snippet_says_that_the_scheduler_has_to_leave_as_much(
+    measured: Measured, found: Recommendation
+) -> None:
+    node = snippet(measured, found, {"reactor": {"kubernetes": {"role": "alongside"}}})
+    assert "# what to add to the kubelet's systemReserved." in node
+    assert "systemReserved" not in snippet(measured, found, {})
+
+
 def test_a_threshold_that_is_not_enough_says_so(measured: Measured, found: Recommendation) -> None:
     short = dataclasses.replace(found, is_enough=False, hard_bytes=100 * MIB, covered_rate_bytes=640 * MIB)
     said = headline(short)
