@@ -24,22 +24,12 @@ from typing import Final
 import trio
 
 from reactor.act import processes
-from reactor.act.cgroup_changes import (
-    CPU,
-    frozen_by_ancestor,
-    restore_in,
-    thawing,
-)
+from reactor.act.cgroup_changes import CPU, frozen_by_ancestor, restore_in, thawing
 from reactor.act.kill import HardKills, gone_report, key_of
 from reactor.act.one_process import OneProcess
 from reactor.act.populated import count_processes
 from reactor.act.processes import SignalSweep
-from reactor.act.reap import (
-    REAP_DEADLINE_SECONDS,
-    KillReport,
-    ReapReport,
-    wait_empty,
-)
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport, wait_empty
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller

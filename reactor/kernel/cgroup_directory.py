@@ -18,14 +18,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from reactor.errors import RefusedError
-from reactor.kernel.files import (
-    GONE,
-    READ_BYTES,
-    KernelFile,
-    close_descriptor,
-    parse_integer,
-    with_path,
-)
+from reactor.kernel.files import GONE, READ_BYTES, KernelFile, close_descriptor, parse_integer, with_path
 
 # v1 has no word for "unlimited": it shows the page counter's maximum, LONG_MAX rounded down to a page
 # (9223372036854771712 with 4 KiB pages, less with larger ones). Nothing real comes near 4 EiB.

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree, first_request
-from reactor.kernel.cgroup_directory import (
-    CgroupVersion,
-    parse_limit,
-)
-from reactor.kernel.files import (
-    KernelFile,
-    parse_field,
-    parse_integer,
-)
+from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
+from reactor.kernel.files import KernelFile, parse_field, parse_integer
 
 
 class MemoryCounters:

@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import (
-    Decision,
-    Eviction,
-    PolicyState,
-    RankedPod,
-    Shortage,
-    Snapshot,
-    TimeLeft,
-)
+from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Shortage, Snapshot, TimeLeft
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -40,9 +32,7 @@ from reactor.policy.in_time import due_in_time, grace_period_in_time
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
-from reactor.policy.storage_limits import (
-    first_broken_limit,
-)
+from reactor.policy.storage_limits import first_broken_limit
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,

@@ -22,12 +22,7 @@ from reactor.model.kills import DiskEviction, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import (
-    ON_DISK,
-    RESOURCE,
-    Layout,
-    Signal,
-)
+from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.decide import evict, kept_because
 from reactor.policy.holds import is_hopeless

@@ -15,14 +15,7 @@ from reactor.model.kills import OomKill, OomScope, ProcessKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, Reclaim, Resource, Signal
-from reactor.policy.claims import (
-    GROWTH_BYTES,
-    RATE_WINDOW_SECONDS,
-    are_unknown,
-    is_struck,
-    is_unknown,
-    moved,
-)
+from reactor.policy.claims import GROWTH_BYTES, RATE_WINDOW_SECONDS, are_unknown, is_struck, is_unknown, moved
 from reactor.policy.decide import decide
 from reactor.policy.disk_evictions import with_disk_eviction
 from reactor.policy.holds import over

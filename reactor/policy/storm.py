@@ -22,12 +22,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Layout, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.kill_results import (
-    NodeAtThreshold,
-    slowdown_by_rate,
-    slowdown_in_vain,
-    with_what_is_left,
-)
+from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
 from reactor.policy.thresholds import is_hard_memory
 
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
