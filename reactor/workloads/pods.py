@@ -18,7 +18,7 @@ from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import PodBoundaries
 
 if TYPE_CHECKING:
-    from reactor.workloads.specs import PodSpecs
+    from reactor.workloads.manifests import PodSpecs
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -98,6 +98,6 @@ def _specs(tree: CgroupTree, boundaries: PodBoundaries, path: str | None) -> Pod
     if path is None:
         return None
     # What reads YAML takes 3 MiB, and most nodes have no manifests.
-    from reactor.workloads.specs import PodSpecs  # noqa: PLC0415
+    from reactor.workloads.manifests import PodSpecs  # noqa: PLC0415
 
     return PodSpecs(tree, boundaries, path)
