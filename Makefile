@@ -136,8 +136,8 @@ hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" afte
 	$(BIN)/python -m tests.support.trials $(HOSTILE_FIGURES) $(FIGURES) docs/reliability.md
 
 SOAK ?= 30m
-soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1)
-	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
+soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1, BYSTANDERS=180)
+	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED)) $(if $(BYSTANDERS),--bystanders $(BYSTANDERS))
 
 HEATS ?= 20
 survival: setup ## Who dies with a guard that runs, was restarted, is stopped or dead, whatever fills the node (root; HEATS=20, SEED=1)

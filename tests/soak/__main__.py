@@ -26,7 +26,7 @@ from tests.soak.figures import Figures
 from tests.soak.guarded import DISK_BYTES, Guarded
 from tests.soak.oracle import PAUSE_NS, Spec
 from tests.soak.plan import KEPT, KINDS, OUTSIDE, CrossingPlan, Draw, PodPlan
-from tests.soak.pods import Pods, write_manifests
+from tests.soak.pods import BYSTANDER_BYTES, Pods, write_manifests
 from tests.soak.stage import Stage, StageError
 
 _CROSSINGS_A_ROUND: Final = 25
@@ -64,6 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with kernelKill: hard, and lulls near the level",
     )
     parser.add_argument(
+        "--bystanders",
+        type=int,
+        default=0,
+        help="so many pods more, which hold little and must not be killed before others (0)",
+    )
+    parser.add_argument(
         "--slowness",
         type=float,
         default=1.0,
@@ -79,13 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ended_by_signals():
         figures = run(
             asked.time,
-            Draw(seed, asked.kinds, lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0),
+            Draw(
+                seed,
+                asked.kinds,
+                lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0,
+                beside_bytes=asked.bystanders * BYSTANDER_BYTES,
+            ),
             asked.output / f"disagreements-{seed}",
             most_crossings=asked.crossings,
             section=_WARRANTS_SECTION if asked.warrants else _LEAKS_SECTION,
             slowness=asked.slowness,
+            bystanders=asked.bystanders,
         )
-    about = {"seed": seed, "seconds": asked.time, "slowness": asked.slowness}
+    about = {"seed": seed, "bystanders": asked.bystanders, "seconds": asked.time, "slowness": asked.slowness}
     stored = {**_machine(), **about, **figures.document()}
     path = asked.output / f"soak-{time.strftime('%Y%m%dT%H%M%S')}.json"
     path.write_text(json.dumps(stored, indent=1))
@@ -101,6 +113,7 @@ def run(
     most_crossings: int | None = None,
     section: Mapping[str, Any] = _LEAKS_SECTION,
     slowness: float = 1.0,
+    bystanders: int = 0,
 ) -> Figures:
     """Return what was counted in a run of that length; disagreements are kept in a directory.
 
@@ -127,6 +140,7 @@ def run(
         write_manifests(manifests, node.cgroup)
         guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, section, slowness))
         pods = Pods(node, stage, tmpfs, disk)
+        pods.add_bystanders(bystanders)
         guarded.configure(rules)
         guarded.start(stage.wait)
         stage.wait(lambda: guarded.warrants() is not None, _READY_SECONDS * slowness)  # the steward, too
@@ -164,6 +178,7 @@ def _rounds(
             if outcome is None:
                 break
             figures.add(outcome)
+            figures.add_bystanders(course.pods.killed_bystanders())
             said = evidence.take(outcome)
             if said is not None:
                 print(f"soak: at {spent:.0f} s: {said}", flush=True)

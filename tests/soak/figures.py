@@ -17,6 +17,7 @@ from tests.soak.slope import Slope, slope
 TOLERANCE: Final = {"descriptors": 2.0, "threads": 1.0, "rss_kib": 1024.0}
 # The start: imports, caches that fill, the first journal file.
 _WARM_UP_SECONDS: Final = 60.0
+_BYSTANDER: Final = "killed a bystander"
 # Of less nothing can be said.
 _LONG_ENOUGH_SECONDS: Final = 60.0
 
@@ -49,6 +50,11 @@ class Figures:
     served_ns: list[int] = field(default_factory=list)
     warrants: dict[int, Mapping[str, int]] = field(default_factory=dict)
     not_served: Counter[str] = field(default_factory=Counter)
+
+    def add_bystanders(self, killed: int) -> None:
+        """Count pods that hold nearly nothing and were killed before others."""
+        if killed:
+            self.wrong[_BYSTANDER] += killed
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""

@@ -128,11 +128,15 @@ class Draw:
     """Draws rounds and crossings; the same seed draws the same. `kinds` of memory are held and taken.
 
     `lull_seconds`: where it is not 0, before most crossings there is a lull near the level, of that length at
-    the most, for warrants; and who grows is more often than not the pod that goes first.
+    the most, for warrants; and who grows is more often than not the pod that goes first. `beside_bytes` is
+    what other pods hold than those that are drawn.
     """
 
-    def __init__(self, seed: int, kinds: str = KINDS, *, lull_seconds: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, kinds: str = KINDS, *, lull_seconds: float = 0.0, beside_bytes: int = 0
+    ) -> None:
         self._random = random.Random(seed)
+        self._beside_bytes = beside_bytes
         self._lull_seconds = lull_seconds
         self._has_lulls = has_lulls = lull_seconds > 0
         self._held = {kind: weight for kind, weight in _HELD.items() if kind in kinds}
@@ -143,7 +147,7 @@ class Draw:
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
         sizes = (112, 128, 128, 160) if self._has_lulls else (96, 96, 112, 128, 192)
-        capacity_bytes = self._random.choice(sizes) * MIB
+        capacity_bytes = self._random.choice(sizes) * MIB + self._beside_bytes
         return self.other_rules(Rules(capacity_bytes=capacity_bytes, hard_bytes=0))
 
     def other_rules(self, rules: Rules) -> Rules:
@@ -166,9 +170,8 @@ class Draw:
         if self._has_lulls:
             room_bytes += rules.capacity_bytes // 16  # not near all the time: then warrants are renewed
         soft_bytes = max(rules.hard_bytes, rules.soft_bytes or 0)
-        total = max(
-            count * MIB // 8, rules.capacity_bytes - soft_bytes - room_bytes - count * _OVERHEAD_BYTES
-        )
+        held_bytes = soft_bytes + room_bytes + count * _OVERHEAD_BYTES + self._beside_bytes
+        total = max(count * MIB // 8, rules.capacity_bytes - held_bytes)
         shares = [self._random.expovariate(1) for _ in range(count)]
         free = list(MANIFESTED)
         plans = []

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,12 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.virtual_node import VirtualNode
 from tests.soak.oracle import Life
 from tests.soak.plan import MANIFESTED, PodPlan
 from tests.soak.stage import SLOTS, Stage, StageError
 
 PODS: Final = "pods"  # the parent of all pods, in the node
+BYSTANDER_BYTES: Final = 256 << 10  # what the process of one takes, with what the kernel holds for it
+# Never above its request, and above all other pods' priority: it goes only if no other pod is left.
+_BYSTANDER_REQUEST_BYTES: Final = 64 << 20
+_BYSTANDER_PRIORITY: Final = 1_000_000
 _GONE_SECONDS: Final = 10.0
 _IN_FILES: Final = frozenset("tfF")
 
@@ -73,11 +79,42 @@ class Pods:
         self._places = {"t": tmpfs, "f": disk, "F": disk}
         self._instances = itertools.count(1)
         self.present: dict[str, Present] = {}
+        self._bystanders: dict[str, subprocess.Popen[bytes]] = {}
+        self._bystanders_by_kernel: dict[str, int] = {}
         self.stillborn = 0
         self.oom_kills = self.oom_kills_away = 0
         node.add_pod(PODS)
         self.lives: dict[int, Life] = {}
         self.inodes: dict[int, int] = {}
+
+    def add_bystanders(self, count: int) -> None:
+        """Make so many pods that hold little and stay."""
+        for number in range(count):
+            cgroup = self._node.add_pod(
+                f"{PODS}/bystander-{number}",
+                request_bytes=_BYSTANDER_REQUEST_BYTES,
+                priority=_BYSTANDER_PRIORITY,
+            )
+            self._bystanders[cgroup] = self._stand_by(cgroup)
+
+    def _stand_by(self, cgroup: str) -> subprocess.Popen[bytes]:
+        return self._node.spawn(cgroup, [str(compiled_tool()), "idle"])
+
+    def killed_bystanders(self) -> int:
+        """Return how many were killed though another pod could be, and not by the kernel; they come back."""
+        dead = [cgroup for cgroup, process in self._bystanders.items() if process.poll() is not None]
+        others = [
+            one
+            for one in self.present.values()
+            if not one.plan.spec.is_critical and not self._stage.is_dead(one.instance)
+        ]
+        kills = 0
+        for cgroup in dead:
+            by_kernel = self._oom_kills(self._node.tree.path(cgroup))
+            kills += bool(others) and by_kernel == self._bystanders_by_kernel.get(cgroup, 0)
+            self._bystanders_by_kernel[cgroup] = by_kernel
+            self._bystanders[cgroup] = self._stand_by(cgroup)
+        return kills
 
     @property
     def node_cgroup(self) -> str:
