@@ -54,8 +54,9 @@ class BoundedPods:
 
         What is read comes into `found`, and so into the snapshot.
         """
-        if pods is not self._pods:
-            self._pods, self._standings = pods, standings(pods)
+        if pods != self._pods:
+            self._standings = standings(pods)
+        self._pods = pods  # equal, and from here on the same: a tuple compares those at once
         known = Bounded(
             settings=self._settings,
             state=state,

@@ -198,15 +198,12 @@ def _first(
     if state.claims:
         chosen = {pod.uid for pod in candidates(known.pods, state, threshold, known.now_seconds)}
 
-    def place(index: int, amount: int) -> _Place:
-        _, preference, priority, request = known.standings[index]
-        return amount < minimum_bytes, preference, amount <= request, priority, request - amount, index
-
-    places = [
-        place(index, amount)
-        for index, one in enumerate(known.standings)
-        if chosen is None or one.uid in chosen
-        if (amount := bounds[one.uid] if one.uid in bounds else _read_bytes(known, one.uid)) is not None
+    # On the way to a kill: a plain loop over all pods, for which no function is called.
+    places: list[_Place] = [
+        (amount < minimum_bytes, preference, amount <= request, priority, request - amount, index)
+        for index, (uid, preference, priority, request) in enumerate(known.standings)
+        if chosen is None or uid in chosen
+        if (amount := bounds[uid] if uid in bounds else _read_bytes(known, uid)) is not None
     ]
     heapq.heapify(places)
     found = 0
@@ -222,7 +219,10 @@ def _first(
         if amount is None:  # it has gone, or can't be read, which makes it the last
             heapq.heappop(places)
         else:
-            heapq.heapreplace(places, place(index, amount))
+            _, preference, priority, request = known.standings[index]
+            is_small, is_within = amount < minimum_bytes, amount <= request
+            place = (is_small, preference, is_within, priority, request - amount, index)
+            heapq.heapreplace(places, place)
     return bool(found)
 
 

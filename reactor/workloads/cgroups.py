@@ -116,6 +116,8 @@ class CgroupPods:
         self._honours_oomd = settings.pod_lists.honours_oomd
         self._main: dict[str, MainProcess] = {}  # by uid, as of the last `list`
         self._known: dict[str, Pod] = {}
+        self._pods: tuple[Pod, ...] = ()
+        self._listed_from: Mapping[str, Sequence[_Found] | None] | None = None  # that nothing is left out of
         self._as_read: dict[str, tuple[tuple[bytes, ...], Pod]] = {}  # by uid, what pods were made of
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
@@ -197,7 +199,10 @@ class CgroupPods:
         where a pod that came a moment ago may be the very one. For one thread.
         """
         problems = dict(self._problems)
-        return self._listed(self._by_parent(problems), problems, {})
+        children = self._by_parent(problems)
+        if children is self._listed_from and not self._young and problems == self._problems:
+            return self._pods
+        return self._listed(children, problems, {})
 
     def _by_parent(
         self, problems: dict[str, str], *, again: bool = False
@@ -250,7 +255,9 @@ class CgroupPods:
             self._young[uid] = _Young(now_seconds)
         self._known = pods
         self._problems = problems
-        return tuple(pods.values())
+        self._pods = tuple(pods.values())
+        self._listed_from = None if None in children.values() else children
+        return self._pods
 
     def _due_again(self, now_seconds: float) -> dict[str, _Young]:
         """Return who of the youngest is to be read again now."""
