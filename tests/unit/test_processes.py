@@ -236,6 +236,50 @@ assert ipaddress.ip_address("127.0.0.1").is_loopback
     )
 
 
+DOCUMENTED = '''"""The module."""
+class Documented:
+    """The class."""
+    text = "The text."
+    def method(self):
+        """The method."""
+        return "The result."
+class Twice:
+    """The class and its text."""
+    text = "The class and its text."
+    def method(self):
+        """The method and its result."""
+        return "The method and its result."
+class Bare:
+    text = "No docstring."
+def joined(words):
+    return "".join(f"{word}The rest." for word in words)
+def plain():
+    return "The result."
+constant = lambda: "The result."
+async def waits():
+    """The coroutine."""
+    return ["The result." for _ in range(1)]
+'''
+
+
+def test_what_is_imported_lean_has_no_docstrings_and_does_what_it_did(lazy: Path) -> None:
+    (lazy / "reactor_lazy_documented.py").write_text(DOCUMENTED)
+    run(f"""
+import sys
+sys.path.insert(0, {str(lazy)!r})
+from reactor.processes import import_trio
+trio = import_trio()
+import reactor_lazy_documented as whole
+from reactor_lazy_documented import *
+assert [None] * 5 == [one.__doc__ for one in (whole, Documented, Documented.method, plain, waits)]
+assert ("The text.", "The result.") == (Documented.text, Documented().method())
+assert ("The class and its text.", "The method and its result.") == (Twice.text, Twice().method())
+assert ("No docstring.", None) == (Bare.text, Bare.__doc__)
+assert ("aThe rest.", "The result.", "The result.") == (joined("a"), plain(), constant())
+assert ["The result."] == trio.run(waits)
+""")
+
+
 def test_what_stands_in_is_found_by_imports_in_the_block_and_by_none_after_it(lazy: Path) -> None:
     (lazy / "reactor_lazy_large.py").write_text("size = 'large'\n")
     (lazy / "reactor_lazy_user.py").write_text("from reactor_lazy_large import Server\n")
