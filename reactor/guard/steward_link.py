@@ -209,10 +209,11 @@ class StewardLink:
         return await self._ask_until_over(FrameKind.EMPTY, {"path": path, "cgroup": cgroup})
 
     async def count(self, *, urgent: bool) -> None:
-        """Have the places counted soon. Raises StewardError without a steward."""
+        """Have the places counted soon, if there are any. Raises StewardError without a steward."""
         session = await self._with_places()
         try:
-            await session.send(Message(FrameKind.COUNT, 0, encode({"urgent": urgent})))
+            if session.places:
+                await session.send(Message(FrameKind.COUNT, 0, encode({"urgent": urgent})))
         except OSError as error:
             raise StewardError("steward: has ended meanwhile") from error
 
@@ -436,7 +437,7 @@ class _Session:
         self.answers, self._answered = trio.open_memory_channel[Message](_MOST_ANSWERS)
         self._sending = trio.Lock()
         self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
-        self._places: set[int] = set()
+        self.places: set[int] = set()
         self._sending_places = trio.Lock()
 
     async def send(self, message: Message) -> None:
@@ -463,7 +464,7 @@ class _Session:
     async def send_places(self, storage: UsageFacts | None) -> None:
         """Send which places have come or gone since the last time. Raises OSError where it has ended."""
         async with self._sending_places:
-            for places in () if storage is None else storage.changes(self._places):
+            for places in () if storage is None else storage.changes(self.places):
                 await self.send(Message(FrameKind.PLACES, 0, write_places(places)))
 
     def answered(self, answer: Request | ReclaimOver) -> None:

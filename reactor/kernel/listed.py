@@ -15,6 +15,8 @@ from reactor.errors import KernelInterfaceError
 from reactor.kernel.files import parse_integer, read_value
 from reactor.kernel.procfs import PROC
 
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_VALUE_BYTES: Final = 256
 _FIRST_BYTES: Final = 32  # of the list of processes, which may be as long as a tenant likes
 
 
@@ -42,12 +44,12 @@ def unparsed(
         if os.listxattr(directory, follow_symlinks=False):
             return None
         held = [_read_if_there(f"{directory}/{file}") for file in files]
-        first, _, _ = read_value(f"{directory}/cgroup.procs", _FIRST_BYTES).partition(b"\n")
+        first, _, _ = _read_if_there(f"{directory}/cgroup.procs").partition(b"\n")
         if first.isdigit() and first != b"0":
             own = f"{proc}/{first.decode()}"
-            held += (first, read_value(f"{own}/oom_score_adj"))
+            held += (first, _read_if_there(f"{own}/oom_score_adj"))
             if with_name:
-                held.append(read_value(f"{own}/comm"))
+                held.append(_read_if_there(f"{own}/comm"))
         return tuple(held)
     except OSError:
         return None
@@ -55,6 +57,10 @@ def unparsed(
 
 def _read_if_there(path: str) -> bytes:
     try:
-        return read_value(path)
+        fd = os.open(path, _FLAGS)  # `read_value` takes half as long again, a thousand times a minute
     except FileNotFoundError:
         return b""
+    try:
+        return os.read(fd, _VALUE_BYTES)
+    finally:
+        os.close(fd)

@@ -26,6 +26,8 @@ _MOST_SAMPLES: Final = 64
 WINDOW_SECONDS: Final = 10.0
 _PERIOD_SECONDS: Final = WINDOW_SECONDS / 2  # by three samples a rate over the window is known
 
+_UNKNOWN_PERIOD_SECONDS: Final = 60.0  # most nodes have no swap
+
 _SAYS: Final = {
     "anonymous_bytes": "anonymous",
     "shared_bytes": "shmem",
@@ -88,7 +90,7 @@ class SwapTrafficWatch:
         """Sample until cancelled."""
         while True:
             self.sample(trio.current_time())
-            await trio.sleep(_PERIOD_SECONDS)
+            await trio.sleep(_PERIOD_SECONDS if self._because is None else _UNKNOWN_PERIOD_SECONDS)
 
     def sample(self, at_seconds: float) -> None:
         """Record the counters as they are now."""

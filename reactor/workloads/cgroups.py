@@ -163,7 +163,7 @@ class CgroupPods:
                 files = LIMIT_AND_REQUESTS[self._tree.version]
                 held = unparsed(directory, files, self._proc, with_name=self._wants_names)
             last, pod = self._as_read.get(found.uid, (None, None))
-            if held is None or held != last or self._is_renamed(found):
+            if held is None or held != last:
                 weight += _AS_MANY - 1
                 before = self._known.get(found.uid)
                 self._main[found.uid] = read_main_process(directory, self._proc, with_name=self._wants_names)

@@ -28,6 +28,7 @@ from reactor.guard.pod_facts import PodFacts
 from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.usage_facts import StorageCounts, UsageFacts
+from reactor.link.frames import FrameKind
 from reactor.link.requests import (
     MOST_USAGES,
     QUESTIONS,
@@ -659,6 +660,27 @@ async def test_count_that_is_asked_for_of_a_steward_that_has_gone_is_an_error_an
         with pytest.raises(StewardError):
             await _count_for_ever(guard.link, storage)
         nursery.cancel_scope.cancel()
+
+
+async def test_no_count_is_asked_for_while_there_is_no_place_to_be_counted(tmp_path):
+    guard = Guard(tmp_path, fake("time.sleep(1000)"))
+    storage = guard.link.storage = UsageFacts()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link._session is not None)
+        session, sent = guard.link._session, []
+        send = session.send
+
+        async def noted(message):
+            sent.append(message.kind)
+            await send(message)
+
+        session.send = noted
+        for pods in ([_bare(1)], [replace(_bare(1), storage=(_somewhere(1),))], [_bare(1)], [_bare(1)]):
+            storage.assign(pods)
+            await guard.link.count(urgent=False)
+        nursery.cancel_scope.cancel()
+    assert sent == [FrameKind.PLACES, FrameKind.COUNT, FrameKind.PLACES]
 
 
 async def _count_for_ever(link: StewardLink, storage: UsageFacts) -> None:

@@ -156,3 +156,7 @@ async def test_it_is_sampled_no_more_often_than_a_rate_needs(machine, nursery, a
     nursery.start_soon(watch.run)
     await trio.sleep(61)
     assert len(set(samples)) == 13
+
+    machine(0, 0, swap_kib=0)  # from the next sample on, once a minute
+    await trio.sleep(600)
+    assert len(set(samples)) in {23, 24}
