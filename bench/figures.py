@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import reactor
+from bench.baseline import BASELINE, kind_of, report, update
 from bench.by_source import PROBE_COST, by_source, probe_cost
+from bench.page import PAGE, write_page
 from bench.parts import FLOOR, HERE, Contestant, Effort, Part, measured, parts_named, tree_at
-from bench.rows import Turns, against, compared
+from bench.rows import Turns, against
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
@@ -28,7 +30,6 @@ from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.crossing import about, bench_node
 from reactor.testbed.virtual_node import ended_by_signals
 
-BASELINE: Final = Path("docs/figures/baseline.json")
 _ROOT: Final = Path(reactor.__file__).parents[1]
 
 Figures = Iterator[
@@ -81,7 +82,8 @@ def bench(wanted: Wanted) -> int:
             _say(line)
         if wanted.is_update:
             update(found, wanted.baseline)
-            _say(f"now the baseline for {kind_of(found)}: {wanted.baseline}")
+            write_page(wanted.baseline)
+            _say(f"now the baseline for {kind_of(found)}: {wanted.baseline}; {PAGE} is written anew")
 
     return _measured(wanted.results, measure, compare, is_printed=not wanted.against)
 
@@ -104,46 +106,6 @@ def figures(
             turns.add(contestant, values)
             rows[name] = turns.rows()
             yield {"rows": rows}
-
-
-def report(found: Mapping[str, Any], path: Path) -> list[str]:
-    """Return what a run says against the baseline in the file, as lines. Raises RefusedError."""
-    stored, kind = stored_in(path), kind_of(found)
-    if kind not in stored:
-        known = ", ".join(sorted(stored)) or "none"
-        return [f"no baseline for {kind} in {path} (there: {known}); --update-baseline makes this run it"]
-    before = stored[kind]
-    return compared(before["rows"], found["rows"], f"{path}, {before['about']['date']}")
-
-
-def update(found: Mapping[str, Any], path: Path) -> None:
-    """Make a run the baseline for its kind of machine. Raises RefusedError, OSError."""
-    entry = {"about": found["about"], "rows": found["rows"]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**stored_in(path), kind_of(found): entry}, indent=1) + "\n", encoding="utf-8")
-
-
-def kind_of(found: Mapping[str, Any]) -> str:
-    """Return the kind of machine that a run was made on: only runs of one kind compare."""
-    about = found["about"]
-    return f"cgroup {about['cgroup']}, {about['cpus']} CPUs"
-
-
-def stored_in(path: Path) -> dict[str, Any]:
-    """Return the baselines of a file by the kind of machine, none without the file. Raises RefusedError."""
-    accepted = "accepted: what --update-baseline wrote"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"{path}: {error}; {accepted}") from error
-    if not isinstance(document, dict):
-        raise RefusedError(f"{path}: got {type(document).__name__}; {accepted}")
-    for kind, entry in document.items():
-        if not isinstance(entry, dict) or not {"about", "rows"} <= entry.keys():
-            raise RefusedError(f"{path}: {kind}: without about and rows; {accepted}")
-    return document
 
 
 def bench_by_source(

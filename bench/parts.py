@@ -51,6 +51,9 @@ _TICKS: Final = "100ms"
 _SETTLE_SECONDS: Final = 12.0  # the steward starts, and the threads of the start end
 _EVICTIONS: Final = 3
 _PATIENCE_SECONDS: Final = 30.0
+REST: Final = ("at rest", "under MemoryPressure")
+PROCESSES: Final = ("guard", "steward")
+BOTH: Final = "both"
 _STEWARD: Final = "reactor.steward"
 
 Values = Mapping[str, Sequence[float]]  # what one turn has measured, by the figure
@@ -206,21 +209,19 @@ def _rest(turn: Turn) -> Values:
     with turn.daemon({"metrics": _free_address()}) as daemon:
         time.sleep(_SETTLE_SECONDS)
         steward = _child(daemon.pid, _STEWARD)
-        values: dict[str, Sequence[float]] = {**_idle(daemon, steward, turn.seconds, "at rest")}
-        for name, pid in (("guard", daemon.pid), ("steward", steward)):
-            resident, proportional = _memory_mib(pid)
-            values |= {f"{name}, RSS, MiB": [resident], f"{name}, PSS, MiB": [proportional]}
+        pids = dict(zip(PROCESSES, (daemon.pid, steward), strict=True))
+        values = {**_idle(daemon, pids, turn.seconds, REST[0]), **_memory(pids)}
         crossings = Crossings(turn.node, daemon, turn.tool, turn.directory)
         for _ in range(_EVICTIONS):
             crossings.run(RATES["max"])
         time.sleep(1)
-        values |= _idle(daemon, steward, turn.seconds, "under MemoryPressure")
-    return values
+        return values | _idle(daemon, pids, turn.seconds, REST[1])
 
 
-def _idle(daemon: DaemonProcess, steward: int, seconds: float, when: str) -> Values:
+def _idle(
+    daemon: DaemonProcess, processes: Mapping[str, int], seconds: float, when: str
+) -> dict[str, Sequence[float]]:
     """Return shares of a CPU, and wakes a minute by what counts them, over so many seconds."""
-    processes = {"guard": daemon.pid, "steward": steward}
     before = {name: (cpu_ns(pid), _switches(pid)) for name, pid in processes.items()}
     by_source, began_ns = _source_wakes(daemon), time.monotonic_ns()
     time.sleep(seconds)
@@ -232,7 +233,9 @@ def _idle(daemon: DaemonProcess, steward: int, seconds: float, when: str) -> Val
         values[f"{name} {when}, % of a CPU"] = [(cpu_ns(pid) - used_ns) / took_ns * 100]
         woken = sum(count - switches.get(task, 0) for task, count in _switches(pid).items())
         values[f"{name} {when}, wakes a minute"] = [woken * a_minute]
-    values[f"both {when}, % of a CPU"] = [sum(values[f"{name} {when}, % of a CPU"][0] for name in processes)]
+    values[f"{BOTH} {when}, % of a CPU"] = [
+        sum(values[f"{name} {when}, % of a CPU"][0] for name in processes)
+    ]
     for source, wakes in _source_wakes(daemon).items():
         values[f"wakes by {source} {when}, a minute"] = [(wakes - by_source.get(source, 0)) * a_minute]
     return values
@@ -253,13 +256,15 @@ def _switches(pid: int, proc: Path = Path("/proc")) -> dict[str, int]:
     return found
 
 
-def _memory_mib(pid: int, proc: Path = Path("/proc")) -> tuple[float, float]:
-    """Return a process's resident and proportional memory."""
-    text = (proc / str(pid) / "smaps_rollup").read_text()
-    found = {
-        name: int(kib) / 1024 for name, kib in re.findall(r"^(Rss|Pss):\s*(\d+) kB$", text, re.MULTILINE)
-    }
-    return found["Rss"], found["Pss"]
+def _memory(processes: Mapping[str, int], proc: Path = Path("/proc")) -> dict[str, Sequence[float]]:
+    """Return resident memory, and proportional: a page that several map is shared out among them."""
+    found: dict[str, float] = {}
+    for name, pid in processes.items():
+        text = (proc / str(pid) / "smaps_rollup").read_text()
+        for kind, kib in re.findall(r"^(Rss|Pss):\s*(\d+) kB$", text, re.MULTILINE):
+            found[f"{name}, {kind.upper()}, MiB"] = int(kib) / 1024
+    found[f"{BOTH}, PSS, MiB"] = sum(found[f"{name}, PSS, MiB"] for name in processes)
+    return {name: [value] for name, value in found.items()}
 
 
 def _child(pid: int, module: str, proc: Path = Path("/proc")) -> int:

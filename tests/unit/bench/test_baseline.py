@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.figures import kind_of, report, update
+from bench.baseline import kind_of, report, update
 from bench.parts import TO_KILL
 from bench.rows import moved
 from reactor.errors import RefusedError
