@@ -143,8 +143,8 @@ HEATS ?= 20
 survival: setup ## Who dies with a guard that runs, was restarted, is stopped or dead, whatever fills the node (root; HEATS=20, SEED=1)
 	$(BIN)/python -m tests.survival --heats $(HEATS) $(if $(SEED),--seed $(SEED)) --figures .cache/survival.json
 
-bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
-	$(BIN)/reactor bench
+bench: setup ## Measure, store the figures as JSON; say what moved against the stored run (root; BENCH="--against main")
+	$(BIN)/reactor bench $(BENCH)
 
 race: setup peers ## Race the reactor against earlyoom, nohang, oomd, pollers and the floors (root; RACE="--rounds 6")
 	$(BIN)/reactor bench race --peers .cache/peers $(RACE)

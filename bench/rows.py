@@ -103,7 +103,16 @@ def against(rows: Rows, other: str) -> list[str]:
                 values = [row[name][rank] if name in row else None for name in (FLOOR.name, other, HERE.name)]
                 shown = ["-" if value is None else number(value) for value in values]
                 lines.append([label(part, figure, rank, row), *shown, ratio(row, HERE.name, other, rank)])
-    return table(["", FLOOR.name, other, "this tree", f"this tree / {other}"], lines)
+    found = table(["", FLOOR.name, other, "this tree", f"this tree / {other}"], lines)
+    spreads = [
+        spread_percent(row) for _, figure, row in flat(rows) if figure == TO_KILL and FLOOR.name in row
+    ]
+    if spreads:
+        found.append(
+            f"the floor's own medians differed by up to {max(spreads):.0f} % from turn to turn: a ratio that "
+            "is nearer to 1 shows nothing"
+        )
+    return found
 
 
 def ratio(row: Row, name: str, other: str, rank: str) -> str:
