@@ -1,4 +1,4 @@
-"""One process of a pod is killed, and no other: the largest of those that may be.
+"""One process of a pod is killed, and no other: the largest of those that may be; or one group of them.
 
     prepare     beforehand: see what the pod's processes hold, and hold pidfds of the largest
     choose      hot, synchronous: list them again, read the largest again and those that came since
@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from reactor.act.process_group import Held, hold_group, kill_forked
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError
@@ -37,7 +38,7 @@ from reactor.kernel.files import close_descriptor
 from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
-from reactor.model.pod_lists import SPARED_PROCESSES
+from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from reactor.policy.process_victims import in_order, is_spared, too_small_because
 
@@ -52,6 +53,7 @@ _STALE_SECONDS: Final = 1.0
 _TRIES: Final = 2  # a process may end between its choice and its signal
 _STUCK_SECONDS: Final = 1.0
 _MOST_STRUCK: Final = 16
+_UNITS: Final = {VictimUnit.TREE: "process with its descendants", VictimUnit.LEAF: "cgroup"}
 
 
 class NoProcessError(ReactorError):
@@ -60,25 +62,39 @@ class NoProcessError(ReactorError):
 
 @dataclass(slots=True)
 class Chosen:
-    """A process of a pod, by its pidfd, which is owned. `killed_ns` is when it was sent SIGKILL."""
+    """A process of a pod, by its pidfd, which is owned. `killed_ns` is when it was sent SIGKILL.
+
+    `held` are the others that go with it, by pidfds that are owned, too.
+    """
 
     process: ProcessMemory
     pod: Pod
     pidfd: int
     killed_ns: int | None = None
+    held: Held | None = None
+
+    @property
+    def pidfds(self) -> dict[int, int]:
+        """Return the pidfds of all that go, by process id."""
+        return {self.process.pid: self.pidfd, **({} if self.held is None else self.held.pidfds)}
 
     def report(self) -> KillReport:
         """Return the kill of it."""
         killed_ns = self.killed_ns or time.monotonic_ns()
         return KillReport(
-            cgroup=self.pod.cgroup or "", started_ns=killed_ns, killed_ns=killed_ns, processes=1
+            cgroup=self.pod.cgroup or "",
+            started_ns=killed_ns,
+            killed_ns=killed_ns,
+            processes=len(self.pidfds),
         )
 
     def close(self) -> None:
-        """Close the pidfd. Harmless when repeated."""
+        """Close the pidfds. Harmless when repeated."""
         fd, self.pidfd = self.pidfd, -1
         if fd >= 0:
             close_descriptor(fd)
+        while self.held is not None and self.held.pidfds:
+            close_descriptor(self.held.pidfds.popitem()[1])
 
 
 class _DyingProcess(NamedTuple):
@@ -152,12 +168,20 @@ class OneProcess:
             for one in self._struck.popitem()[1]:
                 close_descriptor(one.pidfd)
 
-    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        """Return the process of a pod that goes first, for the caller to close.
+    def choose(
+        self,
+        pod: Pod,
+        used_bytes: int | None,
+        *,
+        counts_shared: bool = True,
+        wanted_bytes: int | None = None,
+    ) -> Chosen:
+        """Return the process of a pod that goes first, or the group of them, for the caller to close.
 
         `used_bytes` is the pod's working set, without what was killed of it and is dying; `counts_shared` is
-        False where a kill for shared memory has brought nothing back. Raises
-        NoProcessError with the reason where none does, RefusedError and OSError as a kill of the pod does.
+        False where a kill for shared memory has brought nothing back; `wanted_bytes` is what is missing.
+        Raises NoProcessError with the reason where none does, RefusedError and OSError as a kill of the pod
+        does.
         """
         self._refuse_stuck(pod.uid)
         seen = self._seen.pop(pod.uid, None)
@@ -167,14 +191,23 @@ class OneProcess:
         seen = seen or _Seen(self._opened(pod))
         try:
             self._observe(seen, _STALE_SECONDS)
+            if pod.process_victim is not None and pod.process_victim.unit is not VictimUnit.PROCESS:
+                return self._chosen_group(pod, pod.process_victim, seen, used_bytes, wanted_bytes)
             return self._chosen(pod, seen, used_bytes, counts_shared=counts_shared)
         finally:
             seen.close()
 
-    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
+    def kill_first(
+        self,
+        pod: Pod,
+        used_bytes: int | None,
+        *,
+        counts_shared: bool = True,
+        wanted_bytes: int | None = None,
+    ) -> Chosen:
         """Choose a process and send it SIGKILL. Raises as `choose`, OSError also where that is refused."""
         for _ in range(_TRIES):
-            chosen = self.choose(pod, used_bytes, counts_shared=counts_shared)
+            chosen = self.choose(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=wanted_bytes)
             is_killed = False
             try:
                 is_killed = self._kill(chosen)
@@ -192,20 +225,35 @@ class OneProcess:
         the signal is refused.
         """
         with closing(self._opened(chosen.pod)) as target:
-            if not (_lists(target, chosen.process.pid) and self._kill(chosen)):
+            present = {pid for pids in _by_cgroup(target).values() for pid in pids}
+            if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
                 raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
 
-    def _kill(self, chosen: Chosen) -> bool:
-        try:
-            signal.pidfd_send_signal(chosen.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
+    def _kill(self, chosen: Chosen, present: Collection[int] | None = None) -> bool:
+        """Send SIGKILL to what was chosen, of a group to those that are `present`; return whether any lived.
+
+        Raises OSError if the first signal is refused.
+        """
+        killed: dict[int, int] = {}
+        for pid, pidfd in chosen.pidfds.items():
+            if present is None or pid in present:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    killed[pid] = pidfd
+        if not killed:
             return False
         chosen.killed_ns = time.monotonic_ns()
-        self._release.release((chosen.pidfd,))
+        if chosen.held is not None:
+            with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
+                reserved = self._untouchable.pids
+                forked = kill_forked(target, chosen.held, _by_cgroup, reserved, self._proc)
+                chosen.held.pidfds.update(forked)
+                killed |= forked
+        self._release.release(tuple(killed.values()))
         with suppress(OSError):  # no descriptors left
-            pidfd = os.dup(chosen.pidfd)
             struck = self._struck.setdefault(chosen.pod.uid, [])
-            struck.append(_DyingProcess(chosen.process.pid, pidfd, time.monotonic()))
+            for pid, pidfd in killed.items():
+                struck.append(_DyingProcess(pid, os.dup(pidfd), time.monotonic()))
         return True
 
     async def terminate(
@@ -219,9 +267,12 @@ class OneProcess:
         Returns None if it exited by itself, or if `still_wanted` returns False at the end of the grace
         period. Raises as `kill`.
         """
-        try:
-            signal.pidfd_send_signal(chosen.pidfd, signal.SIGTERM)
-        except ProcessLookupError:
+        asked = 0
+        for pidfd in chosen.pidfds.values():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                asked += 1
+        if not asked:
             return None
         if (await self.reap(chosen, grace_period_seconds)).freed_ns is not None or not still_wanted():
             return None
@@ -231,7 +282,8 @@ class OneProcess:
     async def reap(self, chosen: Chosen, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
         """Wait until the process has exited: its memory is free by then."""
         with trio.move_on_after(deadline_seconds) as patience:
-            await trio.lowlevel.wait_readable(chosen.pidfd)
+            for pidfd in chosen.pidfds.values():
+                await trio.lowlevel.wait_readable(pidfd)
         freed_ns = None if patience.cancelled_caught else time.monotonic_ns()
         self._sweep()
         late = f"process {chosen.process.pid} has not exited {deadline_seconds:g} s after SIGKILL"
@@ -257,6 +309,36 @@ class OneProcess:
                 return Chosen(replace(process, shared_bytes=shared_bytes), pod, pidfd)
             close_descriptor(pidfd)
         raise NoProcessError("no process of it may be killed alone")
+
+    def _chosen_group(
+        self, pod: Pod, victim: ProcessVictim, seen: _Seen, used_bytes: int | None, wanted_bytes: int | None
+    ) -> Chosen:
+        struck = {one.pid for one in self._struck.get(pod.uid, ())}
+        living = [one for one in seen.processes.values() if one.pid not in struck]
+        held = hold_group(
+            victim,
+            seen.target,
+            living,
+            _by_cgroup,
+            wanted_bytes=wanted_bytes,
+            reserved=self._untouchable.pids | struck,
+            proc=self._proc,
+        )
+        if held is None:
+            raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
+        pid = next(iter(held.pidfds))
+        chosen = Chosen(held.process, pod, held.pidfds.pop(pid), held=held)
+        if used_bytes is not None:  # what several have inherited of one is counted for each of them
+            anonymous_bytes = min(held.process.anonymous_bytes, used_bytes)
+            shared_bytes = min(held.process.shared_bytes, used_bytes - anonymous_bytes)
+            chosen.process = replace(held.process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes)
+        why = too_small_because(chosen.process, living, used_bytes)
+        if why is not None:
+            chosen.close()
+            raise NoProcessError(why)
+        if pid != held.process.pid:  # the one that gave its name has just exited
+            chosen.process = replace(chosen.process, pid=pid)
+        return chosen
 
     def _may_be_killed(
         self,
@@ -373,18 +455,26 @@ def never_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _listed(target: Target) -> list[int]:
-    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among.
+    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among."""
+    return list(dict.fromkeys(pid for pids in _by_cgroup(target).values() for pid in pids))
+
+
+def _by_cgroup(target: Target) -> dict[str, list[int]]:
+    """Return the processes in a pod by their cgroup's path below it, "." for its own. Raises as `_listed`.
 
     No more than that is listed: a tenant can have thousands of processes, and of cgroups in one directory.
     """
-    pids: list[int] = []
+    found: dict[str, list[int]] = {}
+    count = 0
     for directory in _directories(target):
-        pids += directory.processes(_MOST_PROCESSES)
-        if len(pids) > _MOST_PROCESSES:
+        pids = directory.processes(_MOST_PROCESSES)
+        found[directory.cgroup[len(target.cgroup) + 1 :] or "."] = pids
+        count += len(pids)
+        if count > _MOST_PROCESSES:
             raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
         if directory.children_count() > _MOST_IN_ONE:
             raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
-    return list(dict.fromkeys(pids))
+    return found
 
 
 def _lists(target: Target, pid: int) -> bool:

@@ -12,7 +12,7 @@ from reactor.config.rules import ReclaimAmount, ReclaimTime, RuleName, WrittenCo
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.errors import Refused
 from reactor.model.name_patterns import REGEX, is_pattern, matcher
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, ProcessVictimEntry
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, ProcessVictimEntry, VictimUnit
 from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
     EbpfLoader,
@@ -49,6 +49,7 @@ _ACCEPTED: Final = (
     "unit, cgroup, process and trusting"
 )
 _NEVER: Final = "never"
+_VICTIM: Final = "victim"
 _MOST_SPARED: Final = 64
 _LONGEST_PROCESS: Final = 15  # TASK_COMM_LEN without its end
 _PRIORITIES: Final = range(-(2**31), 2**31)
@@ -87,18 +88,27 @@ def _protecting(raw: Any, _: type) -> ProtectingRule:
 
 
 def _process_rule(raw: Any, kind: type) -> ProcessRule:
-    """Return in which pods one process is killed: by names that count, as this spares all else of them."""
+    """Return in which pods one process is killed: by names that count, as this spares all else of them.
+
+    `unit: tree` beside a cgroup is what is killed, and no unit's name: that has a suffix.
+    """
     if not isinstance(raw, Mapping):
         return ProcessRule(ProcessVictimEntry(pods=_protecting(raw, kind)))
+    if "cgroup" in raw and raw.get("unit") in list(VictimUnit) and _VICTIM not in raw:
+        raw = {**{key: value for key, value in raw.items() if key != "unit"}, _VICTIM: raw["unit"]}
+    own = (_NEVER, _VICTIM)
     for key in raw:
-        if key not in {*_KEYS, _NEVER}:
-            raise Refused(key, f"one of {', '.join((*_KEYS, _NEVER))}")
-    pods = _protecting({key: value for key, value in raw.items() if key != _NEVER}, kind)
+        if key not in {*_KEYS, *own}:
+            raise Refused(key, f"one of {', '.join((*_KEYS, *own))}")
+    pods = _protecting({key: value for key, value in raw.items() if key not in own}, kind)
     never = [] if raw.get(_NEVER) is None else raw[_NEVER]
     if not isinstance(never, list) or len(never) > _MOST_SPARED:
         raise Refused(never, f"a list of {_MOST_SPARED} names of processes at most", at=_NEVER)
     names = tuple(_process(one, f"{_NEVER}[{index}]") for index, one in enumerate(never))
-    return ProcessRule(ProcessVictimEntry(pods=pods, never=names))
+    unit = raw.get(_VICTIM, VictimUnit.PROCESS)
+    if not isinstance(unit, str) or unit not in set(VictimUnit):
+        raise Refused(unit, f"one of {', '.join(VictimUnit)}", at=_VICTIM)
+    return ProcessRule(ProcessVictimEntry(pods=pods, never=names, unit=VictimUnit(unit)))
 
 
 def _preferring(raw: Any, _: type) -> PreferringRule:

@@ -10,6 +10,7 @@ import re
 import ssl
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,12 +30,12 @@ from reactor.doctor.thresholds import (
 )
 from reactor.errors import ConfigError, ReactorError, join
 from reactor.kernel import memory_control
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, processes_below
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent, is_pattern, matcher
-from reactor.model.pod_lists import BUILT_IN_NEVER
+from reactor.model.pod_lists import BUILT_IN_NEVER, VictimUnit
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
 from reactor.policy.exact_names import matches_by_any_name
@@ -235,7 +236,8 @@ def findings(
         who = guarded(settings, tree, proc=proc, daemon=daemon_cgroup())
         for path, why in _essential(settings, layers.document, who):
             yield Finding(layers.file_of(path), path, why)
-        for path, why in (*_process_victims(settings, who), *_lists(settings, who)):
+        victims = (*_process_victims(settings, who), *_units(settings, who, tree))
+        for path, why in (*victims, *_lists(settings, who)):
             yield Finding(layers.file_of(path), path, why)
         if settings.manifests_path is not None:
             yield from _manifests(settings.manifests_path, who.problems)
@@ -481,6 +483,35 @@ def _process_victims(settings: Settings, who: Guarded) -> Iterator[tuple[str, st
                 "or an earlier rule matches; `trusting: true` takes such names"
             )
         yield f"reactor.pods.processVictims[{index}]", why
+
+
+def _units(settings: Settings, who: Guarded, tree: CgroupTree) -> Iterator[tuple[str, str]]:
+    """Yield the rules for a part of a pod by which a pod of this machine has no such part now."""
+    for index, rule in enumerate(settings.pod_lists.process_victims):
+        if rule.unit is VictimUnit.PROCESS:
+            continue
+        entry = entry_text(rule.pods)
+        victims = ((one.pod.process_victim, one.pod.cgroup) for one in who.pods)
+        named = [
+            cgroup for victim, cgroup in victims if victim is not None and victim.entry == entry and cgroup
+        ]
+        whole = [cgroup for cgroup in named if not _has_parts(tree, cgroup, rule.unit)]
+        if whole:
+            part = "no cgroup below it now: the whole pod is evicted"
+            if rule.unit is VictimUnit.TREE:
+                part = "one process alone now: the pod ends with it"
+            why = f"{rule.unit}: {_some(whole)} has {part}"
+            yield f"reactor.pods.processVictims[{index}]", why
+
+
+def _has_parts(tree: CgroupTree, cgroup: str, unit: VictimUnit) -> bool:
+    try:
+        if unit is VictimUnit.LEAF:
+            return bool(tree.children(cgroup))
+        with closing(tree.open(cgroup)) as directory:
+            return len(processes_below(directory)) != 1
+    except (OSError, ReactorError):
+        return True  # it has just gone
 
 
 def _lists(settings: Settings, who: Guarded) -> Iterator[tuple[str, str]]:

@@ -139,7 +139,7 @@ class Evictor(Endings):
             raise NoProcessError("no process of a pod is killed alone here")
         is_hard = eviction.grace_period_seconds <= 0
         find = kills.kill_first if is_hard and not self._dry_run else kills.choose
-        chosen = find(pod, used_bytes, counts_shared=counts_shared)
+        chosen = find(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=_missing_bytes(eviction))
         attempt = EvictionAttempt(eviction=eviction, process=chosen.process)
         if self._dry_run:
             chosen.close()
@@ -167,6 +167,12 @@ class Evictor(Endings):
             eviction.grace_period_seconds,
         )
         return self._begin_whole(eviction)
+
+
+def _missing_bytes(eviction: Eviction) -> int | None:
+    if eviction.threshold is None or eviction.shortage is None:
+        return None
+    return eviction.threshold.missing(eviction.shortage.seen)
 
 
 def _over(attempt: EvictionAttempt) -> EvictionAttempt:

@@ -378,7 +378,8 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
 
 def process_document(process: ProcessMemory) -> dict[str, Any]:
     """Return who a process is as plain JSON values, its name fit for people."""
-    return {"pid": process.pid, "name": printable(process.name), "bytes": process.held_bytes}
+    several = {"processes": process.processes} if process.processes > 1 else {}
+    return {"pid": process.pid, "name": printable(process.name), "bytes": process.held_bytes, **several}
 
 
 def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:

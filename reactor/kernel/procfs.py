@@ -359,7 +359,17 @@ def parse_process_memory(raw: bytes, pid: int, interface: str = "/proc/PID/statu
         anonymous_bytes=anonymous,
         shared_bytes=shared,
         swap_bytes=swap,
+        parent_pid=_pid_line(raw, b"PPid:"),
+        group_pid=_pid_line(raw, b"NSpgid:"),
+        session_pid=_pid_line(raw, b"NSsid:"),
     )
+
+
+def _pid_line(raw: bytes, label: bytes) -> int:
+    """Return the first process id behind a label, as the reader of /proc has it; 0 where there is none."""
+    _, found, rest = raw.partition(b"\n" + label)
+    number = rest.partition(b"\n")[0].split(None, 1)[:1] if found else []
+    return int(number[0]) if number and number[0].isdigit() else 0
 
 
 def _name(raw: bytes) -> str:

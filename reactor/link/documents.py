@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from reactor.model.quantity import amount_text
 from reactor.model.signals import RESOURCE_IN, Resource
-from reactor.text import printable
+from reactor.text import counted, printable
 
 # Kinds of the journal's lines, beside "decision" and "outcome".
 ORDERED: Final = "ordered"
@@ -118,7 +118,9 @@ def process_text(process: object) -> str:
     if not isinstance(process, Mapping):
         return "a process"
     size = amount_text(process.get("bytes"), Resource.MEMORY)
-    return f"{printable(str(process.get('name')))} (process {process.get('pid')}, {size})"
+    others = int(process.get("processes") or 1) - 1
+    more = f" and {counted(others, 'other')}" if others else ""
+    return f"{printable(str(process.get('name')))} (process {process.get('pid')}{more}, {size})"
 
 
 def after(what: str, from_ns: int, to_ns: int | None) -> str:

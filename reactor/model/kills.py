@@ -48,7 +48,9 @@ class OomKill:
 class ProcessMemory:
     """What a process holds, in bytes, and what it calls itself: `name` is its own choice.
 
-    What it has mapped of files is left out: the kernel takes that back without it.
+    What it has mapped of files is left out: the kernel takes that back without it. The last three say to whom
+    it belongs, as the reader's process ids; 0: not known. `processes` is above 1 where these are the sums of
+    several that go together, of which it is the first.
     """
 
     pid: int
@@ -56,6 +58,10 @@ class ProcessMemory:
     anonymous_bytes: int
     shared_bytes: int
     swap_bytes: int
+    processes: int = 1
+    parent_pid: int = 0
+    group_pid: int = 0
+    session_pid: int = 0
 
     @property
     def resident_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 # Names of units, as patterns: without these the operator does not get in, or all other units suffer. With
@@ -98,23 +98,33 @@ class PodEntry:
     is_trusting: bool = False
 
 
+class VictimUnit(StrEnum):
+    """What is killed of a pod: a process, a process with its descendants, or a cgroup below the pod's."""
+
+    PROCESS = "process"
+    TREE = "tree"
+    LEAF = "leaf"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVictim:
-    """Of a pod one process is killed, not all of them. `entry` is which entry says so, in words.
+    """Of a pod one process is killed, or one `unit`, not all of them. `entry` is which entry says so.
 
     `never` are patterns of the names of processes that are spared, beside SPARED_PROCESSES.
     """
 
     entry: str
     never: tuple[str, ...] = ()
+    unit: VictimUnit = VictimUnit.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVictimEntry:
-    """In which pods one process is killed, and which are spared there, as patterns of their names."""
+    """In which pods one process (or `unit`) is killed, and which are spared there, as patterns of names."""
 
     pods: PodEntry
     never: tuple[str, ...] = ()
+    unit: VictimUnit = VictimUnit.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ class Lists:
         self._avoid = [Entry(entry) for entry in lists.avoid]
         self._prefer = [Entry(entry) for entry in lists.prefer]
         self._priorities = [(Entry(entry), priority) for entry, priority in lists.priorities]
-        self._process_victims = [(Entry(one.pods), one.never) for one in lists.process_victims]
+        self._process_victims = [(Entry(one.pods), one) for one in lists.process_victims]
 
     def of(self, pod: Named) -> Listed:
         return Listed(
@@ -116,9 +116,10 @@ class Lists:
         return next((priority for entry, priority in self._priorities if entry.protects(pod)), None)
 
     def _process_victim(self, pod: Named) -> ProcessVictim | None:
-        found = (one for one in self._process_victims if one[0].protects(pod))
-        entry, never = next(found, (None, ()))
-        return None if entry is None else ProcessVictim(entry=entry.text, never=never)
+        for entry, one in self._process_victims:
+            if entry.protects(pod):
+                return ProcessVictim(entry=entry.text, never=one.never, unit=one.unit)
+        return None
 
 
 def entry_text(entry: PodEntry) -> str:

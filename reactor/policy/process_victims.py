@@ -11,9 +11,9 @@ processes that is; and where it comes to nothing, the whole pod is killed as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from reactor.model.kills import ProcessKill, ProcessMemory
 from reactor.model.quantity import bytes_text
@@ -110,3 +110,158 @@ def _has_helped(kills: Sequence[ProcessKill], used_bytes: int | None) -> bool:
         return False
     killed_bytes = sum(one.held_bytes for one in kills)
     return used_bytes < before_bytes - killed_bytes // _HELPED_SHARE
+
+
+# --- processes that go together: a process with its descendants, or those of a cgroup below the pod ---
+#
+# Both are trees: of processes by their parents, of cgroups by their directories. The tree that holds the most
+# is chosen, of those that lie in no other and may be killed. From there the choice descends, to the smallest
+# tree that frees enough and holds the better part: of an agent whose one tool has run away the tool goes, of
+# an agent whose tools hold a little each, the agent with all of them.
+#
+# A process whose parent has exited belongs to the leader of its process group, else of its session: the
+# kernel keeps both numbers for as long as a process is in them.
+
+_BETTER_PART: Final = 2
+_Key = int | str
+
+
+class Group(NamedTuple):
+    """Processes that go together: that with the most memory gives them its name, or the tree's root."""
+
+    named: ProcessMemory
+    members: tuple[ProcessMemory, ...]
+    held_bytes: int
+
+
+class _Tree(NamedTuple):
+    """What lies at and below a key."""
+
+    key: _Key
+    members: tuple[ProcessMemory, ...]
+    children: tuple[_Tree, ...]
+    may_go: bool
+    held_bytes: int
+
+
+def tree_of(
+    processes: Iterable[ProcessMemory],
+    wanted_bytes: int | None,
+    *,
+    is_spared: Callable[[ProcessMemory], bool],
+    is_untouchable: Callable[[ProcessMemory], bool],
+) -> Group | None:
+    """Return the process that goes with its descendants, None if none may.
+
+    `wanted_bytes` is what is missing (None: not known). A spared process is no root, but goes with one; no
+    tree with an untouchable one goes.
+    """
+    by_pid: dict[_Key, ProcessMemory] = {one.pid: one for one in processes}
+    parents = {pid: _parent(one, by_pid) for pid, one in by_pid.items()}
+    _cut_cycles(parents)
+    own = {pid: (one,) for pid, one in by_pid.items()}
+    found = _chosen(own, parents, wanted_bytes, lambda pid: not is_spared(by_pid[pid]), is_untouchable)
+    return None if found is None else Group(by_pid[found.key], found.members, found.held_bytes)
+
+
+def leaf_of(
+    cgroups: Mapping[str, Sequence[ProcessMemory]],
+    wanted_bytes: int | None,
+    *,
+    is_untouchable: Callable[[ProcessMemory], bool],
+) -> Group | None:
+    """Return the processes of the cgroup below a pod that goes, None if none may.
+
+    `cgroups` has the processes of each cgroup by its path below the pod; that of the pod itself is ".".
+    """
+    own: dict[_Key, tuple[ProcessMemory, ...]] = {path: tuple(some) for path, some in cgroups.items()}
+    parents: dict[_Key, _Key | None] = {path: _above(path, own) for path in cgroups}
+    found = _chosen(own, parents, wanted_bytes, lambda path: path != ".", is_untouchable)
+    if found is None:
+        return None
+    named = max(found.members, key=lambda one: (one.held_bytes, -one.pid))
+    return Group(named, found.members, found.held_bytes)
+
+
+def joined(group: Group, found: Iterable[ProcessMemory], killed: Collection[int]) -> list[ProcessMemory]:
+    """Return those of some processes that a killed process has forked in the meantime, by what they show."""
+    pids = {*killed, *(one.pid for one in group.members)}
+    return [
+        one
+        for one in found
+        if one.pid not in pids and {one.parent_pid, one.group_pid, one.session_pid} & pids
+    ]
+
+
+def _parent(one: ProcessMemory, by_pid: Collection[_Key]) -> _Key | None:
+    return next(
+        (pid for pid in (one.parent_pid, one.group_pid, one.session_pid) if pid in by_pid and pid != one.pid),
+        None,
+    )
+
+
+def _cut_cycles(parents: dict[_Key, _Key | None]) -> None:
+    """Make a root of a process that is above itself: one whose leader it has forked, for example."""
+    for pid, parent in parents.items():
+        seen, above = {pid}, parent
+        while above is not None and above not in seen:
+            seen.add(above)
+            above = parents[above]
+        if above is not None:
+            parents[above] = None
+
+
+def _above(path: str, known: Collection[_Key]) -> _Key | None:
+    """Return the nearest cgroup above one that is known."""
+    while path != ".":
+        path = path.rpartition("/")[0] or "."
+        if path in known:
+            return path
+    return None
+
+
+def _chosen(
+    own: Mapping[_Key, tuple[ProcessMemory, ...]],
+    parents: Mapping[_Key, _Key | None],
+    wanted_bytes: int | None,
+    may_be_root: Callable[[_Key], bool],
+    is_untouchable: Callable[[ProcessMemory], bool],
+) -> _Tree | None:
+    below: dict[_Key | None, list[_Key]] = {}
+    for key, parent in parents.items():
+        below.setdefault(parent, []).append(key)
+    mapped_bytes = sum(one.shared_bytes for some in own.values() for one in some)
+
+    def grown(key: _Key) -> _Tree:
+        children = tuple(grown(child) for child in below.get(key, ()))
+        members = (*own[key], *(one for child in children for one in child.members))
+        may_go = bool(members) and may_be_root(key) and not any(map(is_untouchable, members))
+        return _Tree(key, members, children, may_go, _held_bytes(members, mapped_bytes))
+
+    candidates = [one for key in below.get(None, ()) for one in _topmost(grown(key))]
+    chosen: _Tree | None = None
+    while candidates:
+        largest = max(candidates, key=lambda one: one.held_bytes)
+        if chosen is not None and not _is_enough(largest, chosen, wanted_bytes):
+            break
+        chosen = largest
+        candidates = [one for child in chosen.children for one in _topmost(child)]
+    return chosen
+
+
+def _topmost(tree: _Tree) -> list[_Tree]:
+    """Return the tree if it may go, else the ones below it that may."""
+    return [tree] if tree.may_go else [one for child in tree.children for one in _topmost(child)]
+
+
+def _is_enough(part: _Tree, whole: _Tree, wanted_bytes: int | None) -> bool:
+    if wanted_bytes is None or part.held_bytes < wanted_bytes:
+        return False
+    return _BETTER_PART * part.held_bytes > whole.held_bytes
+
+
+def _held_bytes(members: Sequence[ProcessMemory], mapped_bytes: int) -> int:
+    """Return what certainly goes with these processes; see `_alone` on shared memory."""
+    outside_bytes = mapped_bytes - sum(one.shared_bytes for one in members)
+    shared_bytes = max((one.shared_bytes for one in members), default=0) - outside_bytes
+    return sum(one.anonymous_bytes + one.swap_bytes for one in members) + max(0, shared_bytes)

@@ -347,7 +347,8 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         whose = "pod" if eviction.get("process") is None else "process"
         screen.say(f"  the {whose} held {credited}; the node had {returned} more afterwards")
     if eviction.get("process") is not None:
-        screen.say(f"  one process of it alone: {process_text(eviction['process'])}; the pod lives on")
+        alone = "a part of it" if eviction["process"].get("processes") else "one process of it"
+        screen.say(f"  {alone} alone: {process_text(eviction['process'])}; the pod lives on")
     if eviction.get("whole_because") is not None:
         screen.say(f"  not one process of it, but the whole pod: {eviction['whole_because']}")
     for line in _of_warrant(eviction):

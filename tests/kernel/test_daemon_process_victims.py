@@ -21,10 +21,11 @@ def _start(
     node: VirtualNode,
     thresholds: Mapping[str, Any] = HARD,
     never: Sequence[str] = (),
+    victim: str = "process",
     **section: Any,
 ) -> str:
     cgroup = node.add_pod(POD)
-    rule = {"unit": POD, "never": list(never)}
+    rule = {"unit": POD, "never": list(never), "victim": victim}
     pods = {"parents": [node.cgroup], "processVictims": [rule]}
     daemon.configure(thresholds, {"pods": pods, "housekeepingInterval": "100ms", **section})
     daemon.start()
@@ -60,6 +61,32 @@ def test_of_three_processes_the_largest_dies_and_the_others_live_on(
     assert eviction["freed_ns"] is not None
     assert [POD] == daemon.evicted()
     assert ([], []) == (status["in_flight"], status["oom_victims"])
+
+
+def test_an_agent_whose_tools_hold_a_little_each_dies_with_them_and_its_neighbour_lives_on(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node, victim="tree")
+    neighbour = node.spawn(cgroup, hold(25))
+    eventually(lambda: node.usage_bytes() > 25 * MIB, "the neighbour at its size")
+    tools = (
+        f"import subprocess\nfor _ in range(6): subprocess.Popen({hold(30)!r})\nimport signal\nsignal.pause()"
+    )
+    agent = node.spawn(cgroup, [sys.executable, "-S", "-c", tools])
+
+    eviction = _first(daemon)
+
+    assert -signal.SIGKILL == agent.wait(60)
+    assert ("process-killed", True, agent.pid) == (
+        eviction["outcome"],
+        eviction["pod_lives"],
+        eviction["process"]["pid"],
+    )
+    assert eviction["process"]["processes"] > 2
+    eventually(lambda: node.usage_bytes() < 60 * MIB, "all of its tools' end")
+    after_passes(daemon, 10)
+    assert neighbour.poll() is None
+    assert 1 == len(daemon.evictions())
 
 
 def test_many_small_processes_are_killed_as_a_whole_and_the_record_says_why(

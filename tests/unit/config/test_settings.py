@@ -7,7 +7,7 @@ import pytest
 
 from reactor.config.settings import kubepods_cgroups, load_settings, settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, PodLists, ProcessVictimEntry
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, PodLists, ProcessVictimEntry, VictimUnit
 from reactor.model.settings import (
     EbpfLoader,
     EventKind,
@@ -332,6 +332,21 @@ def test_process_victims_are_rules_with_names_of_processes_that_are_spared() -> 
     ) == lists.process_victims
 
 
+def test_a_process_victim_is_a_process_a_tree_of_them_or_a_cgroup_and_unit_says_so_beside_a_cgroup() -> None:
+    lists = _read(
+        "reactor: {pods: {processVictims: [{unit: a.service, victim: tree}, {cgroup: /b, victim: leaf}, "
+        "{cgroup: /c, unit: tree}, {cgroup: /d, unit: e.scope}, {unit: tree}, {unit: a, victim: process}]}}"
+    ).pod_lists
+    assert [
+        (PodEntry(unit="a.service"), VictimUnit.TREE),
+        (PodEntry(cgroup="/b"), VictimUnit.LEAF),
+        (PodEntry(cgroup="/c"), VictimUnit.TREE),
+        (PodEntry(cgroup="/d", unit="e.scope"), VictimUnit.PROCESS),
+        (PodEntry(unit="tree"), VictimUnit.PROCESS),
+        (PodEntry(unit="a"), VictimUnit.PROCESS),
+    ] == [(one.pods, one.unit) for one in lists.process_victims]
+
+
 def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
     warnings = _read("reactor: {kubernetes: {}, pods: {processVictims: [a.service]}}").warnings
     assert ["reactor.yaml: reactor.pods.processVictims: has no effect on a Kubernetes node"] == [
@@ -346,7 +361,13 @@ def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
         ("{pods: {processVictims: [5]}}", "reactor.pods.processVictims[0]"),
         ("{pods: {processVictims: [a, {never: [b]}]}}", "reactor.pods.processVictims[1]"),
         ("{pods: {processVictims: [{process: b}]}}", "reactor.pods.processVictims[0]"),
-        ("{pods: {processVictims: [{unit: a, victim: b}]}}", "reactor.pods.processVictims[0]"),
+        ("{pods: {processVictims: [{unit: a, victims: b}]}}", "reactor.pods.processVictims[0]"),
+        ("{pods: {processVictims: [{unit: a, victim: b}]}}", "reactor.pods.processVictims[0].victim"),
+        ("{pods: {processVictims: [{cgroup: /a, victim: [tree]}]}}", "reactor.pods.processVictims[0].victim"),
+        (
+            "{pods: {processVictims: [{cgroup: /a, unit: tree, victim: all}]}}",
+            "reactor.pods.processVictims[0].victim",
+        ),
         ("{pods: {processVictims: [{unit: a, never: b}]}}", "reactor.pods.processVictims[0].never"),
         ("{pods: {processVictims: [{unit: a, never: [b, 5]}]}}", "reactor.pods.processVictims[0].never[1]"),
         (

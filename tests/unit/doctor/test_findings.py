@@ -336,6 +336,20 @@ def test_a_rule_for_one_process_that_applies_to_no_pod_is_named(node, tmp_path):
     assert {"reactor.pods.processVictims[1]": "matches no pod on this machine now"} == said
 
 
+def test_a_rule_for_a_part_of_a_pod_that_has_none_is_named(node, tmp_path):
+    for name, processes in (("one.service", "41\n"), ("two.service", "42\n43\n")):
+        node.add(f"/jobs/{name}")
+        node.file(f"/jobs/{name}", "cgroup.procs", processes)
+    rules = "processVictims: [{unit: '*.service', victim: UNIT}]"
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/jobs], {rules}}}}}"
+    path = "reactor.pods.processVictims[0]"
+    tree = "tree: /jobs/one.service has one process alone now: the pod ends with it"
+    assert {path: tree} == found(node, text.replace("UNIT", "tree"), tmp_path)
+    leaf = "leaf: /jobs/one.service, /jobs/two.service has no cgroup below it now: the whole pod is evicted"
+    assert {path: leaf} == found(node, text.replace("UNIT", "leaf"), tmp_path)
+    assert not found(node, text.replace("UNIT", "process"), tmp_path)
+
+
 def test_a_rule_for_one_process_that_goes_by_a_users_name_names_what_takes_it(node, tmp_path):
     node.add("/jobs/user@1000.service")
     node.add("/jobs/user@1000.service/app.scope")

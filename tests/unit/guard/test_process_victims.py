@@ -39,19 +39,35 @@ class FakeProcesses:
         self.is_there = True
         self.exited = trio.Event()
         self.counted_shared: list[bool] = []
+        self.wanted: list[int | None] = []
 
     def prepare(self, pods) -> None:
         self.prepared.append([pod.name for pod in pods])
 
-    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
+    def choose(
+        self,
+        pod: Pod,
+        used_bytes: int | None,
+        *,
+        counts_shared: bool = True,
+        wanted_bytes: int | None = None,
+    ) -> Chosen:
+        self.wanted.append(wanted_bytes)
         self.asked.append((pod.name, used_bytes))
         self.counted_shared.append(counts_shared)
         if self.chosen is None:
             raise NoProcessError(self.why_none)
         return Chosen(self.chosen, pod, -1)
 
-    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
-        chosen = self.choose(pod, used_bytes, counts_shared=counts_shared)
+    def kill_first(
+        self,
+        pod: Pod,
+        used_bytes: int | None,
+        *,
+        counts_shared: bool = True,
+        wanted_bytes: int | None = None,
+    ) -> Chosen:
+        chosen = self.choose(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=wanted_bytes)
         self.kill(chosen)
         return chosen
 
@@ -176,7 +192,7 @@ async def test_after_a_kill_that_brought_nothing_back_shared_memory_does_not_cou
 async def test_where_no_process_is_chosen_the_whole_pod_goes_and_says_why(make, processes, error):
     loop = make()
 
-    def fail(pod, used_bytes, *, counts_shared):
+    def fail(pod, used_bytes, *, counts_shared, wanted_bytes):
         raise error
 
     processes.choose = fail

@@ -1,0 +1,195 @@
+"""Several processes of a pod are killed together: one with its descendants, or a cgroup below the pod's.
+
+Which ones is decided by policy/process_victims.py. A tenant forks while it is killed: what has come of the
+killed processes meanwhile is looked for again, a few times, and killed as well. What a process has moved out
+of its tree or its cgroup by then lives on; the next crossing finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from reactor.act.target import Target
+from reactor.errors import ReactorError
+from reactor.kernel.files import close_descriptor
+from reactor.kernel.procfs import read_oom_score_adj, read_process_memory
+from reactor.model.kills import ProcessMemory
+from reactor.model.name_patterns import matcher
+from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
+from reactor.policy.process_victims import UNKILLABLE, Group, joined, leaf_of, tree_of
+
+_ROUNDS: Final = 3
+_CHOICES: Final = 4  # with each a process is found that must not be killed
+
+ListCgroups = Callable[[Target], Mapping[str, Sequence[int]]]
+
+
+class Held(NamedTuple):
+    """Processes that go together, by pidfds that are the caller's, the one that names them first.
+
+    `process` has the sums. `cgroup` is where they are, by its path below the pod; None: they are a tree.
+    """
+
+    process: ProcessMemory
+    group: Group
+    pidfds: dict[int, int]
+    cgroup: str | None
+
+
+def hold_group(
+    victim: ProcessVictim,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    list_cgroups: ListCgroups,
+    *,
+    wanted_bytes: int | None,
+    reserved: Collection[int],
+    proc: Path,
+) -> Held | None:
+    """Return the processes of a pod that go together, None if none may be killed. Raises OSError.
+
+    Each is held by its pidfd before it is listed in the pod once more.
+    """
+    untouchable = set(reserved)
+    for _ in range(_CHOICES):
+        group, cgroup = _chosen(victim, target, processes, list_cgroups, wanted_bytes, untouchable)
+        if group is None:
+            return None
+        unkillable = {one.pid for one in group.members if _is_unkillable(one.pid, proc)}
+        if unkillable:
+            untouchable |= unkillable
+            continue
+        pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
+        pidfds = _opened(target, pids, list_cgroups)
+        if pidfds:
+            return Held(_summed(group), group, pidfds, cgroup)
+        untouchable |= set(pids)
+    return None
+
+
+def kill_forked(
+    target: Target, held: Held, list_cgroups: ListCgroups, reserved: Collection[int], proc: Path
+) -> dict[int, int]:
+    """Kill what the killed processes have forked meanwhile; return its pidfds, which are the caller's."""
+    killed: dict[int, int] = {}
+    for _ in range(_ROUNDS):
+        known = {*held.pidfds, *killed, *(one.pid for one in held.group.members)}
+        listed = list_cgroups(target)
+        new = [pid for pids in listed.values() for pid in pids if pid not in known and pid not in reserved]
+        if held.cgroup is not None:
+            found = [pid for pid in new if pid in _within(listed, held.cgroup)]
+        else:
+            found = [one.pid for one in joined(held.group, _read(new, proc), killed)]
+        pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)], list_cgroups)
+        if not pidfds:
+            break
+        for pid, pidfd in pidfds.items():
+            with suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            killed[pid] = pidfd
+    return killed
+
+
+def _chosen(
+    victim: ProcessVictim,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    list_cgroups: ListCgroups,
+    wanted_bytes: int | None,
+    untouchable: Collection[int],
+) -> tuple[Group | None, str | None]:
+    operators = _names(victim.never)
+    if victim.unit is VictimUnit.TREE:
+        built_in = _names(SPARED_PROCESSES)
+        found = tree_of(
+            processes,
+            wanted_bytes,
+            is_spared=lambda one: built_in(one.name),
+            is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
+        )
+        return found, None
+    names = _names((*SPARED_PROCESSES, *victim.never))
+    by_pid = {one.pid: one for one in processes}
+    listed = {
+        path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in list_cgroups(target).items()
+    }
+    found = leaf_of(
+        listed, wanted_bytes, is_untouchable=lambda one: one.pid in untouchable or names(one.name)
+    )
+    if found is None:
+        return None, None
+    pids = {one.pid for one in found.members}
+    holding = [path for path in listed if {one.pid for one in listed[path]} & pids]
+    return found, os.path.commonpath(holding)
+
+
+def _within(listed: Mapping[str, Sequence[int]], cgroup: str) -> set[int]:
+    return {
+        pid
+        for path, pids in listed.items()
+        if path == cgroup or path.startswith(f"{cgroup}/")
+        for pid in pids
+    }
+
+
+def _opened(target: Target, pids: Sequence[int], list_cgroups: ListCgroups) -> dict[int, int]:
+    """Return pidfds of those that are in the pod while they are held. Raises OSError."""
+    pidfds: dict[int, int] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            pidfds[pid] = os.pidfd_open(pid)
+    try:
+        present = {pid for some in list_cgroups(target).values() for pid in some} if pidfds else set()
+    except BaseException:
+        _close(pidfds)
+        raise
+    _close({pid: pidfds.pop(pid) for pid in [*pidfds] if pid not in present})
+    return pidfds
+
+
+def _close(pidfds: dict[int, int]) -> None:
+    while pidfds:
+        close_descriptor(pidfds.popitem()[1])
+
+
+def _is_unkillable(pid: int, proc: Path) -> bool:
+    try:
+        return read_oom_score_adj(pid, proc) <= UNKILLABLE
+    except (OSError, ReactorError):
+        return False  # it is gone
+
+
+def _read(pids: Sequence[int], proc: Path) -> list[ProcessMemory]:
+    found = []
+    for pid in pids:
+        with suppress(OSError, ReactorError):
+            one = read_process_memory(pid, proc)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _summed(group: Group) -> ProcessMemory:
+    """Return the processes as one, by the name of the first."""
+    swap_bytes = sum(one.swap_bytes for one in group.members)
+    anonymous_bytes = sum(one.anonymous_bytes for one in group.members)
+    return replace(
+        group.named,
+        anonymous_bytes=anonymous_bytes,
+        swap_bytes=swap_bytes,
+        shared_bytes=group.held_bytes - anonymous_bytes - swap_bytes,
+        processes=len(group.members),
+    )
+
+
+@lru_cache(maxsize=64)
+def _names(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    matchers = [matcher(pattern) for pattern in patterns]
+    return lambda name: any(matches(name) for matches in matchers)

@@ -1,0 +1,211 @@
+"""Processes of a pod that are killed together, on real cgroups: an agent with its tools and late forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from reactor.act.kill_path import KillPath
+from reactor.act.one_process import NoProcessError, OneProcess
+from reactor.model.pod_lists import ProcessVictim, VictimUnit
+from reactor.model.pods import Pod
+from tests.support.processes import MIB
+from tests.support.this_machine import open_descriptors
+from tests.support.waiting import eventually
+from tests.support.yard import Yard
+
+# Takes `mib`, starts a child for each number behind it, with that many MiB, and prints their process ids.
+AGENT = """
+import mmap, os, signal, subprocess, sys
+mib, *tools = map(int, sys.argv[1:])
+memory = mmap.mmap(-1, (mib or 1) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, (mib or 1) << 20, 4096):
+    memory[offset] = 1
+children = [
+    subprocess.Popen([sys.executable, "-S", "-c", CODE, str(tool)], stdout=subprocess.PIPE) for tool in tools
+]
+for child in children:
+    child.stdout.readline()
+def fork(*_):
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+signal.signal(signal.SIGUSR1, fork)
+print(*(child.pid for child in children), flush=True)
+while True:
+    signal.pause()
+"""
+AGENT = f"CODE = {AGENT!r}\n{AGENT}"
+
+
+@pytest.fixture
+def kills(kill_path: KillPath) -> OneProcess:
+    return kill_path.one_process
+
+
+def session(yard: Yard, unit: VictimUnit, *never: str) -> Pod:
+    victim = ProcessVictim(entry="unit session", never=never, unit=unit)
+    return replace(yard.pod("session"), process_victim=victim)
+
+
+def agent(yard: Yard, cgroup: str | None, *mib: int) -> tuple[subprocess.Popen[str], list[int]]:
+    child = yard.spawn(cgroup or "", f"import sys\nsys.argv[1:] = {list(map(str, mib))}\n{AGENT}")
+    assert child.stdout
+    return child, [int(word) for word in child.stdout.readline().split()]
+
+
+def lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except OSError:
+        return False
+
+
+def test_of_twenty_agents_in_one_scope_the_one_that_runs_away_dies_with_its_tools(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard, VictimUnit.TREE)
+    others = [agent(yard, pod.cgroup, 2, 1) for _ in range(19)]
+    first, tools = agent(yard, pod.cgroup, 12, 10, 10)
+    before = open_descriptors()
+    kills.prepare([pod])
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    assert -signal.SIGKILL == first.wait(60)
+    eventually(lambda: not any(map(lives, tools)), "the tools' end")
+    assert (first.pid, 3) == (chosen.process.pid, chosen.process.processes)
+    assert chosen.process.held_bytes > 30 * MIB
+    assert 3 == chosen.report().processes
+    chosen.close()
+    assert all(one.poll() is None for one, _ in others)
+    assert all(lives(pid) for _, pids in others for pid in pids)
+    kills.close()
+    assert before == open_descriptors()
+
+
+def test_of_an_agent_whose_tool_runs_away_the_tool_alone_dies(yard: Yard, kills: OneProcess) -> None:
+    pod = session(yard, VictimUnit.TREE)
+    first, (tool, other) = agent(yard, pod.cgroup, 4, 40, 2)
+    kills.kill_first(pod, None, wanted_bytes=MIB).close()
+    eventually(lambda: not lives(tool), "the tool's end")
+    assert first.poll() is None
+    assert lives(other)
+
+
+def test_a_child_whose_parent_has_gone_dies_with_the_rest_of_its_job(yard: Yard, kills: OneProcess) -> None:
+    """A shell gives each job a process group; the job's first process forks one that outlives its parent."""
+    pod = session(yard, VictimUnit.TREE)
+    forks = (
+        "import os, sys\nos.setpgid(0, 0)\n"
+        "if os.fork() == 0:\n"
+        "    if os.fork():\n        os._exit(0)\n"
+        "    memory = bytearray(b'1' * (8 << 20))\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    import signal\n    signal.pause()\n"
+        "os.wait()\nmemory = bytearray(b'1' * (16 << 20))\nimport signal\nsignal.pause()\n"
+    )
+    job = yard.spawn(pod.cgroup or "", forks)
+    assert job.stdout
+    orphan = int(job.stdout.readline())
+    neighbour, _ = agent(yard, pod.cgroup, 3)
+    eventually(lambda: (job.poll() is None) and lives(orphan), "both")
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    assert -signal.SIGKILL == job.wait(60)
+    eventually(lambda: not lives(orphan), "the orphan's end")
+    assert 2 == chosen.process.processes
+    chosen.close()
+    assert neighbour.poll() is None
+
+
+@pytest.mark.parametrize("unit", [VictimUnit.TREE, VictimUnit.LEAF])
+def test_what_was_forked_since_the_choice_dies_too_and_what_belongs_to_others_does_not(
+    yard: Yard, kills: OneProcess, unit: VictimUnit
+) -> None:
+    pod = session(yard, unit)
+    below = yard.make(f"{pod.cgroup}/below")
+    first, _ = agent(yard, below, 8, 6)
+    calm, _ = agent(yard, pod.cgroup, 3)
+    chosen = kills.choose(pod, None, wanted_bytes=MIB)
+    late = [_forked(one) for one in (first, calm)]
+    kills.kill(chosen)
+    assert -signal.SIGKILL == first.wait(60)
+    eventually(lambda: not lives(late[0]), "the end of what was forked since")
+    assert 3 == chosen.report().processes
+    chosen.close()
+    assert lives(late[1])
+    assert calm.poll() is None
+
+
+def _forked(child: subprocess.Popen[str]) -> int:
+    child.send_signal(signal.SIGUSR1)
+    assert child.stdout
+    return int(child.stdout.readline())
+
+
+def test_a_cgroup_below_the_pod_dies_as_a_whole_and_its_neighbours_live(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard, VictimUnit.LEAF)
+    first, second = (yard.make(f"{pod.cgroup}/{name}") for name in ("first", "second"))
+    small, _ = agent(yard, first, 3, 1)
+    large, tools = agent(yard, second, 8, 6)
+    own, _ = agent(yard, pod.cgroup, 30)
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    assert -signal.SIGKILL == large.wait(60)
+    eventually(lambda: not any(map(lives, tools)), "the tools' end")
+    assert 2 == chosen.process.processes
+    chosen.close()
+    assert [None, None] == [small.poll(), own.poll()]
+
+
+@pytest.mark.parametrize("unit", [VictimUnit.TREE, VictimUnit.LEAF])
+def test_a_process_that_must_not_be_killed_spares_what_holds_it(
+    yard: Yard, kills: OneProcess, unit: VictimUnit
+) -> None:
+    pod = session(yard, unit)
+    below = yard.make(f"{pod.cgroup}/below")
+    first, (tool,) = agent(yard, below, 8, 6)
+    if not _is_allowed_to_protect(tool):
+        pytest.skip("needs CAP_SYS_RESOURCE to set an oom_score_adj of -1000")
+    with pytest.raises(NoProcessError, match="may be killed alone"):
+        kills.kill_first(replace(pod, cgroup=pod.cgroup), None, wanted_bytes=100 * MIB)
+    assert first.poll() is None
+    assert lives(tool)
+
+
+def _is_allowed_to_protect(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", "w") as file:
+            file.write("-1000")
+    except PermissionError:
+        return False
+    return True
+
+
+def test_a_spared_name_in_a_cgroup_spares_it_and_a_small_rest_is_not_worth_it(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard, VictimUnit.LEAF, "python*", os.path.basename(sys.executable))
+    first, _ = agent(yard, yard.make(f"{pod.cgroup}/below"), 8)
+    with pytest.raises(NoProcessError, match="no cgroup of it may be killed alone"):
+        kills.kill_first(pod, None, wanted_bytes=MIB)
+    tree = replace(pod, process_victim=ProcessVictim(entry="unit session", unit=VictimUnit.TREE))
+    with pytest.raises(NoProcessError, match="less than 10 %"):
+        kills.kill_first(tree, 1000 * MIB, wanted_bytes=MIB)
+    assert first.poll() is None
+
+
+@pytest.mark.trio
+async def test_a_tree_that_ends_when_it_is_asked_is_not_killed(yard: Yard, kills: OneProcess) -> None:
+    pod = session(yard, VictimUnit.TREE)
+    first, tools = agent(yard, pod.cgroup, 8, 6)
+    chosen = kills.choose(pod, None)
+    assert await kills.terminate(chosen, 30) is None
+    assert -signal.SIGTERM == first.wait(60)
+    assert not any(map(lives, tools))
+    chosen.close()
