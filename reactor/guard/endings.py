@@ -77,6 +77,7 @@ class Endings:
         self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
 
     def call_off(self) -> tuple[str, ...]:
+        """Call off what waits for the end of a grace period; return the uids of those pods."""
         called_off = tuple(self._waiting)
         for uid in called_off:
             attempt, scope = self._waiting.pop(uid)

@@ -24,6 +24,7 @@ def container_limit_message(container_name: str, limit: Quantity) -> str:
 
 
 def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
+    """Yield the eviction for the first storage limit of its own that a pod exceeds, if there is one."""
     broken = (
         *_empty_dirs(pod, used),
         *_pod_limit(pod, used),
