@@ -16,6 +16,7 @@ COMMANDS = (
     ask.add_status,
     ask.add_top,
     ask.add_explain,
+    ask.add_report,
     ask.add_doctor,
     measure.add_demo,
     measure.add_bench,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -21,6 +22,8 @@ Call = Callable[[argparse.Namespace], int]
 
 DEFAULT_CONFIG: Final = Path("/etc/reactor/config.yaml")
 _DEFAULT_SOCKET: Final = Path("/run/reactor/reactor.sock")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+CONFIGURED: Final = Path()  # of `--journal` without a file: the configuration's
 
 
 def add_command(
@@ -153,3 +156,37 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number above 0, such as 2.5")
     return seconds
+
+
+def positive_number(text: str) -> int:
+    """Return a whole number above zero. Raises ValueError, which argparse reports."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def instant_or_ago(text: str) -> datetime:
+    """Return an instant, or so long ago (`90s`, `30m`, `2h`, `3d`). Raises ArgumentTypeError."""
+    number, unit = text[:-1], text[-1:]
+    if number.isdigit() and unit in _SECONDS:
+        with suppress(OverflowError):
+            return datetime.now(UTC) - timedelta(seconds=int(number) * _SECONDS[unit])
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        accepted = "an instant such as 2026-11-22T10:14, or 90s, 30m, 2h, 3d for so long ago"
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {accepted}") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def journal_of(options: argparse.Namespace) -> Path:
+    """Return the journal: the one given, else the configuration's, else the default. Raises ConfigError."""
+    from reactor.model.settings import JournalSettings
+
+    if options.journal not in {None, CONFIGURED}:
+        return Path(options.journal)
+    settings = settings_given(options)
+    if settings is None and DEFAULT_CONFIG.exists():
+        settings = settings_in(DEFAULT_CONFIG)
+    return Path((JournalSettings() if settings is None else settings.journal).path)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from reactor.commands.arguments import (
+    CONFIGURED,
     Commands,
     add_command,
     add_config,
     add_config_dir,
     add_output,
     add_socket,
+    instant_or_ago,
+    journal_of,
+    positive_number,
     positive_seconds,
     settings_given,
     socket_of,
@@ -65,7 +70,7 @@ def add_explain(commands: Commands) -> None:
         "explain",
         _explain,
         "show why a pod was evicted, or its place in the ranking now; why a rule acted, or why it does not",
-        "reactor explain default/web",
+        "reactor explain default/web; without a daemon: reactor explain --journal",
     )
     command.add_argument(
         "pod",
@@ -73,14 +78,70 @@ def add_explain(commands: Commands) -> None:
         nargs="?",
         help="name, namespace/name or uid, or the name of a rule; without it: all",
     )
+    command.add_argument(
+        "--journal",
+        metavar="FILE",
+        nargs="?",
+        type=Path,
+        const=CONFIGURED,
+        help="read the journal on disk, with its older files, and ask no daemon (FILE: the configuration's)",
+    )
+    command.add_argument(
+        "--last",
+        metavar="N",
+        type=positive_number,
+        help="with --journal, how many evictions to show, the last ones (10; of one POD all)",
+    )
     add_socket(command)
     add_output(command)
 
 
 def _explain(options: argparse.Namespace) -> int:
+    if options.journal is not None:
+        from reactor.terminal.journal import explain_journal
+
+        return explain_journal(journal_of(options), options.pod, options.last, options.output)
     from reactor.terminal.show import show_explanation
 
     return show_explanation(socket_of(options), options.pod, options.output)
+
+
+def add_report(commands: Commands) -> None:
+    """Declare `reactor report`."""
+    command = add_command(
+        commands,
+        "report",
+        _report,
+        "write one HTML page of an eviction or a span of time, from the journal on disk; without POD and a "
+        "span of the last one",
+        "reactor report web.service --out web.html; reactor report --since 2h",
+    )
+    command.add_argument("pod", metavar="POD", nargs="?", help="of this pod alone; a name as for explain")
+    when = "an instant such as 2026-11-22T10:14 (UTC unless it has a zone), or how long ago: 90s, 30m, 2h, 3d"
+    command.add_argument("--since", metavar="WHEN", type=instant_or_ago, help=when)
+    command.add_argument("--until", metavar="WHEN", type=instant_or_ago, help="the same")
+    command.add_argument("--last", metavar="N", type=positive_number, help="the last N (1; of a span: all)")
+    command.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("reactor-report.html"),
+        help="where to write the page, - for standard output (reactor-report.html)",
+    )
+    command.add_argument(
+        "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
+    )
+    add_config(command, default=None)
+    add_config_dir(command)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from reactor.report.incident import Span
+    from reactor.terminal.journal import write_report
+
+    span = Span(since=options.since, until=options.until)
+    out = None if str(options.out) == "-" else options.out
+    return write_report(journal_of(options), out, options.pod, span, options.last)
 
 
 def add_doctor(commands: Commands) -> None:

@@ -575,6 +575,7 @@ class Section:
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)
     restart_loop: _RestartLoop = field(default_factory=_RestartLoop)
+    black_box: bool = False
     on_eviction: Commands = Commands(())
     on_oom_kill: Commands = field(default=Commands(()), metadata={"key": "onOOMKill"})
     on_source_lost: Commands = Commands(())

@@ -373,6 +373,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         restart_loop=RestartLoopSettings(
             evictions=section.restart_loop.evictions, within_seconds=section.restart_loop.within
         ),
+        black_box=section.black_box,
         notifications=_notifications(section),
         journal=JournalSettings(
             path=section.journal.path, max_bytes=section.journal.max_size, files=section.journal.files

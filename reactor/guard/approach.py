@@ -1,11 +1,8 @@
 """Before a crossing: what is done there saves work at it, and never an observation.
 
-The sources wake the loop at early levels too. The pass that follows decides on its observations, like any
-other; after it the same decision is made once more, on the observations that the crossing would have
+After the pass of an early level the decision is made once more as the crossing would make it
 (policy/forecast.py), and everything that stands `Ahead` prepares for it: the kills, and what else the guard
-was made with. At the crossing the node and its pods are observed and the decision is made afresh, and the
-first in the ranking is killed, prepared or not. Half of what it saves is the time to fetch code and counters
-back into the CPU's caches.
+was made with.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reactor.act.kill_path import KillPath
 from reactor.act.populated import is_seen_populated
+from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
 from reactor.guard.disk_check import DiskCheck
@@ -99,6 +100,8 @@ class Features:
         self.needs = Needs()
         self.warrants = Warrants(tree)
         self.oom_order = OomOrder(tree, state_path.with_name(OOM_ORDER_FILE), write=write)
+        self.black_box = Feed()
+        self.feeds = (self.black_box.send_to,)
         self.own_score = self.oom_order.own_score
         self.resume = self.oom_order.resume
         self.restore = self.oom_order.restore_now
@@ -305,9 +308,8 @@ def _estimates_time(settings: Settings) -> bool:
 
 
 def _no_rules(settings: Settings) -> Report:
-    none: Mapping[str, Any] = {"rules": []}
     units = {"systemd_oomd": {"mode": settings.systemd_oomd}}
-    return Report(document=lambda: {**none, **units}, explanation=lambda: none)
+    return Report(document=lambda: {"rules": [], **units}, explanation=lambda: {"rules": []})
 
 
 def _rules_reclaim(core: Core) -> Iterator[Report]:
@@ -368,6 +370,7 @@ FEATURES: Final = (
         make=_manifest_scores,
         wanted=lambda one: one.pod_oom_scores and one.manifests_path is not None and not one.dry_run,
     ),
+    Feature(name="black box", make=lambda core: Joined(ahead=core.kept.black_box)),
     Feature(name="warrants", make=_warrants),
     Feature(name="order of the OOM killer", make=_oom_order),
     Feature(

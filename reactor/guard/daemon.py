@@ -159,6 +159,7 @@ class Daemon:
         if self._cluster is not None:
             self._cluster.spare_kept_down(self._known)
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
+        self._steward.feeds = self._features.feeds
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         self._no_victims = NoVictims(
             self._lines.write, *(() if self._cluster is None else (self._cluster.no_victim,))

@@ -28,7 +28,6 @@ from reactor.threads import in_thread, limit_threads
 if TYPE_CHECKING:
     from reactor.config.settings import Configuration
 
-
 _LOG: Final = logging.getLogger("reactor.daemon")
 _LOAD_SECONDS: Final = 30.0
 _MOST_RELOADS: Final = 8

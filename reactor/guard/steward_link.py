@@ -77,8 +77,8 @@ class StewardLink:
 
     Each steward is sent the orders first: `start` and `settings`, until `order` gives others. `on_failure`
     is given what an answer has failed with. `storage` says what the steward is to count, `cgroups` where it
-    lives, if anything does. `pid` is the present steward's, None without; `starts` counts them, and `refused`
-    the requests that were none.
+    lives, if anything does; `feeds` send it what else it is to know. `pid` is the present steward's, None
+    without; `starts` counts them, and `refused` the requests that were none.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class StewardLink:
     ) -> None:
         self.listener: socket.socket | None = None
         self.storage: UsageFacts | None = None
+        self.feeds: Sequence[Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]] = ()
         self.cgroups: OwnCgroups | None = None
         self.pid: int | None = None
         self.starts = 0
@@ -285,6 +286,8 @@ class StewardLink:
                     _Session.send_answers,
                 ):
                     nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
+                for feed in self.feeds:
+                    nursery.start_soon(_until_over, partial(feed, session.send), nursery.cancel_scope)
                 why = await self._notice_silence()
                 nursery.cancel_scope.cancel()
         finally:
@@ -347,7 +350,8 @@ class StewardLink:
             if isinstance(request, Space):
                 self._take_space(request)
             elif isinstance(request, Usages):
-                self._take_usages(request)
+                if self.storage is not None:
+                    self.storage.take(request)
             elif isinstance(request, ReclaimOver):
                 session.answered(request)
             elif isinstance(request, Piece):
@@ -389,10 +393,6 @@ class StewardLink:
             )
         if self._news is not None and space.order == self._orders.number:
             self._news.space(space)
-
-    def _take_usages(self, usages: Usages) -> None:
-        if self.storage is not None:
-            self.storage.take(usages)
 
     def _take_layout(self, request: Request) -> None:
         if self._news is None or request.number != self._orders.number:

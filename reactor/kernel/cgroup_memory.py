@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Self
+
+from reactor.errors import ReactorError
 from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree, first_request
 from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
-from reactor.kernel.files import KernelFile, parse_field, parse_integer
+from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file
 
 
 class MemoryCounters:
@@ -74,6 +80,59 @@ class MemoryCounters:
         """Close the descriptors; a second time is harmless."""
         self._usage.close()
         self._stat.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKinds:
+    """What kinds of memory a cgroup holds, in bytes; 0 for a kind that the kernel does not show.
+
+    Inactive page cache, which counts as available, is not part of the working set.
+
+    `kernel_bytes` are slab, stacks, page tables and the like; of them on v2 only slab, where the kernel shows
+    no more (before 5.18). The usage of the machine, unlike that of any other cgroup, is without them.
+    """
+
+    anonymous_bytes: int = 0
+    shared_bytes: int = 0
+    active_file_bytes: int = 0
+    kernel_bytes: int = 0
+    inactive_file_bytes: int = 0
+
+    @classmethod
+    def of(cls, tree: CgroupTree, cgroup: str) -> Self:
+        """Return those of a cgroup and below. Raises OSError where it is gone, RefusedError for its path."""
+        directory = tree.path(cgroup)
+        stat = read_file(directory / "memory.stat")
+        if tree.version is CgroupVersion.V2:
+            kernel_bytes = _kind(stat, b"kernel") or _kind(stat, b"slab")
+            names = (b"anon", b"shmem", b"active_file", b"inactive_file")
+        else:
+            kernel_bytes = 0
+            with suppress(OSError, ReactorError):  # without kernel memory accounting
+                path = directory / "memory.kmem.usage_in_bytes"
+                kernel_bytes = parse_integer(read_file(path), str(path))
+            names = (b"total_rss", b"total_shmem", b"total_active_file", b"total_inactive_file")
+        anonymous, shared, active_file, inactive_file = (_kind(stat, name) for name in names)
+        return cls(
+            anonymous_bytes=anonymous,
+            shared_bytes=shared,
+            active_file_bytes=active_file,
+            kernel_bytes=kernel_bytes,
+            inactive_file_bytes=inactive_file,
+        )
+
+    def without(self, others: Iterable[MemoryKinds]) -> MemoryKinds:
+        """Return what is left of each kind without those, 0 at the least: they were not read at one time."""
+        left = {field.name: getattr(self, field.name) for field in fields(self)}
+        for other in others:
+            left = {name: amount - getattr(other, name) for name, amount in left.items()}
+        return MemoryKinds(**{name: max(0, amount) for name, amount in left.items()})
+
+
+def _kind(stat: bytes, key: bytes) -> int:
+    with suppress(ReactorError):  # a kind that this kernel does not show
+        return parse_field(stat, key, "memory.stat")
+    return 0
 
 
 class MemoryRequest:

@@ -45,6 +45,8 @@ class FrameKind(IntEnum):
     waits for the guard's end where `stands_by`. Answered as RECLAIM is."""
     BEFORE = 13
     """The hooks before a soft eviction are to run, for `seconds` at the most; answered as RECLAIM is."""
+    PODS = 14
+    """Which pods there are, or with `number` 1 which a near crossing would evict (`reactor.blackbox`)."""
 
 
 @dataclass(frozen=True, slots=True)

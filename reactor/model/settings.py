@@ -338,6 +338,7 @@ class Settings:
     podman: bool = True
     podman_socket: str | None = None
     restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
+    black_box: bool = False
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     hooks: HookSettings = field(default_factory=HookSettings)
     shutdown_groups: tuple[ShutdownGroup, ...] = ()

@@ -1,11 +1,6 @@
-"""Before a crossing: near a hard memory threshold the likeliest victims are prepared.
+"""Before a crossing: whom it would evict, by the decision itself on the observations that it would have.
 
-The sources wake the loop at early levels too. The pass that follows decides on its observations, like any
-other; after it the same decision is made once more, on the observations that the crossing would have, and the
-pods that it would evict are prepared (`act.target`). That only saves work, never an observation: at the
-crossing the node and its pods are observed and the decision is made afresh, and the first in the ranking is
-killed, prepared or not. Half of what it saves is the time to fetch code and counters back into the CPU's
-caches.
+That only saves work (`reactor.guard.ahead`): at the crossing everything is observed and decided afresh.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError, extra_remedy
+from reactor.svg import STYLE
 
 EXTRA: Final = "report"
 _NUMBER: Final = re.compile(r"(-|\u2013)?[\d.,]*(\s*/\s*-?[\d.,]+)*( ?[%\u00d7])?")
@@ -100,13 +101,14 @@ class Section:
 class Report:
     """A whole report. `facts` stand at its top: when, where and with what it was measured.
 
-    `summary` is for a reader who reads no further.
+    `picture` (an SVG element of `reactor.svg`) and `summary` below it are for a reader who reads no further.
     """
 
     title: str
     facts: Mapping[str, object]
     sections: Sequence[Section]
     summary: Sequence[str] = ()
+    picture: str = ""
 
     def series(self) -> tuple[str, ...]:
         """Return the names of all series, in the order in which they first appear."""
@@ -145,7 +147,7 @@ def html(report: Report) -> str:
     by_series = strokes(report.series())
     drawn = [[draw(figure, by_series) for figure in section.figures] for section in report.sections]
     template = environment.get_template("page.html.jinja")
-    return template.render(report=report, drawn=drawn, numeric=numeric_columns)
+    return template.render(report=report, drawn=drawn, numeric=numeric_columns, style=STYLE)
 
 
 @contextmanager

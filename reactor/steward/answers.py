@@ -13,7 +13,7 @@ from reactor.errors import ReactorError
 from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, Outcome, as_decision
 from reactor.link.requests import MOST_PLACES
 from reactor.model.settings import RestartLoopSettings
-from reactor.text import printable
+from reactor.text import nearest_name, printable
 
 _KEPT: Final = 50
 _KEPT_RANKING: Final = 20
@@ -36,11 +36,15 @@ _NO_EVICTION: Final = frozenset(
 
 
 class RecentRecords:
-    """Takes documents over in their order, oldest first; of many pods' rankings only the head is held."""
+    """Takes documents over in their order, oldest first; of many pods' rankings only the head is held.
 
-    def __init__(self) -> None:
+    `kept` decisions are held, and `kept_oom_kills`.
+    """
+
+    def __init__(self, kept: int = _KEPT, kept_oom_kills: int = _KEPT_OOM_KILLS) -> None:
+        self._kept = kept
         self._decisions: dict[tuple[object, object], Document] = {}  # by id and time: ids begin at 1 again
-        self._oom_kills: deque[Document] = deque(maxlen=_KEPT_OOM_KILLS)
+        self._oom_kills: deque[Document] = deque(maxlen=kept_oom_kills)
 
     def take(self, document: Document) -> None:
         """Take over a line or a note; what is of no known kind is left."""
@@ -54,7 +58,7 @@ class RecentRecords:
             self._complete(document)
         elif kind == OOM_KILL:
             self._oom_kills.append(document)
-        while len(self._decisions) > _KEPT:
+        while len(self._decisions) > self._kept:
             del self._decisions[next(iter(self._decisions))]
 
     def decisions(self) -> list[Document]:
@@ -98,7 +102,7 @@ def _is_of(document: Document, name: str) -> bool:
     pod = document.get("pod")
     if pod is None:
         return bool(name) and name in str(document.get("victim_cgroup")).split("/")
-    return name in {pod, str(pod).rpartition("/")[2], document.get("uid")}
+    return is_called(document, name)
 
 
 class QuestionError(ReactorError):
@@ -148,18 +152,21 @@ def explanation(guard: Document, recent: RecentRecords, name: str | None) -> dic
         if isinstance(rule := document.get("rule"), Mapping) and name in {None, rule.get("name")}
     ]
     evictions = [one for document in reversed(recent.decisions()) for one in _eviction(document)]
-    names = [name] if name is None else [name, *(f"{name}{suffix}" for suffix in _UNIT_SUFFIXES)]
-    for called in names:
+    for called in [None] if name is None else names_meant(name):
         found = {
-            "ranking": [one for one in guard["ranking"] if _is_called(one, called)],
-            "evictions": [one for one in evictions if _is_called(one, called)],
+            "ranking": [one for one in guard["ranking"] if is_called(one, called)],
+            "evictions": [one for one in evictions if is_called(one, called)],
             "oom_kills": recent.oom_kills(called),
             "rules": rules,
             "rules_acted": acted,
         }
         if any(found.values()):
             break
-    return {**guard, "pod": name, **found}
+    near = None
+    if name is not None and not any(found.values()):
+        known = names_in([*recent.decisions(), guard])
+        near = nearest_name(name.rpartition("/")[2], sorted(known))
+    return {**guard, "pod": name, **found, "near_name": near}
 
 
 def _short(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,17 +198,36 @@ def _eviction(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         for key in ("id", "time", "dry_run", "threshold", "rule", "wakes", "ranking", "timing")
     }
     context["reclaimed"] = document.get("reclaimed") or []
+    context |= {key: document[key] for key in ("black_box", "forecast") if key in document}
     return [{**one, **context} for one in evictions_of(document)]
 
 
-def _is_called(one: Mapping[str, Any], name: str | None) -> bool:
-    """Return whether a pod goes by that name, as it is or as it is printed."""
-    pod = str(one.get("pod"))
+def is_called(one: Mapping[str, Any], name: str | None) -> bool:
+    """Return whether a pod goes by that name, as it is or as it is printed.
+
+    Its cgroup is a name, too, as `reactor config show` has it; a uid of a plain node begins with that.
+    """
+    pod, uid = str(one.get("pod")), str(one.get("uid"))
+    cgroup = str(one.get("cgroup") or uid.rpartition("#")[0])
     return name is None or name in {
         shown
-        for text in (pod, pod.rpartition("/")[2], str(one.get("uid")))
+        for text in (pod, pod.rpartition("/")[2], uid, cgroup)
         for shown in (text, printable(text))
+        if text
     }
+
+
+def names_meant(name: str) -> list[str]:
+    """Return what a name may stand for: itself first, then units of that name without its suffix."""
+    return [name, *(f"{name}{suffix}" for suffix in _UNIT_SUFFIXES)]
+
+
+def names_in(documents: Iterable[Document]) -> set[str]:
+    """Return the names of the pods that decisions have in their evictions and rankings."""
+    pods = (
+        one for document in documents for key in ("evictions", "ranking") for one in document.get(key) or ()
+    )
+    return {str(one["pod"]).rpartition("/")[2] for one in pods if isinstance(one, Mapping) and "pod" in one}
 
 
 # Restart loops: pods that are evicted again and again, because they are restarted each time.

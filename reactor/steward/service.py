@@ -15,20 +15,26 @@ import json
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from reactor.blackbox.live import LivePage
+from reactor.blackbox.record import added
+from reactor.blackbox.sampler import Sampler
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.documents import RESUMED
+from reactor.link.documents import OOM_KILL, ORDERED, RESUMED
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
+from reactor.model.kills import OomScope
 from reactor.model.settings import Settings
 from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import (
@@ -47,11 +53,13 @@ from reactor.steward.memory import SwapTrafficWatch, memory_holders
 from reactor.steward.notifications import Notifications
 from reactor.steward.storage import StorageWatch
 from reactor.supervisor import Supervisor
+from reactor.tell.events import WHO_GREW
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
 from reactor.tell.metrics import Metrics, StewardReading
 from reactor.tell.status_socket import Command
 from reactor.tell.status_socket import serve as serve_questions
+from reactor.text import printable
 from reactor.threads import NameLookups, in_thread, limit_threads
 
 if TYPE_CHECKING:
@@ -75,6 +83,7 @@ _COUNTING_SECONDS: Final = 10.0
 _HOLDERS_SECONDS: Final = 0.5
 _MOST_ASKED: Final = 32
 _SHOWN_PODS: Final = 40
+_MOST_COUNTED_PODS: Final = 200
 
 
 async def serve(
@@ -115,6 +124,7 @@ class _Steward:
         self._token = trio.lowlevel.current_trio_token()
         self._recent = RecentRecords()
         self._seen: set[tuple[object, object]] = set()
+        self._pod_oom_kills: Counter[tuple[str, str]] = Counter()
         self._loops: RestartLoops | None = None
         self._notifications: Notifications | None = None
         self._metrics = Metrics()
@@ -131,6 +141,7 @@ class _Steward:
             supervisor=self._supervisor,
             quotas_fd=None if privileged is None else privileged.walkers_fd,
         )
+        self._sampler = Sampler(self._settings)
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
@@ -194,6 +205,7 @@ class _Steward:
         nursery.start_soon(self._do_asked, self._disks)
         nursery.start_soon(self._storage.run)
         nursery.start_soon(keep, "swap traffic", self._swap.run)
+        nursery.start_soon(keep, "black box", self._sampler.run)
         if self._notifications is not None:
             nursery.start_soon(self._notifications.run)
         if settings.metrics_address is not None:
@@ -204,6 +216,7 @@ class _Steward:
                 self._is_alive,
                 self._scrapes.failed,
                 refresh=self._refresh,
+                live=LivePage(self._sampler, self._settings, self._happened).content,
             )
             nursery.start_soon(keep, "metrics", metrics)
         nursery.start_soon(partial(keep, "earlier journal", partial(self._remember, orders), ends=True))
@@ -250,6 +263,8 @@ class _Steward:
                 self._asking.send_nowait(message)
         elif message.kind is FrameKind.REPORT:
             self._take_report(message)
+        elif message.kind is FrameKind.PODS:
+            self._sampler.take(message)
         elif self._early is not None:
             self._early.append(message)
         else:
@@ -353,18 +368,47 @@ class _Steward:
         await self._guard.say(over)
 
     def _take_record(self, message: Message) -> None:
-        if message.kind is FrameKind.LINE:
-            self._write(message)
         document: Document = {}
         with self._lines.guard():
             document = json.loads(message.content)
+            document, message = self._with_black_box(document, message)
+        if message.kind is FrameKind.LINE:
+            self._write(message)
+        with self._lines.guard():
             self._recent.take(document)
             if document.get("kind") != RESUMED:
                 self._count_evictions(document)
+            if document.get("kind") == OOM_KILL and message.kind is FrameKind.LINE:
+                self._count_oom_kill(document)
         is_news = message.kind is FrameKind.LINE and message.number > self._written_up_to
         if self._notifications is not None and is_news:
             with self._events.guard():
-                self._notifications.take(document)
+                self._notifications.take(_for_receivers(document))
+
+    def _with_black_box(self, document: Document, message: Message) -> tuple[Document, Message]:
+        """Return a line with what was seen before it, as `black_box`; others as they are."""
+        if not self._settings().black_box or message.kind is not FrameKind.LINE:
+            return document, message
+        if document.get("kind") == ORDERED:  # with a grace period its processes live for a while
+            self._sampler.want_ordered(document)
+        if document.get("kind") == OOM_KILL and document.get("pod") is None:
+            struck = self._sampler.struck()  # kills that were only counted come without a name
+            if struck is not None and document.get("scope") == OomScope.OWN_LIMIT:
+                document = {**document, "pod": struck.pod, "uid": struck.uid}
+        found = added(self._sampler, document, now_seconds=time.monotonic())
+        if found is None:
+            return document, message
+        document = {**document, "black_box": found}
+        content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        return document, replace(message, content=content)
+
+    def _happened(self) -> Iterable[Document]:
+        return (*self._recent.decisions(), *self._recent.oom_kills())
+
+    def _settings(self) -> Settings:
+        if self._orders is None:
+            raise AssertionError("the guard's orders come first")
+        return self._orders.settings
 
     def _write(self, message: Message) -> None:
         place = message.number
@@ -388,6 +432,13 @@ class _Steward:
             if one.get("pod_lives"):
                 continue
             self._loops.evicted(str(one["pod"]), str(one["outcome"]), time.time())
+
+    def _count_oom_kill(self, document: Document) -> None:
+        """Count a kill of a pod's by its name; beyond so many names as one."""
+        if document.get("pod") is not None:
+            of = (printable(str(document["pod"])), str(document.get("scope")))
+            is_known = of in self._pod_oom_kills or len(self._pod_oom_kills) < _MOST_COUNTED_PODS
+            self._pod_oom_kills[of if is_known else ("other", of[1])] += int(document.get("kills") or 1)
 
     async def _serve_status(self, listener: socket.socket) -> None:
         commands: dict[str, Command] = {
@@ -432,6 +483,8 @@ class _Steward:
         problems = {} if self._loops is None else self._loops.problems(time.time())
         if self._journal is not None and self._journal.problem is not None:
             problems["journal"] = self._journal.problem
+        if self._sampler.problem is not None:
+            problems["black box"] = self._sampler.problem
         problems |= self._storage.problems
         for part in (self._disks, self._notifications, self._kubernetes):
             problems |= {} if part is None else part.problems
@@ -464,6 +517,7 @@ class _Steward:
             notifications=() if notifications is None else notifications.document(),
             problems=self._own_problems(),
             swap_traffic=self._swap.counted(),
+            pod_oom_kills=self._pod_oom_kills,
         )
         self._metrics.read(reading, own)
 
@@ -475,6 +529,14 @@ def _holders(answer: Mapping[str, Any]) -> dict[str, Any] | None:
         _LOG.warning("who holds the node's memory can't be told: %s", error)
         return None
     return memory_holders(tree, answer["status"]["node_cgroup"] or "/", answer["held"])
+
+
+def _for_receivers(document: Document) -> Document:
+    """Return a line as those get it who are notified: of the black box one sentence, and no command lines."""
+    box = document.get("black_box")
+    if not isinstance(box, Mapping):
+        return document
+    return {**{key: value for key, value in document.items() if key != "black_box"}, WHO_GREW: box["text"]}
 
 
 def _key(document: Document) -> tuple[object, object]:

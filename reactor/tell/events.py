@@ -28,6 +28,7 @@ _OF_PROCESSES: Final = frozenset({Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMIN
 _REPORTED: Final = frozenset(
     {Outcome.KILLED, Outcome.TERMINATED, Outcome.FAILED, Outcome.DRY_RUN, *_OF_PROCESSES}
 )
+WHO_GREW: Final = "who_grew"  # one sentence of the black box
 _CONTEXT: Final = ("threshold", "rule", "thresholds_met", "conditions", "wakes", "timing", "dry_run")
 
 _IN_WORDS: Final = {
@@ -115,6 +116,7 @@ class Events:
         document = {
             **kept,
             **{key: context.get(key) for key in _CONTEXT},
+            **({WHO_GREW: context[WHO_GREW]} if WHO_GREW in context else {}),
             "decision": number,
             "time": context.get("time"),
             "ranking": list(context.get("ranking") or ())[:_RANKING],

@@ -1,8 +1,9 @@
-"""The HTTP endpoint of the steward's: /metrics, and /healthz for what restarts a daemon that hangs.
+"""The HTTP endpoint of the steward's: /metrics, /healthz for what restarts a daemon that hangs, a page at /.
 
-Both ask the guard, which answers when its loop comes round to it: health is what guards says of itself. The
-metrics are asked for and printed once a second at the most for each of the two formats, and all who ask
-meanwhile get the same. What connections cost is bound by `connections`, what is a request is h11's to say.
+The first two ask the guard, which answers when its loop comes round to it: health is what guards says of
+itself. The metrics are asked for and printed once a second at the most for each of the two formats, and all
+who ask meanwhile get the same. What connections cost is bound by `connections`, what is a request is h11's
+to say.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -27,6 +29,7 @@ _CONNECTIONS: Final = 16
 _BACKLOG: Final = 128
 _GOOD_FOR_SECONDS: Final = 1.0
 _PLAIN: Final = "text/plain; charset=utf-8"
+_HTML: Final = "text/html; charset=utf-8"
 _OPEN_METRICS: Final = "application/openmetrics-text"
 _TEXT: Final = "text/plain"
 
@@ -59,12 +62,14 @@ async def serve_metrics(
     on_failure: OnFailure = _log_failure,
     *,
     refresh: Refresh = trio.lowlevel.checkpoint,
+    live: Callable[[], bytes] | None = None,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
 
-    `/healthz` answers 200 while `is_alive` says so, else 503. `refresh` brings what the registry collects up
-    to date. A page that fails is answered by 500, and `on_failure` is called with the reason.
+    `live` makes the page of the last hour, at `/`. `/healthz` answers 200 while `is_alive` says so, else 503.
+    `refresh` brings what the registry collects up to date. A page that fails is answered by 500, and
+    `on_failure` is called with the reason.
 
     An address that is taken is reported and tried again every half a minute: a predecessor may still be
     ending, and nothing else depends on this.
@@ -74,6 +79,8 @@ async def serve_metrics(
         "/metrics": Exposition(registry, on_failure, refresh).page,
         "/healthz": lambda _: _health(is_alive),
     }
+    if live is not None:
+        pages["/"] = partial(_live, live)
 
     turns = {path: Turns() for path in pages}  # so that no health is waited for behind scrapes
 
@@ -234,6 +241,11 @@ def _encoded(connection: h11.Connection, response: Response, *, is_head: bool) -
 
 def _failed() -> Response:
     return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error; see the log\n")
+
+
+async def _live(live: Callable[[], bytes], _: str) -> Response:
+    await trio.lowlevel.checkpoint()
+    return Response(status=HTTPStatus.OK, kind=_HTML, body=live())
 
 
 async def _health(is_alive: IsAlive) -> Response:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,6 +118,23 @@ def _read_tail(path: Path, count: int) -> tuple[Document, ...]:
             if isinstance(document, dict):
                 documents.append(document)
     return tuple(documents)
+
+
+def read_all(path: Path) -> Iterator[Document]:
+    """Yield all whole documents of a journal, oldest first: of its older files, then of the newest.
+
+    What is no document is passed over. Raises OSError if the newest file can't be read.
+    """
+    older: list[Path] = []
+    while path.with_name(f"{path.name}.{len(older) + 1}").exists():
+        older.append(path.with_name(f"{path.name}.{len(older) + 1}"))
+    for each in (*reversed(older), path):
+        with each.open("rb") as journal:
+            for line in journal:
+                with contextlib.suppress(ValueError, RecursionError):
+                    document = json.loads(line)
+                    if isinstance(document, dict):
+                        yield document
 
 
 class _RotatingFile:

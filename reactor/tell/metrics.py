@@ -89,7 +89,8 @@ class StewardReading:
     `parts` are its own, with their failures; `restart_loops` the pods in one, `overdue_pods` those whose
     files have not been counted for too long. `removed_images` are counted by what they were removed for,
     `notifications` by what has become of them. `problems` are the names of its own. `swap_traffic` is what
-    has gone to swap and come back since the boot (None: no swap, or not counted).
+    has gone to swap and come back since the boot (None: no swap, or not counted). `pod_oom_kills` are counted
+    by pod and scope.
     """
 
     parts: Mapping[str, int] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class StewardReading:
     notifications: Sequence[Document] = ()
     problems: Iterable[str] = ()
     swap_traffic: SwapTraffic | None = None
+    pod_oom_kills: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -212,6 +214,9 @@ gauge reactor_config_last_reload_success_timestamp_seconds:
 counter reactor_oom_kills{scope}:
     Processes that the kernel's OOM killer killed, by whose limit was met: the node's (it was faster
     than reactor), a pod's own, or one above the guarded node.
+counter reactor_pod_oom_kills{pod,scope}:
+    Processes of a pod that the kernel's OOM killer killed, by whose limit was met; counted from the
+    steward's start on.
 counter reactor_evictions_unhelpful:
     Evictions for hard memory thresholds that freed less than a quarter of their credit.
 counter reactor_state_write_failures: Writes of the state file that failed.
@@ -321,6 +326,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_config_last_reload_successful": float(not tally["configuration_refused"]),
         "reactor_config_last_reload_success_timestamp_seconds": tally["configured_unix_seconds"],
         "reactor_oom_kills": tally["oom_kills"].items(),
+        "reactor_pod_oom_kills": [(*of, count) for of, count in steward.pod_oom_kills.items()],
         "reactor_evictions_unhelpful": tally["unhelpful"],
         "reactor_state_write_failures": tally["state_failures"],
         "reactor_reclaims": _from_zero(product(Reclaim, ("done", "failed")), tally["reclaims"]),

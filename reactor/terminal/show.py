@@ -13,6 +13,7 @@ from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_te
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.tables import Screen, Table, moment, table
 from reactor.terminal.asking import asked
+from reactor.terminal.journal import black_box_lines, processes_table
 from reactor.text import printable
 
 _COLUMNS_WITH_SOURCES: Final = 96
@@ -21,7 +22,7 @@ _COLUMNS_WITH_SOURCES: Final = 96
 def show_status(socket_path: Path, output: str) -> int:
     """Print how the node stands. Raises NoDaemonError."""
     document = asked(socket_path, {"command": "status"})
-    if _printed_plainly(document, output):
+    if printed_plainly(document, output):
         return 1 if "error" in document else 0
     screen = Screen()
     node = document["node_cgroup"] or "this machine"
@@ -89,13 +90,26 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     known = "error" not in document and bool(
         document["ranking"] or document["evictions"] or document["oom_kills"] or document["rules"]
     )
-    if _printed_plainly(document, output):
+    if printed_plainly(document, output):
         return 0 if known or pod is None else 1
+    print_explanation(document, pod)
+    if not known and pod is not None:
+        near = document.get("near_name")
+        meant = "" if near is None else f" (did you mean {near}?)"
+        where = f"neither among the {document['pods']} pods now nor among the last decisions"
+        Screen().say(f"{pod}: {where}{meant}; the journal may have more: reactor explain {pod} --journal")
+        return 1
+    return 0
+
+
+def print_explanation(document: Mapping[str, Any], pod: str | None) -> None:
+    """Print an explanation, of the daemon's or of the journal's."""
     screen = Screen()
     for eviction in document["evictions"]:
         _explain_eviction(screen, eviction)
     for kill in document["oom_kills"]:
         screen.say(f"{kill['time']}: {kill['message']}")
+        _say_black_box(screen, kill.get("black_box"), None)
     for slowdown in document["slowdowns"]:
         screen.say(
             f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
@@ -108,13 +122,10 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
         _explain_rule(screen, rule)
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
-    if not known and pod is not None:
-        screen.say(f"{pod}: neither among the {document['pods']} pods now nor among the last decisions")
-        return 1
-    return 0
 
 
-def _printed_plainly(document: Mapping[str, Any], output: str) -> bool:
+def printed_plainly(document: Mapping[str, Any], output: str) -> bool:
+    """Return whether a document was printed as it is: as JSON, or because it is an error."""
     if "error" in document:
         print(f"reactor: {printable(document['error'])}", file=sys.stderr)
     elif output == "json":
@@ -355,9 +366,18 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         screen.say(f"  {line}")
     for problem in eviction["problems"]:
         screen.say(f"  problem: {problem}")
+    _say_black_box(screen, eviction.get("black_box"), threshold.get("value"))
     if eviction["ranking"]:
         places = [{"place": number, **place} for number, place in enumerate(eviction["ranking"], 1)]
         screen.print(_ranking("  Ranking then", places))
+
+
+def _say_black_box(screen: Screen, box: Mapping[str, Any] | None, threshold_bytes: int | None) -> None:
+    """Print what was observed in the minute before, if anything was."""
+    for line in black_box_lines(box, threshold_bytes, sys.stdout.encoding):
+        screen.say(f"  {line}")
+    if box is not None and box.get("processes"):
+        screen.print(processes_table(box))
 
 
 def _explain_rule_acted(screen: Screen, decision: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from reactor.config.settings import load_configuration
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
+from reactor.model.signals import Signal
 from reactor.report import write
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.virtual_node import ended_by_signals
@@ -139,7 +140,8 @@ def _conclude(
         (directory / CONFIGURATION).write_text(yaml, encoding="utf-8")
         print(f"{directory / CONFIGURATION}:\n{yaml}")
     try:
-        write(report_of(measured, history, found, said, yaml), directory / REPORT)
+        present_bytes = None if options.config is None else _present_bytes(settings, measured)
+        write(report_of(measured, history, found, said, yaml, present_bytes), directory / REPORT)
     except RefusedError as error:
         print(f"reactor tune: {error}", file=sys.stderr)
     else:
@@ -147,6 +149,16 @@ def _conclude(
     for line in at_once_lines(found) if found.evicts_at_once else ():
         print(f"reactor tune: {line}", file=sys.stderr)
     return EXIT_FAILED if found.evicts_at_once else EXIT_OK
+
+
+def _present_bytes(settings: Settings, measured: Measured) -> int | None:
+    """Return the configured hard memory threshold in bytes, None without one."""
+    hard = [
+        int(one.value.of(measured.node.capacity_bytes))
+        for one in settings.eviction.thresholds
+        if one.is_hard and one.signal is Signal.MEMORY_AVAILABLE
+    ]
+    return max(hard, default=None)
 
 
 def _directory(results: Path, measured: Measured) -> Path:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from reactor.config.settings import settings_from_text
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table, numeric_columns
+from reactor.svg import Level, Mark, Picture, draw
 from reactor.tables import Column, Screen, Styled
 from reactor.tables import Table as ScreenTable
 from reactor.tune.history import History
@@ -285,11 +286,16 @@ def _spread(tail: Tail) -> str:
 
 
 def report_of(
-    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
+    measured: Measured,
+    history: History,
+    found: Recommendation,
+    verdict: Verdict | None,
+    yaml: str | None,
+    present_bytes: int | None = None,
 ) -> Report:
     """Return the report; `verdict` is on the operator's configuration, None where there is none.
 
-    `yaml` is None where nothing is recommended.
+    `yaml` is None where nothing is recommended. `present_bytes` is the hard memory threshold in force.
     """
     return Report(
         title="reactor tune: thresholds for this node",
@@ -299,19 +305,63 @@ def report_of(
             "huge pages": found.node.huge_pages,
             "measured for": f"{measured.seconds:.0f} s",
         },
-        summary=tuple(_summary(found)),
+        picture=draw(survived(history, found, present_bytes)),
+        summary=tuple(_summary(history, found, present_bytes)),
         sections=tuple(_sections(measured, history, found, verdict, yaml)),
     )
 
 
-def _summary(found: Recommendation) -> Iterator[str]:
-    if found.evicts_at_once:
-        yield from at_once_lines(found)
-        return
+def survived(history: History, found: Recommendation, present_bytes: int | None) -> Picture:
+    """Return which allocator each threshold survives, with the node's own rates and thresholds marked."""
+    reserve_bytes, capacity_bytes = found.terms.reserve_bytes, found.node.capacity_bytes
+    thresholds = [one for one in (present_bytes, found.hard_bytes) if one is not None]
+    rates = {one.name: one.rate_bytes for one in found.cases if one.rate_bytes >= _MIB}
+    if history.fastest_bytes is not None and history.fastest_bytes >= _MIB:
+        rates["fastest in the journal"] = history.fastest_bytes
+    wanted = [reserve_bytes + round(one * found.seconds) for one in rates.values()]
+    last = min(capacity_bytes, max([*thresholds, *wanted, reserve_bytes + 2 * _MIB]) * 13 // 10)
+    steps = [reserve_bytes + (last - reserve_bytes) * step / 100 for step in range(101)]
+    curve = [(at, covered_rate_bytes(round(at), found.seconds, reserve_bytes)) for at in steps]
+    marks: list[Mark] = []
+    if present_bytes is not None:
+        marks.append(Mark(at=present_bytes, text=f"present: {quantity(present_bytes)}"))
+    if not found.evicts_at_once:
+        marks.append(Mark(at=found.hard_bytes, text=f"recommended: {quantity(found.hard_bytes)}"))
+    return Picture(
+        title="the fastest allocator that a hard threshold survives",
+        first=0.0,
+        last=float(last),
+        lowest=float(_MIB),
+        highest=2.0 * max([*rates.values(), *(rate_bytes for _, rate_bytes in curve), 10.0 * _MIB]),
+        x_text=lambda value: quantity(round(value)),
+        y_text=rate,
+        lines={"survived": [one for one in curve if one[1] >= _MIB]},
+        levels=[Level(value=value, text=f"{name}: {rate(value)}") for name, value in rates.items()],
+        marks=marks,
+        log_y=True,
+        steps=False,
+        binary_x=True,
+        height=280,
+    )
+
+
+def _summary(history: History, found: Recommendation, present_bytes: int | None) -> Iterator[str]:
+    """Yield five lines: what to set, what is in force, what the node has seen, how far to believe it."""
     soft = found.soft
-    yield f"evictionHard memory.available: {headline(found)}"
-    where = f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}"
-    yield f"{where} for {soft.grace_seconds} s, evictionMaxPodGracePeriod: {soft.pod_grace_seconds}."
+    if found.evicts_at_once:
+        *_, last = at_once_lines(found)
+        yield last
+    else:
+        yield f"evictionHard memory.available: {headline(found)}"
+        where = f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}"
+        yield f"{where} for {soft.grace_seconds} s, evictionMaxPodGracePeriod: {soft.pod_grace_seconds}."
+    if present_bytes is not None:
+        covered = rate(covered_rate_bytes(present_bytes, found.seconds, found.terms.reserve_bytes))
+        yield f"The present threshold, {quantity(present_bytes)}, survives allocators of up to {covered}."
+    seen = "no eviction is in its journal" if history.fastest_bytes is None else rate(history.fastest_bytes)
+    yield f"The fastest growth before an eviction on this node: {seen}."
+    fewest = min((latency.kill.n for latency in found.latencies), default=0)
+    yield f"Bounds are of 1 in 1000 crossings, from {fewest} at least: measure longer for tighter ones."
 
 
 def _sections(

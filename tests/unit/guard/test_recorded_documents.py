@@ -263,6 +263,7 @@ def test_metrics_have_the_names_labels_and_help_that_they_had(make_threshold):
         removed_images={RemovedFor.SPACE: 3},
         notifications=[{"channel": "webhook", "sent": 3, "failed": 4, "dropped": 5, "skipped": 6}],
         swap_traffic=SwapTraffic(in_bytes=4096, out_bytes=8192),
+        pod_oom_kills={("cgroup/web", "own-limit"): 2},
     )
     counted = {
         **tally.document(),

@@ -1,16 +1,28 @@
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reactor.config.settings import settings_from_text
 from reactor.model.settings import Settings
-from reactor.tune.history import History
+from reactor.report import write
+from reactor.tune.history import Crossing, History
 from reactor.tune.measured import Measured
-from reactor.tune.model import Assumptions, Recommendation, recommend
-from reactor.tune.report import headline, snippet, threshold_lines, trust_lines
+from reactor.tune.model import Assumptions, Recommendation, covered_rate_bytes, recommend
+from reactor.tune.report import headline, report_of, snippet, survived, threshold_lines, trust_lines
+from tests.support.browser import chromium
 
 MIB = 1 << 20
+A_CROSSING = Crossing(
+    time="2026-11-22T10:14:13Z",
+    threshold="memory.available<100Mi",
+    is_hard=True,
+    evicted=1,
+    wanted_bytes=100 * MIB,
+    available_bytes=90 * MIB,
+    rate_bytes=300.0 * MIB,
+)
 
 
 @pytest.fixture
@@ -109,3 +121,41 @@ def test_swap_is_named_since_memory_available_does_not_count_it(
     said = " ".join(trust_lines(dataclasses.replace(measured, node=node), found))
     assert "2 GiB of swap, 512 MiB of it free" in said
     assert "swap" not in " ".join(trust_lines(measured, found))
+
+
+def test_page_answers_with_one_picture_and_five_lines(
+    measured: Measured, found: Recommendation, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
+    history = History(decisions=1, crossings=(A_CROSSING,))
+    report = report_of(measured, history, found, None, "evictionHard: {}\n", 100 * MIB)
+    assert len(report.summary) == 5
+    covered = report.summary[2]
+    assert covered.startswith("The present threshold, 100Mi, survives allocators of up to ")
+    file = tmp_path / "report.html"
+    write(report, file)
+    texts = "[...document.querySelector('figure').querySelectorAll('text')].map(t => t.textContent)"
+    with chromium(tmp_path) as browser:
+        for scheme, width in (("light", 1000), ("dark", 360), ("print", 1000)):
+            page = browser.open(file.as_uri(), width=width, scheme=scheme)
+            assert [] == page.complaints
+            shown = page.value(texts)
+            assert "present: 100Mi" in shown
+            assert f"recommended: {found.hard_bytes // MIB}Mi" in shown
+            assert any("fastest in the journal: 300 MiB/s" in text for text in shown)
+            assert page.value("document.querySelector('svg') === document.querySelector('h1 + figure svg')")
+            assert [one for one in page.cut_off() if one.startswith("svg: ") and one[5:] in shown] == []
+
+
+def test_picture_shows_what_each_threshold_survives(found: Recommendation) -> None:
+    picture = survived(History(), found, None)
+    at, value = picture.lines["survived"][-1]
+    assert value == covered_rate_bytes(round(at), found.seconds, found.terms.reserve_bytes)
+    assert [f"recommended: {found.hard_bytes // MIB}Mi"] == [mark.text for mark in picture.marks]
+    assert {one.rate_bytes for one in found.cases} == {level.value for level in picture.levels}
+
+
+def test_where_nothing_is_recommended_the_picture_recommends_nothing(found: Recommendation) -> None:
+    node = dataclasses.replace(found.node, available_bytes=100 * MIB)
+    short = dataclasses.replace(found, node=node)
+    assert [] == list(survived(History(), short, None).marks)

@@ -1,0 +1,418 @@
+"""`reactor report`: one HTML page for an eviction or a span of time, from the journal and its black box.
+
+The page has the node's memory with its thresholds, the pods stacked, what was woken, killed and killed by the
+kernel, the ranking with its reasons and the story in words. Its figures are those of the records and nothing
+else. It is one file, without a script, legible on a phone, in the dark and in print. All that others have
+written, names of pods and commands among it, is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
+
+import reactor
+from reactor.link.documents import OOM_KILL, after, process_text
+from reactor.model.quantity import UNKNOWN, bytes_text, duration_text
+from reactor.model.signals import MEMORY_SIGNALS
+from reactor.svg import LEGEND_STYLE, STYLE, Area, Level, Mark, Picture, draw, legend
+from reactor.text import printable
+
+Document = Mapping[str, Any]
+
+_KINDS: Final = ("anonymous", "file", "shared", "swap")
+_MOST_AREAS: Final = 7
+_MOST_RANKED: Final = 20
+_MOST_INCIDENTS: Final = 200
+_STYLE: Final = """
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+ margin: 1.2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; line-height: 1.25; margin: 0 0 .4rem; }
+h2 { font-size: 1.1rem; margin: 1.6rem 0 .3rem; }
+p { margin: .35rem 0; } figure { margin: .6rem 0; }
+.story { background: var(--box); border-left: 4px solid var(--now); padding: .4rem 1rem; }
+.soft { color: var(--soft); }
+section { border-top: 2px solid var(--rule); margin-top: 2rem; padding-top: .6rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
+ border-bottom: 1px solid var(--rule); }
+th { color: var(--soft); font-weight: 600; } .victim td { font-weight: 600; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+@media (max-width: 40rem) {
+ thead { position: absolute; left: -999rem; }
+ tr { display: block; padding: .3rem 0; border-bottom: 1px solid var(--rule); }
+ td, td.number { display: grid; grid-template-columns: 6.5rem 1fr; border: 0; text-align: left;
+  white-space: normal; padding: 0; }
+ td::before { content: attr(data-of); color: var(--soft); font-weight: 400; }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """From when to when, as instants with a time zone; None: without a bound."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def has(self, document: Document) -> bool:
+        """Return whether a line of the journal lies in it; a line without a time does not."""
+        try:
+            at = datetime.fromisoformat(str(document.get("time")))
+        except ValueError:
+            return False
+        return (self.since is None or at >= self.since) and (self.until is None or at <= self.until)
+
+
+def incidents(documents: Iterable[Document], span: Span) -> list[Document]:
+    """Return the decisions that evict and the OOM kills of a span of time, in the order of their times."""
+    found = [
+        one
+        for one in documents
+        if span.has(one)
+        and (one.get("kind") == OOM_KILL or (one.get("kind") == "decision" and one.get("evictions")))
+    ]
+    return sorted(found, key=lambda one: str(one.get("time")))
+
+
+def _evicts(one: Document) -> bool:
+    return one.get("kind") == "decision" and bool(one.get("evictions"))
+
+
+def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()) -> str:
+    """Return the page of these decisions and OOM kills; `among` are all that are marked in their pictures.
+
+    Of more than 200 the last ones are shown, and the page says so.
+    """
+    kept = shown[-_MOST_INCIDENTS:]
+    title = f"{node}: {_title(kept)}"
+    parts = [_section(one, among or kept) for one in kept]
+    left_out = len(shown) - len(kept)
+    notes = [f"<p>The first {left_out} of {len(shown)} are left out.</p>"] if left_out else []
+    if len(kept) > 1:
+        notes.append(_overview(kept))
+    return _whole(title, [*notes, *parts])
+
+
+def _title(shown: Sequence[Document]) -> str:
+    if not shown:
+        return "nothing was evicted or killed in this time"
+    if len(shown) == 1:
+        return _headline(shown[0])
+    return f"{len(shown)} evictions and OOM kills from {_moment(shown[0])} to {_moment(shown[-1])}"
+
+
+def _whole(title: str, parts: Sequence[str]) -> str:
+    shown = escape(printable(title))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{shown}</title>\n<style>{STYLE}{LEGEND_STYLE}{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{shown}</h1>\n"
+        + "\n".join(parts)
+        + f'\n<p class="soft">reactor {escape(reactor.__version__)}, from the journal. Times are UTC.</p>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _overview(shown: Sequence[Document]) -> str:
+    rows = [
+        [_Cell(_moment(one)), _Cell(_headline(one)), _Cell(str(_box(one).get("text") or "-"))]
+        for one in shown
+    ]
+    return _table(("TIME", "WHAT HAPPENED", "WHO TOOK THE MEMORY"), rows)
+
+
+def _section(one: Document, among: Sequence[Document]) -> str:
+    story = "".join(f"<p>{escape(printable(line))}</p>" for line in _story(one))
+    parts = [f"<section><h2>{escape(printable(_headline(one)))}</h2>", f'<div class="story">{story}</div>']
+    parts.extend(_pictures(one, among))
+    if one.get("ranking"):
+        parts.append(f"<h2>The ranking, and why</h2>{_ranking(one)}")
+    if _box(one).get("processes"):
+        parts.append(f"<h2>The largest processes</h2>{_processes(_box(one))}")
+    return "\n".join([*parts, "</section>"])
+
+
+# --- in words ---
+
+
+def _headline(one: Document) -> str:
+    if one.get("kind") == OOM_KILL:
+        where = one.get("pod") or one.get("victim_cgroup") or "a cgroup that is not known"
+        return f"the kernel's OOM killer killed in {where}"
+    evictions = one.get("evictions") or ()
+    names = ", ".join(str(each.get("pod")) for each in evictions)
+    what = "would have been evicted (dry run)" if one.get("dry_run") else "was evicted"
+    if all(each.get("pod_lives") for each in evictions):
+        what = "lost one process"
+    return f"{names} {what}{'' if (cause := _cause(one)) is None else f' for {cause}'}"
+
+
+def _cause(one: Document) -> str | None:
+    threshold, rule = one.get("threshold"), one.get("rule")
+    if isinstance(rule, Mapping):
+        return f"rule {rule.get('name')}"
+    return str(threshold["threshold"]) if isinstance(threshold, Mapping) else None
+
+
+def _story(one: Document) -> Iterator[str]:
+    """Yield what happened, sentence by sentence, each of what the record has."""
+    box = _box(one)
+    yield f"{_moment(one)} UTC."
+    if one.get("kind") == OOM_KILL:
+        yield str(one.get("message"))
+    threshold = one.get("threshold")
+    if isinstance(threshold, Mapping) and threshold.get("signal") in MEMORY_SIGNALS:
+        yield (
+            f"{_bytes(threshold.get('available'))} of {_bytes(threshold.get('capacity'))} were available; "
+            f"the threshold {threshold['threshold']} is at {_bytes(threshold.get('value'))}."
+        )
+    if box.get("text"):
+        yield f"{_sentence(box['text'])}."
+    yield from _forecast(one)
+    for each in one.get("evictions") or ():
+        yield from _story_of(each, one)
+    if box.get("missing_because"):
+        yield f"Not observed: {box['missing_because']}."
+    elif not box:
+        yield "What happened before is not recorded: reactor.blackBox is off."
+
+
+def _story_of(each: Document, one: Document) -> Iterator[str]:
+    woke_ns = (one.get("timing") or {}).get("woke_ns")
+    if woke_ns is not None:
+        what = [
+            after(word, woke_ns, each.get(f"{key}_ns"))
+            for word, key in (("killed", "killed"), ("memory back", "freed"))
+        ]
+        wakes = ", ".join(sorted({str(wake.get("source")) for wake in one.get("wakes") or ()})) or "the start"
+        done = "; ".join(filter(None, what)) or str(each.get("outcome"))
+        yield f"{each.get('pod')}: woken by {wakes}; {done} ({each.get('outcome')})."
+    if each.get("process") is not None:
+        yield f"One process alone: {process_text(each['process'])}; the pod lives on."
+    if each.get("returned_bytes") is not None and each.get("credited_bytes") is not None:
+        yield (
+            f"It held {_bytes(each['credited_bytes'])}; "
+            f"{_bytes(each['returned_bytes'])} more were available afterwards."
+        )
+    for problem in each.get("problems") or ():
+        yield f"Problem: {problem}."
+
+
+def _forecast(one: Document) -> Iterator[str]:
+    """Yield what was foreseen of the time until a threshold, if the record has that."""
+    for signal, left in (one.get("time_left") or {}).items():
+        if isinstance(left, Mapping) and left.get("seconds") is not None:
+            yield f"Forecast then: {signal} in {duration_text(left['seconds'])}."
+
+
+def _sentence(text: object) -> str:
+    return str(text)[:1].upper() + str(text)[1:]
+
+
+# --- pictures ---
+
+
+def _pictures(one: Document, among: Sequence[Document]) -> Iterator[str]:
+    """Yield the node's memory, and the pods stacked, over the minute before."""
+    box = _box(one)
+    node = box.get("node")
+    if not isinstance(node, Mapping):
+        return
+    available = _curve(node["available_bytes"])
+    capacity = float(node["capacity_bytes"])
+    last = max(available[-1][0], 1.0)
+    first = _begin(available, last)
+    marks = [*_marks(one), *_neighbours(one, among, first, last)]
+    highest = min(
+        capacity, 1.15 * max([value for _, value in available] + [level.value for level in _levels(one)])
+    )
+    yield _figure(
+        Picture(
+            title=f"available memory: {_bytes(available[0][1])} to {_bytes(available[-1][1])}",
+            first=first,
+            last=last,
+            highest=highest,
+            x_text=_seconds,
+            y_text=_bytes,
+            lines={"available": available},
+            levels=_levels(one),
+            marks=marks,
+        ),
+        "What was available on the node, with its thresholds",
+    )
+    areas = [
+        Area(
+            name=str(pod["pod"]), curve=[(float(at), float(value)) for at, value in pod["working_set_bytes"]]
+        )
+        for pod in box.get("pods") or ()
+        if pod["working_set_bytes"]
+    ][:_MOST_AREAS]
+    if areas:
+        most = sum(max(value for _, value in area.curve) for area in areas)
+        yield _figure(
+            Picture(
+                title="working sets of pods",
+                first=first,
+                last=last,
+                highest=max(1.0, min(capacity, 1.05 * most)),
+                x_text=_seconds,
+                y_text=_bytes,
+                areas=areas,
+                marks=marks,
+            ),
+            "What the pods that mattered held, one upon the other",
+            areas,
+        )
+
+
+def _begin(available: Sequence[tuple[float, float]], last: float) -> float:
+    """Return from when on the picture shows something: a little before the curve first moves."""
+    values = [value for _, value in available]
+    moves = (max(values) - min(values)) / 50
+    still = available[0][0]
+    for at, value in available:
+        if abs(value - values[0]) > moves:
+            break
+        still = at
+    return max(available[0][0], min(-1.0, still - max(1.0, 0.2 * (last - still))))
+
+
+def _figure(picture: Picture, caption: str, areas: Sequence[Area] = ()) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{draw(picture)}{legend(areas)}</figure>"
+
+
+def _levels(one: Document) -> list[Level]:
+    """Return the thresholds that the record has in bytes: the one acted on, and those that were met."""
+    threshold = one.get("threshold")
+    if not isinstance(threshold, Mapping) or threshold.get("signal") not in MEMORY_SIGNALS:
+        return []
+    if threshold.get("value") is None:
+        return []
+    text = f"{threshold['threshold']} ({_bytes(threshold['value'])})"
+    return [Level(value=float(threshold["value"]), text=text)]
+
+
+def _marks(one: Document) -> Iterator[Mark]:
+    timing = one.get("timing") or {}
+    woke_ns = timing.get("woke_ns")
+    if one.get("kind") == OOM_KILL or woke_ns is None:
+        yield Mark(at=0.0, text="OOM kill", is_bad=True)
+        return
+    yield Mark(at=0.0, text="crossing", is_bad=False)
+    for each in one.get("evictions") or ():
+        if each.get("killed_ns") is not None:
+            yield Mark(at=(each["killed_ns"] - woke_ns) / 1e9, text=f"killed {each.get('pod')}", is_bad=True)
+
+
+def _neighbours(one: Document, among: Sequence[Document], first: float, last: float) -> Iterator[Mark]:
+    """Yield what else happened within the picture: evictions and OOM kills, by their times of day."""
+    at = _unix_seconds(one)
+    for other in among:
+        other_at = _unix_seconds(other)
+        if other is one or at is None or other_at is None or not first <= other_at - at <= last:
+            continue
+        is_oom = other.get("kind") == OOM_KILL
+        text = "OOM kill" if is_oom else f"evicted {(other.get('evictions') or [{}])[0].get('pod')}"
+        yield Mark(at=other_at - at, text=text, is_bad=True)
+
+
+# --- tables ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    text: str
+    is_number: bool = False
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[_Cell]], marked: Sequence[bool] = ()) -> str:
+    """Return a table whose rows are cards on a narrow screen."""
+    numbers = [any(row[place].is_number for row in rows) for place in range(len(columns))]
+    head = "".join(
+        f"<th{_number(is_number)}>{escape(title)}</th>"
+        for title, is_number in zip(columns, numbers, strict=True)
+    )
+    body = []
+    for place, row in enumerate(rows):
+        cells = "".join(
+            f'<td{_number(cell.is_number)} data-of="{escape(title)}">{escape(printable(cell.text))}</td>'
+            for title, cell in zip(columns, row, strict=True)
+        )
+        victim = ' class="victim"' if place < len(marked) and marked[place] else ""
+        body.append(f"<tr{victim}>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _number(is_number: bool) -> str:  # noqa: FBT001 - its one argument
+    return ' class="number"' if is_number else ""
+
+
+def _ranking(one: Document) -> str:
+    ranking = list(one.get("ranking") or ())
+    victims = {each.get("uid") for each in one.get("evictions") or ()}
+    shown = ranking[:_MOST_RANKED]
+    rows = [
+        [_Cell(str(place), is_number=True), _Cell(str(each.get("pod"))), _Cell(str(each.get("because")))]
+        for place, each in enumerate(shown, 1)
+    ]
+    more = len(ranking) - len(shown)
+    note = f'<p class="soft">and {more} more</p>' if more else ""
+    return _table(("PLACE", "POD", "BECAUSE"), rows, [each.get("uid") in victims for each in shown]) + note
+
+
+def _processes(box: Document) -> str:
+    rows = [
+        [
+            _Cell(str(seen["pod"])),
+            _Cell(str(each["pid"]), is_number=True),
+            *(
+                _Cell(_bytes(each[f"{kind}_bytes"]), is_number=True)
+                for kind in ("anonymous", "file", "shared", "swap")
+            ),
+            _Cell(duration_text(each["age_seconds"]), is_number=True),
+            _Cell(str(each["command"])),
+        ]
+        for seen in box["processes"]
+        for each in seen["largest"]
+    ]
+    return _table(("POD", "PID", "ANON", "FILE", "SHARED", "SWAP", "AGE", "COMMAND"), rows)
+
+
+# --- what a record has ---
+
+
+def _box(one: Document) -> Document:
+    box = one.get("black_box")
+    return box if isinstance(box, Mapping) else {}
+
+
+def _moment(one: Document) -> str:
+    at = _unix_seconds(one)
+    return str(one.get("time")) if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _unix_seconds(one: Document) -> float | None:
+    try:
+        return datetime.fromisoformat(str(one.get("time"))).timestamp()
+    except ValueError:
+        return None
+
+
+def _curve(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
+    return [(float(at), float(value)) for at, value in points]
+
+
+def _bytes(amount: float | None) -> str:
+    return UNKNOWN if amount is None else bytes_text(round(amount))
+
+
+def _seconds(at: float) -> str:
+    return f"{at:+g} s" if at else "0"
