@@ -24,6 +24,7 @@ from bench.floor import FloorCrossings
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.tell.status_socket import ask
+from reactor.testbed.allocator import MIB
 from reactor.testbed.crossing import (
     RATES,
     THRESHOLDS,
@@ -107,13 +108,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of the bench: `measure` makes one turn on a node with so many pods, `text` says what it is."""
+    """A part of the bench: `measure` makes one turn on a node with so many pods, `text` says what it is.
+
+    Without `is_default` it is measured only if it is named.
+    """
 
     text: str
     pods: int
     measure: Callable[[Turn], Values]
     turns: int = 4
     has_floor: bool = False
+    is_default: bool = True
 
 
 def measured(
@@ -291,10 +296,15 @@ def _forks(turn: Turn) -> Values:
     return {"% of a CPU": [percent], "forks a second": [forks / took_ns * 1e9]}
 
 
-def _kill(rate: str, pods: int) -> Part:
-    speed = "full speed" if rate == "max" else f"{rate} MiB/s"
-    measure = partial(_kills, rate_bytes=RATES[rate])
-    return Part(text=f"kill at {speed}, {pods} pods", pods=pods, measure=measure, has_floor=True)
+def _kill(rate_bytes: int, pods: int, *, is_default: bool = True) -> Part:
+    speed = f"{rate_bytes // MIB} MiB/s" if rate_bytes else "full speed"
+    return Part(
+        text=f"kill at {speed}, {pods} pods",
+        pods=pods,
+        measure=partial(_kills, rate_bytes=rate_bytes),
+        has_floor=True,
+        is_default=is_default,
+    )
 
 
 def _pass(pods: int) -> Part:
@@ -302,11 +312,10 @@ def _pass(pods: int) -> Part:
 
 
 PARTS: Final[Mapping[str, Part]] = {
-    "kill-100": _kill("100", FEW),
-    "kill-1000": _kill("1000", FEW),
-    "kill-max": _kill("max", FEW),
-    f"kill-max-{KUBELETS}": _kill("max", KUBELETS),
-    f"kill-max-{MANY}": _kill("max", MANY),
+    **{f"kill-{rate}": _kill(rate * MIB, FEW, is_default=False) for rate in (1, 10, 30, 300)},
+    **{f"kill-{rate}": _kill(rate_bytes, FEW) for rate, rate_bytes in RATES.items()},
+    f"kill-max-{KUBELETS}": _kill(RATES["max"], KUBELETS),
+    f"kill-max-{MANY}": _kill(RATES["max"], MANY),
     f"pass-{KUBELETS}": _pass(KUBELETS),
     f"pass-{MANY}": _pass(MANY),
     f"rest-{KUBELETS}": Part(text=f"rest, {KUBELETS} pods", pods=KUBELETS, measure=_rest, turns=2),
@@ -316,11 +325,11 @@ MACHINE: Final = "kill-max"  # the part whose floor says how fast the machine wa
 
 
 def parts_named(names: Sequence[str]) -> Mapping[str, Part]:
-    """Return these parts in the order of the bench, all for none. Raises RefusedError for a wrong name."""
+    """Return these parts in the order of the bench, the default ones for none. Raises RefusedError."""
     for name in names:
         if name not in PARTS:
             raise RefusedError(f"--parts: got {name!r}; accepted: {', '.join(PARTS)}")
-    return {name: part for name, part in PARTS.items() if not names or name in names}
+    return {name: part for name, part in PARTS.items() if name in names or (not names and part.is_default)}
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def add_bench(commands: Commands) -> None:
         metavar="NAMES",
         type=_names,
         default=(),
-        help="only these, such as kill-max,rest-110 (all)",
+        help="only these, such as kill-max,rest-110 (all but some slow allocators)",
     )
     command.add_argument(
         "--against",

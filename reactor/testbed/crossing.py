@@ -85,6 +85,8 @@ THRESHOLDS: Final = {"evictionHard": {"memory.available": f"{THRESHOLD_BYTES // 
 RATES: Final = {"100": 100 * MIB, "1000": 1000 * MIB, "max": 0}  # MiB/s to bytes/s
 HOG: Final = "hog"
 _RAMP_BYTES: Final = 60 * MIB
+_SLOW_RAMP_BYTES: Final = 6 * MIB  # before the nearer early level, and seconds even at 1 MiB/s
+_SLOW: Final = 60 * MIB  # a second
 _TIMEOUT_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 0.05
 _SCHED_CLOCK: Final = 2  # CPUCLOCK_SCHED
@@ -180,7 +182,8 @@ class Crossings:
 def prepared_hog(node: VirtualNode, rate_bytes: int) -> tuple[str, HogPlan]:
     """Return a new pod in the place of the last hog's, and what a hog is to do in it."""
     node.remove_pod(f"{node.cgroup}/{HOG}")
-    prefill_bytes = max(0, LEVEL_BYTES - _RAMP_BYTES - node.usage_bytes())
+    ramp_bytes = _SLOW_RAMP_BYTES if 0 < rate_bytes < _SLOW else _RAMP_BYTES
+    prefill_bytes = max(0, LEVEL_BYTES - ramp_bytes - node.usage_bytes())
     plan = HogPlan(
         level_bytes=LEVEL_BYTES, prefill_bytes=prefill_bytes, rate_bytes=rate_bytes, with_canary=True
     )

@@ -110,7 +110,7 @@ def test_without_root_it_says_what_it_needs(
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (Wanted(parts=["kill-max", "kill"]), "--parts: got 'kill'; accepted: kill-100, "),
+        (Wanted(parts=["kill-max", "kill"]), "--parts: got 'kill'; accepted: kill-1, "),
         (Wanted(parts=["kill-max"], is_update=True), "--update-baseline: not with --against or --parts"),
         (Wanted(against="main", is_update=True), "--update-baseline: not with --against or --parts"),
     ],
@@ -122,9 +122,10 @@ def test_what_can_not_be_measured_is_refused_before_anything_is(
     assert message in capsys.readouterr().err
 
 
-def test_parts_are_measured_in_their_order_and_all_of_them_if_none_is_named() -> None:
-    assert ["kill-100", "forks"] == list(parts_named(["forks", "kill-100"]))
-    assert list(PARTS) == list(parts_named([]))
+def test_parts_are_measured_in_their_order_and_the_default_ones_if_none_is_named() -> None:
+    assert ["kill-10", "kill-100", "forks"] == list(parts_named(["forks", "kill-100", "kill-10"]))
+    slow = {"kill-1", "kill-10", "kill-30", "kill-300"}
+    assert slow == PARTS.keys() - parts_named([]).keys()
 
 
 def where_reactor_is(contestant: Contestant) -> str:
