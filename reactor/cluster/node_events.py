@@ -1,4 +1,8 @@
-"""Events about the node itself. What happens again within a while is counted in one event."""
+"""Events about the node itself. What happens again within a while is counted in one event.
+
+Many that are alike become one, and all together are written at most 25 times in a row and then once in five
+minutes, as client-go's EventCorrelator does. It drops what is beyond that; here it is counted and waits.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,11 @@ _LOG: Final = logging.getLogger("reactor.announce")
 _SERIES_SECONDS: Final = 600.0  # upstream's correlator
 _AT_MOST_EVERY_SECONDS: Final = 1.0
 _LIMIT: Final = 64
+# The defaults of client-go's aggregator and spam filter. Source: tools/record/events_cache.go.
+_ALIKE: Final = 10
+_COMBINED: Final = "(combined from similar events): "
+_BURST: Final = 25
+_REFILL_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,84 +64,85 @@ class NodeEvents:
         self._node_name = node_name
         self._clock_unix_seconds = clock_unix_seconds
         self._series: dict[tuple[str, str], _Series] = {}
+        self._alike: dict[str, tuple[float, set[str]]] = {}  # by reason: when the last was, their messages
+        self._writes = float(_BURST)
+        self._refilled_seconds = 0.0
         self._changed = trio.Event()
         self.problem: str | None = None
 
     def threshold_met(self, resource: Resource) -> None:
         """Report that the node tries to reclaim what is starved. Source: managerImpl.synchronize."""
-        self._report("EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        self.report("EvictionThresholdMet", f"Attempting to reclaim {resource}")
 
     def system_oom(self, process_name: str, process_id: int) -> None:
         """Report that the kernel's OOM killer ended a process. Source: realWatcher.Start."""
         message = f"System OOM encountered, victim process: {process_name}, pid: {process_id}"
-        self._report("SystemOOM", message)
-
-    def evictions_slowed_down(self, message: str) -> None:
-        """Report that evicting does not end a shortage of memory; a reason that upstream has no event for."""
-        self._report("EvictionsSlowedDown", message)
-
-    def no_evictable_pod(self, message: str) -> None:
-        """Report a threshold that is met while no pod can be evicted; upstream has no such event."""
-        self._report("NoEvictablePod", message)
-
-    def free_disk_space_failed(self, message: str) -> None:
-        """Report that image garbage collection found too little. Source: image_gc_manager.go."""
-        self._report("FreeDiskSpaceFailed", message)
+        self.report("SystemOOM", message)
 
     def shutdown(self, *, is_under_way: bool) -> None:
         """Report that the node shuts down, or not after all. Source: nodeshutdown, managerImpl.start."""
         what = "event" if is_under_way else "cancellation"
-        self._report("Shutdown", f"Shutdown manager detected shutdown {what}", NORMAL)
+        self.report("Shutdown", f"Shutdown manager detected shutdown {what}", NORMAL)
 
     def condition_changed(self, reason: str) -> None:
         """Report a condition that the node has from now on. Source: Kubelet.recordNodeStatusEvent."""
-        self._report(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)
-
-    def invalid_disk_capacity(self, message: str) -> None:
-        """Report an image filesystem that can't be. Source: image_gc_manager.go."""
-        self._report("InvalidDiskCapacity", message)
-
-    def container_gc_failed(self, message: str) -> None:
-        """Report that dead containers could not be removed. Source: Kubelet.StartGarbageCollection."""
-        self._report("ContainerGCFailed", message)
-
-    def image_gc_failed(self, message: str) -> None:
-        """Report that image garbage collection failed again. Source: Kubelet.StartGarbageCollection."""
-        self._report("ImageGCFailed", message)
+        self.report(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)
 
     async def run(self) -> None:
         """Write until cancelled."""
         backoff = Backoff()
+        self._refilled_seconds = trio.current_time()
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            for series in tuple(self._series.values()):
-                try:
-                    await self._write(series)
-                except ApiError as error:
-                    if self.problem is None:
-                        _LOG.warning("events of the node: not written yet: %s", error)
-                    self.problem = str(error)
-                    self._changed.set()
-                    await self._client.recovery.pause(backoff, error)
-                    break
+            try:
+                pause_seconds = await self._write_all()
+            except ApiError as error:
+                if self.problem is None:
+                    _LOG.warning("events of the node: not written yet: %s", error)
+                self.problem = str(error)
+                self._changed.set()
+                await self._client.recovery.pause(backoff, error)
             else:
                 self.problem = None
                 backoff.reset()
-                await trio.sleep(_AT_MOST_EVERY_SECONDS)
+                await trio.sleep(pause_seconds)
 
-    def _report(self, reason: str, message: str, kind: str = WARNING) -> None:
+    async def _write_all(self) -> float:
+        """Write what the limit allows, what is new first; return how long to wait. Raises ApiError."""
+        for series in sorted(self._series.values(), key=lambda one: one.written > 0):
+            if series.count == series.written:
+                continue
+            since_seconds, self._refilled_seconds = self._refilled_seconds, trio.current_time()
+            refilled = (self._refilled_seconds - since_seconds) / _REFILL_SECONDS
+            self._writes = min(float(_BURST), self._writes + refilled)
+            if self._writes < 1.0:
+                self._changed.set()
+                return (1.0 - self._writes) * _REFILL_SECONDS
+            await self._write(series)
+            self._writes -= 1.0
+        return _AT_MOST_EVERY_SECONDS
+
+    def report(self, reason: str, message: str, kind: str = WARNING) -> None:
+        """Report anything else, by upstream's reasons where it has an event for it."""
         now = self._clock_unix_seconds()
-        series = self._series.get((reason, message))
+        last, alike = self._alike.get(reason, (now, set()))
+        alike = {message} | (alike if now - last < _SERIES_SECONDS else set())
+        what = message
+        if len(alike) >= _ALIKE:
+            alike.discard(message)
+            what, message = _COMBINED, _COMBINED + message
+        self._alike[reason] = now, alike
+        series = self._series.get((reason, what))
         if series is not None and now - series.last_unix_seconds < _SERIES_SECONDS:
             series.count += 1
-            series.last_unix_seconds = now
+            series.last_unix_seconds, series.message = now, message
         else:
-            self._series.pop((reason, message), None)
+            self._series.pop((reason, what), None)
             while len(self._series) >= _LIMIT:
                 del self._series[next(iter(self._series))]
             name = event_name(self._node_name, reason, message, str(now))
-            self._series[reason, message] = _Series(
+            self._series[reason, what] = _Series(
                 name=name, type=kind, reason=reason, message=message, count=1, last_unix_seconds=now
             )
         self._changed.set()

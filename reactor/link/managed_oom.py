@@ -108,7 +108,6 @@ def read_report(raw: bytes) -> Generator[None, None, ManagedOomReport]:
 
 
 def read_report_at_once(raw: bytes) -> ManagedOomReport:
-    """Return what the file says. Raises FormError with the accepted form."""
     return without_pause(read_report(raw))
 
 

@@ -94,7 +94,6 @@ class Messages:
             raise VarlinkError(f"the peer takes no message: {error or 'too slow'}") from error
 
     def _deadline(self) -> float:
-        """Return until when a message has to be complete: without limit where none has begun."""
         return trio.current_time() + self._message_seconds if self._held else math.inf
 
 

@@ -284,7 +284,6 @@ class Reports:
             self._on_closed(connection, uid)
 
     def _has_room(self, uid: int) -> bool:
-        """Return whether one more connection of a user is not too many."""
         return self._by_user[uid] < _MOST_CONNECTIONS_OF_A_USER and self._by_user.total() < _MOST_CONNECTIONS
 
     async def _receive(self, stream: trio.SocketStream, connection: object, uid: int) -> None:

@@ -291,7 +291,6 @@ class NodeMemory:
         return readings
 
     def _own_limit_bytes(self, cgroup: str, reading: MemoryReading) -> int | None:
-        """Return a parent's limit, unless it is the node itself: that one's limit is the node's capacity."""
         return None if cgroup == self._node_cgroup else reading.own_limit_bytes
 
 

@@ -94,7 +94,6 @@ class NodeObserver:
         return {signal: Observation(available=found.free_bytes, capacity=found.total_bytes)}
 
     def close(self) -> None:
-        """Close every descriptor."""
         self._memory.close()
 
     def _name_what_is_missing(self, problems: dict[str, str]) -> None:

@@ -271,7 +271,6 @@ class PodObserver:
             counter.close()
 
     def close(self) -> None:
-        """Close every descriptor."""
         self.track(())
 
     def _read(self, uids: Iterable[str], *, is_full: bool = False) -> dict[str, PodUsage]:

@@ -53,8 +53,7 @@ def node_message(
             f"Pod {pod_name} was using {usage}, request is {request}, has larger consumption of {resource}. "
         )
         annotations = {"offending_pod": place.pod.name, "offending_pod_usage": usage}
-    offending = _offending_containers(place, used, resource)
-    for name, usage, request in offending:
+    for name, usage, request in _offending_containers(place, used, resource):
         message += (
             f"Container {printable(name)} was using {usage}, request is {request}, "
             f"has larger consumption of {resource}. "
@@ -63,8 +62,13 @@ def node_message(
         usage = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
         request = format_amount(place.request, resource)
         message += f"Pod {pod_name} was using {usage}, request is {request}."
-    return message, {
-        **annotations,
+    return message, annotations | offending_annotations(place, used, resource)
+
+
+def offending_annotations(place: RankedPod, used: PodUsage | None, resource: Resource) -> dict[str, str]:
+    """Return the annotations by which others learn, such as VPA. Source: evictionMessage."""
+    offending = _offending_containers(place, used, resource)
+    return {
         "offending_containers": ",".join(name for name, _, _ in offending),
         "offending_containers_usage": ",".join(usage for _, usage, _ in offending),
         "starved_resource": resource,

@@ -16,6 +16,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.holds import rated, under_way, with_hold
+from reactor.policy.messages import offending_annotations
 from reactor.policy.rank import rank, rank_by_amount
 from reactor.policy.storm import memory_slowdowns
 from reactor.policy.thresholds import is_hard_memory
@@ -58,7 +59,7 @@ def decide_firing(
         resource=Resource.MEMORY,
         grace_period_seconds=0,
         message=_message(firing),
-        annotations={"starved_resource": Resource.MEMORY},
+        annotations=offending_annotations(first, snapshot.pods.get(first.pod.uid), Resource.MEMORY),
     )
     return state, replace(decision, evictions=(eviction,), deferred_because=None)
 

@@ -46,7 +46,6 @@ class Reclaims:
         self._turns = {kind: trio.Lock() for kind in Reclaim}
 
     def use(self, by_kind: Mapping[Reclaim, NodeReclaim]) -> None:
-        """Reclaim by these from now on; what is under way goes on."""
         self._by_kind = by_kind
 
     async def run(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimReport | None:

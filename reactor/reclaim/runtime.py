@@ -56,7 +56,6 @@ class RuntimeImages:
         return tuple(listed(image, in_use) for image in images)
 
     async def remove(self, image_id: str) -> None:
-        """Remove an image; one that is gone already is no error."""
         await self._client().remove_image(image_id)
 
     async def _of_sandboxes(self, client: RuntimeClient) -> frozenset[str]:
@@ -82,7 +81,6 @@ def listed(image: messages.Image, in_use: Collection[str]) -> ListedImage:
 
 
 def is_named(image: messages.Image, names: Collection[str]) -> bool:
-    """Return whether one of the names is the image's: its id, a tag or a digest of it."""
     return image.id in names or any(name in names for name in (*image.repo_tags, *image.repo_digests))
 
 

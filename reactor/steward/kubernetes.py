@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,10 +192,10 @@ class Kubernetes:
             on_change=self._due,
             on_filesystems=on_filesystems,
             alarms=Alarms(
-                not_enough=self._events.free_disk_space_failed,
-                failed=self._events.image_gc_failed,
-                invalid_capacity=self._events.invalid_disk_capacity,
-                containers_failed=self._events.container_gc_failed,
+                not_enough=partial(self._events.report, "FreeDiskSpaceFailed"),
+                failed=partial(self._events.report, "ImageGCFailed"),
+                invalid_capacity=partial(self._events.report, "InvalidDiskCapacity"),
+                containers_failed=partial(self._events.report, "ContainerGCFailed"),
             ),
         )
         self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
@@ -286,9 +287,9 @@ class Kubernetes:
             case "shutdown":
                 self._shutdown(is_under_way=document["is_under_way"])
             case "no evictable pod":
-                self._events.no_evictable_pod(document["message"])
+                self._events.report("NoEvictablePod", document["message"])
             case "evictions slowed down":
-                self._events.evictions_slowed_down(document["message"])
+                self._events.report("EvictionsSlowedDown", document["message"])
         self._safe.append(message.number)
         self._has_safe.set()
 

@@ -78,7 +78,6 @@ class _Young:
 
     @property
     def has_settled(self) -> bool:
-        """Return whether it was read when who made it had written all."""
         return self.read_seconds - self.came_seconds >= _SETTLES_SECONDS
 
     def is_due(self, now_seconds: float) -> bool:

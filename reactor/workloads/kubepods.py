@@ -3,22 +3,28 @@
     cgroupfs  kubepods/besteffort/podUID/CONTAINER
     systemd   kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/crio-ID.scope
 
-Guaranteed pods lie directly in `kubepods`, the other two classes in a cgroup each. The systemd driver writes
-a uid's dashes as underscores. A container's cgroup ends in its id, which is 64 hexadecimal digits with every
-runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go; containerd and CRI-O name the others.
+Guaranteed pods lie directly in `kubepods`, the other two classes in a cgroup each. If the kubelet has a
+system partition (NodePartitions, cgroup v2), its pods lie in the same way in `kubepods/system`. The systemd
+driver writes a uid's dashes as underscores. A container's cgroup ends in its id, 64 hexadecimal digits with
+every runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go, KEP-5894; containerd and
+CRI-O name the others.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import QosClass
 
-_CLASSES: Final = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
+_PARTITION: Final = "system"
+_INNER: Final = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT} | {
+    _PARTITION: QosClass.GUARANTEED
+}
 _SLICE: Final = ".slice"
 _POD: Final = re.compile(r"pod([0-9A-Za-z][0-9A-Za-z._-]*)")
 _POD_SLICE: Final = re.compile(r".*-pod([0-9A-Za-z][0-9A-Za-z._]*)\.slice")
@@ -50,28 +56,28 @@ class ContainerCgroup(NamedTuple):
 
 
 def pod_cgroups(
-    tree: CgroupTree, kubepods: str, before_listing: Callable[[str], object] | None = None
+    tree: CgroupTree,
+    parent: str,
+    before_listing: Callable[[str], object] | None = None,
+    qos_class: QosClass = QosClass.GUARANTEED,
 ) -> Iterator[PodCgroup]:
-    """Yield every pod below the cgroup that holds all pods. Raises OSError where that one can't be listed.
+    """Yield every pod below the cgroup that holds them, or those of a class. Raises OSError if it is gone.
 
     `before_listing` is called with each directory that is about to be read.
     """
-    for name, inode in _children(tree, kubepods, before_listing):
-        qos_class = _class_of(name)
-        if qos_class is None:
-            uid = uid_of(name)
-            if uid is not None:
-                yield PodCgroup(uid, QosClass.GUARANTEED, f"{kubepods}/{name}", inode)
-            continue
-        within = f"{kubepods}/{name}"
-        try:
-            found = _children(tree, within, before_listing)
-        except FileNotFoundError:
-            continue
-        for pod, pod_inode in found:
-            uid = uid_of(pod)
-            if uid is not None:
-                yield PodCgroup(uid, qos_class, f"{within}/{pod}", pod_inode)
+    for name, inode in _children(tree, parent, before_listing):
+        within, inner = f"{parent}/{name}", _INNER.get(_last_word(name))
+        if inner is not None:
+            with suppress(FileNotFoundError):
+                yield from pod_cgroups(tree, within, before_listing, inner)
+        elif (uid := uid_of(name)) is not None:
+            yield PodCgroup(uid, qos_class, within, inode)
+
+
+def is_in_partition(cgroup: str, parents: Iterable[str]) -> bool:
+    """Return whether a pod lies in the system partition of one of the cgroups that hold all pods."""
+    below = (cgroup[len(parent) + 1 :] for parent in parents if cgroup.startswith(f"{parent}/"))
+    return any(_last_word(path.partition("/")[0]) == _PARTITION for path in below)
 
 
 def container_cgroups(tree: CgroupTree, pod: str) -> tuple[ContainerCgroup, ...]:
@@ -101,9 +107,8 @@ def may_be_api_uid(uid: str) -> bool:
     return _UUID.fullmatch(uid) is not None
 
 
-def _class_of(name: str) -> QosClass | None:
-    """Return the QoS class whose pods the cgroup of that name holds, None where it is none of those."""
-    return _CLASSES.get(name.removesuffix(_SLICE).rpartition("-")[2])
+def _last_word(name: str) -> str:
+    return name.removesuffix(_SLICE).rpartition("-")[2]
 
 
 def _children(

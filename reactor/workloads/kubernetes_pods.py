@@ -42,6 +42,7 @@ from reactor.workloads.kubepods import (
     PodCgroup,
     container_cgroups,
     is_config_hash,
+    is_in_partition,
     pod_cgroups,
 )
 from reactor.workloads.parents import PodBoundaries
@@ -63,6 +64,7 @@ _TIMEOUT_SECONDS: Final = 5.0
 _AT_A_TURN: Final = 4
 _MIRROR: Final = PodSource.MIRROR.critical_because
 _STATIC: Final = "static pod"
+_IN_PARTITION: Final = "in the system partition (kubepods/system), which has a limit of its own"
 
 Specs = Mapping[str, Pod]  # by uid
 
@@ -318,7 +320,6 @@ class KubernetesPods:
         return {**self._problems, **({} if why is None else {"pods' files": why})}
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
         return self._listing.fileno()
 
     async def listed(self) -> tuple[Pod, ...]:
@@ -446,7 +447,8 @@ class KubernetesPods:
             critical_because=pod.critical_because
             or self._boundaries.spared.get(found.cgroup)
             # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
-            or (_STATIC if is_config_hash(found.uid) else None),
+            or (_STATIC if is_config_hash(found.uid) else None)
+            or (_IN_PARTITION if is_in_partition(found.cgroup, self._parents) else None),
             container_cgroups=_by_name(own, reported),
             spared_cgroups=spared,
             storage=before.pod.storage if before is not None else (),

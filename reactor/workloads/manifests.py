@@ -238,7 +238,6 @@ class PodSpecs:
         return {**self._directory.problems, **self._refused}
 
     def __contains__(self, cgroup: object) -> bool:
-        """Return whether a manifest describes the pod in a cgroup."""
         return cgroup in self._manifests
 
     def read(self) -> None:

@@ -69,7 +69,6 @@ class Workloads:
         return self._cgroups.matches
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
         return self._cgroups.changed_fd()
 
     async def listed(self) -> tuple[Pod, ...]:
@@ -87,7 +86,6 @@ class Workloads:
         return () if self._specs is None else tuple(pod for pod in pods if pod.cgroup in self._specs)
 
     def refresh(self) -> tuple[Pod, ...]:
-        """Return the pods that exist now; only of those that are new anything is read, and no disk."""
         return self._with_specs(self._cgroups.refresh())
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Container, ContainerUsage, Pod, PodUsage
+from reactor.model.quantity import parse_quantity
 from reactor.model.rules import (
     Firing,
     RankedBy,
     RuleAction,
 )
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.decide import decide
 from reactor.policy.messages import eviction_message
@@ -95,6 +96,22 @@ def test_the_message_of_an_eviction_has_the_rule_and_its_inputs() -> None:
         "Rule thrash has held in /apps for 12.0 s: pressure memory full avg10 >= 60 %: 71.23 %, at least "
         "60 %. " == eviction_message(eviction)[0]
     )
+
+
+def test_an_eviction_has_the_annotations_from_which_vpa_learns() -> None:
+    pods = tuple(
+        replace(pod, containers=(Container(name="app", requests={Resource.MEMORY: parse_quantity("1Mi")}),))
+        for pod in PODS
+    )
+    used = ContainerUsage(name="app", memory_working_set_bytes=80 * MIB)
+    hog = USED["uid-hog"]._replace(containers=(used,))
+    snapshot = Snapshot(pods={**USED, "uid-hog": hog})
+    (eviction,) = fired(firing_of(), PolicyState(), snapshot, pods)[1].evictions
+    assert eviction.annotations == {
+        "offending_containers": "app",
+        "offending_containers_usage": "80Mi",
+        "starved_resource": "memory",
+    }
 
 
 def test_a_report_evicts_nobody_and_ranks_nobody() -> None:

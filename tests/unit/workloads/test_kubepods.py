@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.pods import QosClass
-from reactor.workloads.kubepods import container_cgroups, is_config_hash, pod_cgroups, uid_of
+from reactor.workloads.kubepods import (
+    container_cgroups,
+    is_config_hash,
+    is_in_partition,
+    pod_cgroups,
+    uid_of,
+)
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -43,6 +49,49 @@ def test_pods_of_the_systemd_driver_are_found_by_their_class(fake: FakeTree) -> 
         ("b", QosClass.BEST_EFFORT),
         ("c-d", QosClass.BURSTABLE),
     } == found
+
+
+@pytest.mark.parametrize(
+    ("root", "partition", "places"),
+    [
+        ("/k/kubepods", "system", ("podg", "besteffort/podb", "burstable/podc")),
+        (
+            "/kubepods.slice",
+            "kubepods-system.slice",
+            (
+                "kubepods-system-podg.slice",
+                "kubepods-system-besteffort.slice/kubepods-system-besteffort-podb.slice",
+                "kubepods-system-burstable.slice/kubepods-system-burstable-podc.slice",
+            ),
+        ),
+    ],
+)
+def test_pods_of_the_system_partition_are_found_and_told_from_the_others(
+    fake: FakeTree, root: str, partition: str, places: tuple[str, ...]
+) -> None:
+    for place in places:
+        fake.add(f"{root}/{partition}/{place}")
+    fake.add(f"{root}/podx")
+    found = {one.uid: one for one in pod_cgroups(fake.tree, root)}
+    assert {
+        "g": QosClass.GUARANTEED,
+        "b": QosClass.BEST_EFFORT,
+        "c": QosClass.BURSTABLE,
+        "x": QosClass.GUARANTEED,
+    } == {uid: one.qos_class for uid, one in found.items()}
+    assert {"g", "b", "c"} == {uid for uid, one in found.items() if is_in_partition(one.cgroup, (root,))}
+    # For a daemon whose pods' parent it is, it is no partition.
+    own = list(pod_cgroups(fake.tree, f"{root}/{partition}"))
+    assert {"g", "b", "c"} == {one.uid for one in own}
+    assert not any(is_in_partition(one.cgroup, (f"{root}/{partition}",)) for one in own)
+
+
+def test_a_pod_that_is_called_system_is_no_partition(fake: FakeTree) -> None:
+    fake.add("/kubepods/podsystem/system")
+    assert ["system"] == [one.uid for one in pod_cgroups(fake.tree, "/kubepods")]
+    assert not is_in_partition("/kubepods/podsystem", ("/kubepods",))
+    assert not is_in_partition("/kubepods/burstable/podsystem", ("/kubepods",))
+    assert not is_in_partition("/elsewhere/system/poda", ("/kubepods",))
 
 
 def test_a_tree_that_is_not_there_is_an_error_and_not_an_empty_one(fake: FakeTree) -> None:

@@ -99,6 +99,28 @@ def only(pods: tuple[Pod, ...]) -> Pod:
     return pod
 
 
+def test_a_pod_of_the_system_partition_is_listed_and_never_a_candidate(node: Node) -> None:
+    """It counts as a pod's memory, not as memory outside the pods; the node's thresholds never evict it."""
+    cgroup = f"/kubepods/system/burstable/pod{UID}"
+    node.pod(cgroup)
+    node.specs = {UID: spec()}
+    pods = node.list()
+    for found in (only(trio.run(pods.listed)), only(pods.refresh())):
+        assert (cgroup, QosClass.BURSTABLE) == (found.cgroup, found.qos_class)
+        assert (
+            "in the system partition (kubepods/system), which has a limit of its own"
+            == found.critical_because
+        )
+
+
+def test_a_pod_of_the_partition_that_is_guarded_alone_is_a_candidate(node: Node) -> None:
+    node.pod(f"/kubepods/system/burstable/pod{UID}")
+    node.specs = {UID: spec()}
+    settings = Settings(pod_parents=("/kubepods/system",), node_cgroup="/kubepods/system")
+    pods = KubernetesPods(node.fake.tree, settings, specs=lambda: node.specs, paths=NodePaths(proc=node.proc))
+    assert only(trio.run(pods.listed)).critical_because is None
+
+
 def test_a_pod_with_a_spec_is_that_spec_in_its_cgroup(node: Node) -> None:
     node.pod(BURSTABLE)
     node.specs = {UID: spec(requests={Resource.MEMORY: 5})}
