@@ -478,7 +478,6 @@ def _by_cgroup(target: Target) -> dict[str, list[int]]:
 
 
 def _lists(target: Target, pid: int) -> bool:
-    """Return whether a process is in a pod. Raises OSError."""
     return any(pid in directory.processes() for directory in _directories(target))
 
 

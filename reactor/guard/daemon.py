@@ -93,7 +93,6 @@ class Liveness:
         self._last_pass_seconds = clock_seconds()
 
     def passed(self, record: PassRecord) -> None:
-        """Record that a pass was made."""
         if not record.wakes or any(wake.source != RULES for wake in record.wakes):
             self._last_pass_seconds = self._clock_seconds()
 
@@ -203,7 +202,6 @@ class Daemon:
 
     @property
     def _settings(self) -> Settings:
-        """Return the settings in force."""
         return self._reloads.settings
 
     @property

@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypedDict
+from typing import Final
 
 import trio
 
+from reactor.act.one_process import OneProcess
 from reactor.guard.record import EvictionAttempt
-from reactor.guard.termination import Victim
+from reactor.guard.termination import Kills, Victim
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
 from reactor.model.kills import ProcessMemory
@@ -25,22 +26,12 @@ _FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once mo
 _BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
 
 
-class Callbacks(TypedDict, total=False):
-    """The callbacks of an eviction, see Endings."""
-
-    empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None
-    confirm: Callable[[Eviction], bool]
-    on_ended: Callable[[EvictionAttempt], None]
-    on_process_killed: Callable[[Pod, ProcessMemory], None]
-    on_process_over: Callable[[str], None]
-    before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None
-
-
 class Endings:
-    """Sees evictions to their end. `on_gone` is called with the uid of each pod that has ended.
+    """Sees evictions through `kills` to their end; of pods in the operator's list through `one_process`.
 
-    It returns whether the pod counts for nothing any more, and is called again while it does. `empty` removes
-    the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
+    `on_gone` is called with the uid of each pod that has ended. It returns whether the pod counts for nothing
+    any more, and is called again while it does. `empty` removes the files that end with a pod that was
+    evicted for a filesystem's sake, and returns what went wrong.
     `confirm` returns at the end of a soft eviction's grace period whether the node is still short of what the
     pod was to end for; if not, the eviction is called off and the pod lives on.
     `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
@@ -54,10 +45,13 @@ class Endings:
 
     def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
         self,
+        kills: Kills,
         nursery: Nursery,
         on_gone: Callable[[str], bool],
         *,
         deadline_seconds: float,
+        dry_run: bool = False,
+        one_process: OneProcess | None = None,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
         confirm: Callable[[Eviction], bool] = lambda _: True,
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
@@ -65,6 +59,9 @@ class Endings:
         on_process_over: Callable[[str], None] = lambda _: None,
         before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
+        self._kills = kills
+        self._one_process = one_process
+        self._dry_run = dry_run
         self._nursery = nursery
         self._on_process_killed = on_process_killed
         self._on_process_over = on_process_over

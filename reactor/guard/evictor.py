@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, Unpack
+from collections.abc import Sequence
+from typing import Final
 
-from reactor.act.one_process import NoProcessError, OneProcess
+from reactor.act.one_process import NoProcessError
 from reactor.errors import ReactorError
-from reactor.guard.endings import Callbacks, Endings, resumed_eviction
+from reactor.guard.endings import Endings, resumed_eviction
 from reactor.guard.record import EvictionAttempt
-from reactor.guard.termination import Kills, one_process, whole_pod
+from reactor.guard.termination import one_process, whole_pod
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
 from reactor.model.pods import Pod
 from reactor.policy.forecast import Forecast
-from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
 
 class Evictor(Endings):
-    """Evicts pods through `kills`. Of pods in the operator's list one process is killed, by `one_process`."""
+    """Orders evictions, and prepares for them."""
 
-    def __init__(
-        self,
-        kills: Kills,
-        nursery: Nursery,
-        on_gone: Callable[[str], bool],
-        *,
-        deadline_seconds: float,
-        dry_run: bool = False,
-        one_process: OneProcess | None = None,
-        **callbacks: Unpack[Callbacks],
-    ) -> None:
-        super().__init__(nursery, on_gone, deadline_seconds=deadline_seconds, **callbacks)
-        self._one_process = one_process
-        self._kills = kills
-        self._retry_seconds = math.inf
-        self._dry_run = dry_run
+    _retry_seconds = math.inf
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
         """Do as a new configuration says from now on; return the uids whose evictions are called off by it.

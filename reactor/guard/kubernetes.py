@@ -272,12 +272,10 @@ class KubernetesNode:
             self.reports.event(SYSTEM_OOM, comm=kill.comm or "", pid=kill.pid)
 
     def slowed_down(self, slowdown: Slowdown) -> None:
-        """Report that evictions don't help, or are too many."""
         if not self._is_dry:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
 
     def no_victim(self, found: NoVictim) -> None:
-        """Report that a threshold is met and no pod can be evicted."""
         if not self._is_dry:
             self.reports.event(NO_VICTIM, message=found.message)
 

@@ -174,7 +174,6 @@ class Loop:
                     self.wake_passes.on_memory_wake((wake,))
 
     def stop(self) -> None:
-        """End `run`."""
         self._scope.cancel()
 
     async def _loop(self) -> None:

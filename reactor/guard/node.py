@@ -73,7 +73,6 @@ class Node:
             self.under_way.began(uid, 0)
 
     def called_off(self, uid: str) -> None:
-        """Record that an eviction was called off: nothing is expected of its pod."""
         self.apply(EvictionCalledOff(uid=uid))
 
     def process_killed(self, pod: Pod, process: ProcessMemory) -> None:

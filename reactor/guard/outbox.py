@@ -99,7 +99,6 @@ class RecordQueue(_Kept):
         self._kept_bytes = 0
 
     def __len__(self) -> int:
-        """Return how many lines and notes are on their way."""
         return len(self._waiting) + len(self._kept)
 
     def write(self, make: Make, ranking: Ranking | None = None) -> bool:

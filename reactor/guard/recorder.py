@@ -223,14 +223,12 @@ class Tally:
             self._configured_unix_seconds = time.time()
 
     def refuse_configuration(self) -> None:
-        """Show that the file on disk is refused and an earlier configuration in force."""
         self.is_configuration_refused = True
 
     def count_oom_kill(self, kill: OomKill) -> None:
         self._oom_kills[kill.scope] += kill.kills
 
     def count_state_failure(self) -> None:
-        """Count a failed write of the state file."""
         self._state_failures += 1
 
     def document(self) -> dict[str, Any]:

@@ -159,7 +159,6 @@ class Reloads:
             self.present.passes.observations.refresh_pods()
 
     def list_pods(self) -> None:
-        """Have the pods listed again, soon."""
         if self.present is not None:
             self.present.housekeeping.due()
 

@@ -109,7 +109,6 @@ class UsageFacts:
         self._unnumbered: set[str] = set()  # pods that were held
 
     def __len__(self) -> int:
-        """Return how many places are known."""
         return len(self._places)
 
     def usages(self, pods: Sequence[Pod]) -> dict[str, PodUsage]:
@@ -172,7 +171,6 @@ class UsageFacts:
         self._held.discard(uid)
 
     def is_held(self, uid: str) -> bool:
-        """Return whether what is known of a pod stands as it is."""
         return uid in self._held
 
     def is_emptied(self, pod: Pod) -> bool:

@@ -124,5 +124,4 @@ def process_text(process: object) -> str:
 
 
 def after(what: str, from_ns: int, to_ns: int | None) -> str:
-    """Return what happened and how long after, an empty text where it has not."""
     return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"

@@ -92,7 +92,6 @@ class RankedPod(NamedTuple):
 
     @property
     def evictable(self) -> bool:
-        """Return whether the pod may be evicted at all."""
         return self.pod.critical_because is None and not self.holds_nothing
 
 
@@ -181,7 +180,6 @@ class Claim:
         return None if self.amount is None else max(0, self.amount - self.came_back)
 
     def is_in_grace(self, now_seconds: float) -> bool:
-        """Return whether the victim may still end by itself."""
         return self.kill_at_seconds is not None and now_seconds < self.kill_at_seconds
 
 

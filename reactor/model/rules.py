@@ -192,7 +192,6 @@ class Firing:
 
     @property
     def held_seconds(self) -> float:
-        """Return for how long all conditions have held."""
         return self.at_seconds - self.since_seconds
 
     def document(self) -> dict[str, Any]:

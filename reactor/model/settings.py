@@ -141,7 +141,6 @@ class HookSettings:
     timeout_seconds: float = 0.0
 
     def __bool__(self) -> bool:
-        """Return whether there is any hook."""
         return bool(self.commands or self.urls or self.prekill)
 
 

@@ -51,7 +51,6 @@ class Pace:
         self._pass_seconds = seconds
 
     def checked(self, seconds: float) -> None:
-        """Record what a check between two passes has cost."""
         self._check_seconds = seconds
 
     def between_passes_seconds(self, *, is_powerless: bool) -> float:

@@ -90,7 +90,6 @@ def evictions_left(settings: EvictionSettings, state: PolicyState, now_seconds: 
 
 
 def is_on(hold: Hold, now_seconds: float) -> bool:
-    """Return whether evictions wait for a reclaim."""
     return not hold.is_over and now_seconds < hold.until_seconds
 
 

@@ -70,7 +70,6 @@ def _deferred(decision: Decision, reason: str) -> Decision:
 
 
 def is_at_or_below(cgroup: str | None, above: str) -> bool:
-    """Return whether a cgroup is another one or lies in it."""
     return cgroup is not None and (above in {"/", cgroup} or cgroup.startswith(f"{above}/"))
 
 

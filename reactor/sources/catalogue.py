@@ -65,7 +65,6 @@ class Source:
     prepares: bool = False
 
     def is_allowed(self, sources: SourceSettings) -> bool:
-        """Return whether the configuration leaves it on."""
         return all(getattr(sources, switch) for switch in self.switches)
 
 
