@@ -17,7 +17,7 @@ from reactor.blackbox.sampler import Held, Sampler
 from reactor.blackbox.series import growth_per_second, thinned
 from reactor.link.documents import NO_VICTIM, OOM_KILL
 from reactor.model.quantity import bytes_text
-from reactor.model.signals import Resource
+from reactor.model.signals import Resource, Signal
 from reactor.text import printable
 
 MOST_BYTES: Final = 16 << 10
@@ -99,6 +99,7 @@ def _document(
             "capacity_bytes": samples[-1].capacity_bytes,
             "available_bytes": _relative(available, at_seconds),
             "swap_free_bytes": _relative(thinned(swap, points // 2 or 1), at_seconds) if swap else None,
+            "thresholds": _thresholds(sampler, samples[-1].capacity_bytes),
         },
         "pods": [
             {
@@ -117,6 +118,15 @@ def _document(
         ][:listed],
         "missing_because": _why_no_processes(sampler, victims),
     }
+
+
+def _thresholds(sampler: Sampler, capacity_bytes: int) -> list[dict[str, Any]]:
+    """Return the thresholds of the node's memory that are in force, in bytes."""
+    return [
+        {"threshold": str(one), "bytes": int(one.value.of(capacity_bytes)), "is_hard": one.is_hard}
+        for one in sampler.settings.eviction.thresholds
+        if one.signal is Signal.MEMORY_AVAILABLE and not one.is_absurd_at(capacity_bytes)
+    ]
 
 
 def _why_missing(sampler: Sampler, at_seconds: float) -> str:

@@ -108,6 +108,11 @@ class Sampler:
         self._wanted: dict[str, KnownPod] = {}
         self._looking_since_seconds: float | None = None
 
+    @property
+    def settings(self) -> Settings:
+        """Return the settings in force."""
+        return self._settings()
+
     # --- what the guard reports ---
 
     def take(self, message: Message) -> None:

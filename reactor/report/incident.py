@@ -18,6 +18,7 @@ import reactor
 from reactor.link.documents import OOM_KILL, after, process_text
 from reactor.model.quantity import UNKNOWN, bytes_text, duration_text
 from reactor.model.signals import MEMORY_SIGNALS
+from reactor.policy.forecast import ahead_bytes
 from reactor.svg import LEGEND_STYLE, STYLE, Area, Level, Mark, Picture, draw, legend
 from reactor.text import printable
 
@@ -290,7 +291,22 @@ def _figure(picture: Picture, caption: str, areas: Sequence[Area] = ()) -> str:
 
 
 def _levels(one: Document) -> list[Level]:
-    """Return the thresholds that the record has in bytes: the one acted on, and those that were met."""
+    """Return the thresholds that the record has in bytes, and the level ahead of each hard one.
+
+    At that level the loop is woken before the crossing.
+    """
+    node = _box(one).get("node") or {}
+    found = []
+    for threshold in node.get("thresholds") or ():
+        value, is_hard = float(threshold["bytes"]), bool(threshold["is_hard"])
+        found.append(Level(value=value, text=f"{threshold['threshold']} ({_bytes(value)})", is_bad=is_hard))
+        if is_hard:
+            ahead = ahead_bytes(node["capacity_bytes"])[0]
+            found.append(Level(value=value + ahead, text=f"early level, {_bytes(ahead)} ahead", is_bad=False))
+    return found or _level_acted_on(one)
+
+
+def _level_acted_on(one: Document) -> list[Level]:
     threshold = one.get("threshold")
     if not isinstance(threshold, Mapping) or threshold.get("signal") not in MEMORY_SIGNALS:
         return []

@@ -78,6 +78,7 @@ async def test_record_says_who_grew_though_it_is_never_evicted(fake) -> None:
     box = played.box("batch")
     assert box["text"] == "memory was taken by cgroup/database (+10Mi/s, 350Mi), which is never evicted"
     assert box["took_memory"]["grew_bytes"] == 290 * MIB
+    assert [(64 * MIB, True)] == [(one["bytes"], one["is_hard"]) for one in box["node"]["thresholds"]]
     assert ["cgroup/batch", "cgroup/database"] == [one["pod"] for one in box["pods"]]
     assert box["node"]["available_bytes"][-1] == [0.0, (512 - 390) * MIB]
 

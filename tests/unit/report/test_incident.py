@@ -41,6 +41,10 @@ def evicted(number: int = 1, name: str = "cgroup/hog.service", pods: int = 5) ->
         {**box["pods"][0], "pod": name if not place else f"{name}-{place}", "uid": f"u{place}"}
         for place in range(pods)
     ]
+    box["node"]["thresholds"] = [
+        {"threshold": "memory.available<50Mi", "bytes": 50 * MIB, "is_hard": True},
+        {"threshold": "memory.available<90Mi", "bytes": 90 * MIB, "is_hard": False},
+    ]
     box["processes"][0]["pod"] = name
     box["processes"][0]["largest"][0]["command"] = f"{name} …"
     ranking = [
@@ -75,6 +79,8 @@ def test_page_tells_the_story_in_the_words_and_figures_of_the_record(tmp_path: P
         "woken by memcg-eventfd; killed after 1.7 ms; memory back after 18.6 ms (killed).",
         "uses 101Mi (cgroup/hog.service)",
         "and 10 more",
+        "memory.available&lt;90Mi (90Mi)",
+        "early level, 16Mi ahead",
     ):
         assert said in text
     assert "<script" not in text
