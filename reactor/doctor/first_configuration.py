@@ -92,6 +92,9 @@ reactor:
   # `reactor explain` show what you expect, make this false and reload:
   # {reload}
   dryRun: true
+  # Records of evictions have the minute before: who took the memory, and what the victim
+  # ran (program and names of options; no values). `reactor report` makes a page of one.
+  blackBox: true
 """
 _SMALL: Final = """\
   # A pod that holds less than this stays while another one holds more: it would bring
