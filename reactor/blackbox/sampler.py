@@ -103,6 +103,7 @@ class Sampler:
         self._oom_kills: PodOomKills | None = None
         self._is_moving = False
         self._near_until_seconds = -math.inf
+        self._usage_paths: dict[str, str] = {}
         self._limits: dict[str, tuple[float, int | None]] = {}
         self._poked = trio.Event()
         self._wanted: dict[str, KnownPod] = {}
@@ -127,9 +128,11 @@ class Sampler:
         """Take over which pods there are. Names of the last thousand that are gone are kept."""
         for pod in changes.came:
             self.pods[pod.uid] = pod
+            self._usage_paths.pop(pod.uid, None)
             self._gone.pop(pod.uid, None)
         for uid in changes.gone:
             self._limits.pop(uid, None)
+            self._usage_paths.pop(uid, None)
             if uid in self.pods:
                 self._gone[uid] = None
         while len(self._gone) > _MOST_FORGOTTEN:
@@ -265,7 +268,7 @@ class Sampler:
                 await trio.lowlevel.checkpoint()
             if uid not in self._gone:
                 with suppress(OSError, ReactorError):
-                    usages[uid] = self._usage_bytes(pod.cgroup)
+                    usages[uid] = self._usage_bytes(pod)
         if self._oom_kills is None:
             self._oom_kills = PodOomKills(self._known_tree(), proc=self._proc)
             self._oom_kills.recount(self._present())
@@ -279,10 +282,13 @@ class Sampler:
                 self._usages[uid] = usages[uid]
         return found
 
-    def _usage_bytes(self, cgroup: str) -> int:
-        tree = self._known_tree()
-        name = "memory.current" if tree.version is CgroupVersion.V2 else "memory.usage_in_bytes"
-        path = f"{tree.path(cgroup)}/{name}"
+    def _usage_bytes(self, pod: KnownPod) -> int:
+        """Return what is charged to a pod; its file's path is remembered, since to make it costs as much."""
+        path = self._usage_paths.get(pod.uid)
+        if path is None:
+            tree = self._known_tree()
+            name = "memory.current" if tree.version is CgroupVersion.V2 else "memory.usage_in_bytes"
+            path = self._usage_paths[pod.uid] = f"{tree.path(pod.cgroup)}/{name}"
         return parse_integer(read_value(path), path)
 
     def _working_set(self, pod: KnownPod, usage_bytes: int) -> int:
