@@ -156,7 +156,7 @@ def _kills(turn: Turn, *, rate_bytes: int) -> Values:
             floor = FloorCrossings(turn.node, turn.tool, turn.directory)
             return _of_runs([floor.run(rate_bytes) for _ in range(turn.runs)])
     with turn.daemon() as daemon:
-        # The journal is the steward's: if it has yet to start beside what keeps the CPUs busy, no kill is seen.
+        # The journal is the steward's: until it has started, beside busy CPUs, no kill is seen.
         daemon.wait_armed(FILESYSTEMS, _PATIENCE_SECONDS)
         crossings = Crossings(turn.node, daemon, turn.tool, turn.directory)
         with busy_cpus(turn.tool):
