@@ -191,7 +191,6 @@ class Loop:
         """Return whether garbage may be collected: after the housekeeping's pass, seldom if it is urgent."""
         if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
             return False
-        # A crossing is near, or a victim awaited.
         is_urgent = self.passes.approach.is_near or bool(self.passes.known.state.claims)
         self._uncollected = self._uncollected + 1 if is_urgent else 0
         if self._uncollected < _MOST_UNCOLLECTED:

@@ -24,6 +24,7 @@ from reactor.kernel import _libc_ffi
 from reactor.processes import bare_package, replaced
 
 MAXIMUM_SAMPLE: Final = 1 << 12
+NO_SAMPLE: Final = 1 << 31  # one in so many forks is none
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC: Final = 1
 _CN_VAL_PROC: Final = 1
@@ -96,9 +97,9 @@ def sample_forks(events: socket.socket, *, one_in: int) -> None:
 def fork_sample_program(one_in: int) -> bytes:
     """Return the classic BPF program that passes acknowledgements and one in `one_in` forks, no more.
 
-    Raises ValueError where `one_in` is not a power of two from 1 to MAXIMUM_SAMPLE.
+    Raises ValueError where `one_in` is not a power of two from 1 to MAXIMUM_SAMPLE, or NO_SAMPLE.
     """
-    if not 1 <= one_in <= MAXIMUM_SAMPLE or one_in & (one_in - 1):
+    if (not 1 <= one_in <= MAXIMUM_SAMPLE and one_in != NO_SAMPLE) or one_in & (one_in - 1):
         raise ValueError(f"one_in: got {one_in!r}; accepted: a power of two from 1 to {MAXIMUM_SAMPLE}")
     fork = socket.ntohl(_EVENT_FORK)  # BPF loads words in network order, the connector writes the host's
     return b"".join(

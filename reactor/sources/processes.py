@@ -25,6 +25,7 @@ from reactor.kernel.bpf.records import Level
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.proc_events import (
     MAXIMUM_SAMPLE,
+    NO_SAMPLE,
     Acknowledgement,
     decode_events,
     open_socket,
@@ -142,7 +143,7 @@ class ProcConnector:
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Listen until the kernel refuses or fails (OSError)."""
         self._armed = armed
-        self._one_in = sample_for(self._margin, self._crowding)
+        self._one_in = sample_for(self._margin, self._crowding) if self._is_wanted else NO_SAMPLE
         token = int.from_bytes(os.urandom(3), "big")
         with open_socket(one_in=self._one_in) as events:
             try:
@@ -200,7 +201,7 @@ class ProcConnector:
 
     def _resample(self) -> bool:
         """Put the filter right where the sample is no longer what the margin asks for."""
-        one_in = sample_for(self._margin, self._crowding)
+        one_in = sample_for(self._margin, self._crowding) if self._is_wanted else NO_SAMPLE
         if one_in == self._one_in or self._events is None:
             return False
         sample_forks(self._events, one_in=one_in)
@@ -208,7 +209,7 @@ class ProcConnector:
         return True
 
     def _detail(self) -> str:
-        return f"one fork in {self._one_in}"
+        return f"one fork in {self._one_in}" if self._is_wanted else "no threshold on pid.available"
 
     def _wake(self) -> None:
         self._board.count_wake(PROCESSES)

@@ -68,6 +68,18 @@ async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard
     assert SourceHealth.ARMED is board.state(PROCESSES).health
 
 
+class Steps(trio.abc.Instrument):
+    """Counts the steps of tasks of a name, from now on."""
+
+    def __init__(self, name: str) -> None:
+        self.count = 0
+        self._name = name
+        trio.lowlevel.add_instrument(self)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += self._name in task.name
+
+
 async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
     wakes, board = Wakes(), SourceBoard()
     source = new_source(wakes, board)
@@ -138,7 +150,9 @@ async def test_without_a_threshold_forks_wake_nothing(forker: Path) -> None:
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
         await wakes.wait()  # for what was forked before it listened
+        steps = Steps("Chain._keep")
         await trio.run_process([forker, "20000", "2"], capture_stdout=True)
+        trio.lowlevel.remove_instrument(steps)
         ended_ns = time.monotonic_ns()
         source.expect(margin_of(8))
         with trio.fail_after(90):
@@ -146,3 +160,4 @@ async def test_without_a_threshold_forks_wake_nothing(forker: Path) -> None:
             taken = await wakes.wait()
         nursery.cancel_scope.cancel()
     assert all(wake.at_ns > ended_ns for wake in taken)
+    assert 0 == steps.count  # none was even read
