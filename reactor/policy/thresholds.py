@@ -100,20 +100,6 @@ def _is_newer(taken_at_seconds: float | None, before_seconds: float | None) -> b
     return taken_at_seconds is None or before_seconds is None or taken_at_seconds > before_seconds
 
 
-def memory_level(threshold: Threshold, observation: Observation) -> int | None:
-    """Return the usage in bytes at which a memory threshold is crossed.
-
-    None where it can't be known, or where the threshold is absurd at this capacity.
-
-    Usage at the crossing is capacity - threshold + inactive file, since what is compared is the working
-    set (usage - inactive file). Source: memory_threshold_notifier.go, UpdateThreshold.
-    """
-    if observation.inactive_file_bytes is None or threshold.is_absurd_at(observation.capacity):
-        return None
-    wanted = int(threshold.value.of(observation.capacity))
-    return observation.capacity - wanted + observation.inactive_file_bytes
-
-
 def is_hard_memory(threshold: Threshold | None) -> bool:
     """Return whether a threshold is one that the slowdowns are about."""
     return threshold is not None and threshold.is_hard and threshold.signal in MEMORY_SIGNALS

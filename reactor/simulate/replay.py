@@ -20,10 +20,10 @@ from reactor.policy.events import EvictionOrdered, PodEnded, apply
 from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
-from reactor.policy.thresholds import memory_level
 from reactor.rules.policy import RuleState, Sample, after_acting, due, observed, why_not
 from reactor.simulate.scenario import Scenario, Step
 from reactor.simulate.summary import Summary
+from reactor.sources.levels import memory_level
 
 Numbers = Mapping[str, Mapping[Metric, float]]
 

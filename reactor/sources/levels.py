@@ -16,7 +16,6 @@ from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.forecast import ahead_bytes
-from reactor.policy.thresholds import memory_level
 
 DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
@@ -282,3 +281,17 @@ def _brim_bytes(threshold: Threshold, seen: Observation) -> int:
     """Return the usage, close to the capacity, at which there is still time for an eviction."""
     wanted_bytes = int(threshold.value.of(seen.capacity))
     return seen.capacity - min(wanted_bytes // 2, ahead_bytes(seen.capacity)[0])
+
+
+def memory_level(threshold: Threshold, observation: Observation) -> int | None:
+    """Return the usage in bytes at which a memory threshold is crossed.
+
+    None where it can't be known, or where the threshold is absurd at this capacity.
+
+    Usage at the crossing is capacity - threshold + inactive file, since what is compared is the working
+    set (usage - inactive file). Source: memory_threshold_notifier.go, UpdateThreshold.
+    """
+    if observation.inactive_file_bytes is None or threshold.is_absurd_at(observation.capacity):
+        return None
+    wanted = int(threshold.value.of(observation.capacity))
+    return observation.capacity - wanted + observation.inactive_file_bytes

@@ -48,11 +48,11 @@ from reactor.observe.pods import PodObserver
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.rank import memory_outside_pods
-from reactor.policy.thresholds import is_hard_memory, memory_level
+from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import keep_trying
 from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
-from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
+from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, memory_level
 from reactor.warrants.certainty import (
     Ahead,
     CertainVictim,

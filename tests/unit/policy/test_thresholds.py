@@ -10,11 +10,11 @@ from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
-    memory_level,
     thresholds_met,
     thresholds_met_grace_period,
     thresholds_with_fresh_statistics,
 )
+from reactor.sources.levels import memory_level
 
 from . import strategies as draw
 
