@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-simulate race peers dashboard ci-change ci-nightly lock clean
+.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock clean
 
 ##@ To use it
 demo: setup ## Watch a memory hog being evicted (root)
@@ -163,6 +163,12 @@ bench-simulate: setup ## Measure how many passes over 110 pods the simulator mak
 
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
 	$(BIN)/python -m bench.disk
+
+bench-time-left: setup ## Measure the estimated time until a crossing beside the real one (root, seven minutes)
+	$(BIN)/python -m bench.time_left --runs 1 --out docs/figures/time-left.json --plot docs/figures/time-left.svg
+
+soak-saving: setup ## Who has saved its state, with soft evictions in time and upstream's way (root, 15 minutes)
+	$(BIN)/python -m tests.soak.saving
 
 bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
 	$(BIN)/python -m bench.rules

@@ -10,7 +10,7 @@ from reactor.report import Lines
 from reactor.report.figures import draw, strokes
 
 _MOST_SECONDS: Final = 30.0
-_MOST_POINTS: Final = 40
+_MOST_POINTS: Final = 15
 
 
 def write_plot(document: Mapping[str, Any], path: Path) -> None:
@@ -27,7 +27,7 @@ def write_plot(document: Mapping[str, Any], path: Path) -> None:
             points.sort()
             series[name] = points[:: max(1, len(points) // _MOST_POINTS)]
     figure = Lines(
-        title="The estimated time until the hard threshold, and the time that was left",
+        title="Time left: estimated, and real",
         x_label="left, s",
         y_label="estimated, s",
         series=series,

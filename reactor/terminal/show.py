@@ -162,6 +162,20 @@ def _memory_lines(document: Mapping[str, Any]) -> Iterator[str]:
     traffic = swap_traffic_text(document["swap_traffic"])
     if traffic is not None:
         yield traffic
+    yield from time_left_texts(document.get("time_left"))
+
+
+def time_left_texts(time_left: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield how long until hard memory thresholds are crossed, while memory is short."""
+    for one in () if time_left is None else time_left["signals"]:
+        if one["seconds"] is None:
+            yield f"time left until {one['threshold']}: not foreseeable: {one['because']}"
+        else:
+            likely, earliest, latest = (one[key] for key in ("seconds", "earliest_seconds", "latest_seconds"))
+            yield (
+                f"time left until {one['threshold']}: {likely:.1f} s ({earliest:.1f} to {latest:.1f} s); "
+                f"it falls by {bytes_text(one['falls_by_bytes_per_second'])}/s"
+            )
 
 
 def swap_traffic_text(swap: Mapping[str, Any] | None) -> str | None:

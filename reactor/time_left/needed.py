@@ -1,10 +1,10 @@
 """Whether an eviction that came before its grace period was over was needed.
 
-It was if the hard threshold would have been crossed before the grace period was over. What nobody can know
-is what the victim would have gone on to do, so it is taken to have grown on at the rate at which it grew
-between the pass that found the soft threshold met and its eviction. All else is measured: what is available,
-less what the victim has freed and less that growth, is compared with the hard threshold until the grace
-period would have been over. If it is never below, the eviction was not needed.
+It was if the hard threshold would have been crossed before the grace period was over. So what is available,
+less what the victim has freed since, is compared with the hard threshold until then. If that is below, the
+eviction was needed. What the victim itself would have gone on to take can't be known. If only its growth
+would have crossed, at the rate between the pass that found the soft threshold met and its eviction, the need
+is presumed. If not even that would have, the eviction was not needed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _MOST_SECONDS: Final = 600.0  # a grace period may be hours, and nothing is samp
 
 
 class Judged(StrEnum):
-    """What an eviction in time is found to have been."""
+    """What an eviction in time is found to have been; `PRESUMED`: needed if the victim had grown on."""
 
     NEEDED = "needed"
+    PRESUMED = "presumed"
     NOT_NEEDED = "not-needed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Case:
     uid: str
     threshold: Threshold
@@ -38,6 +39,7 @@ class _Case:
     until_seconds: float
     held_bytes: int
     grew_bytes_per_second: float
+    is_presumed: bool = False
 
 
 class Needs:
@@ -101,28 +103,25 @@ class Needs:
         left = []
         for case in self._cases:
             one = seen.get(case.threshold.signal)
-            if (
-                one is not None
-                and one.absurdity is None
-                and self._would_be_crossed(case, one, held_bytes(case.uid) or 0, now_seconds)
-            ):
-                self.counted[Judged.NEEDED] += 1
-            elif now_seconds >= case.until_seconds:
-                self.counted[Judged.NOT_NEEDED] += 1
-            else:
+            if one is not None and one.absurdity is None:
+                missing_bytes = case.threshold.value.of(one.capacity) - one.available
+                freed_bytes = max(0, case.held_bytes - (held_bytes(case.uid) or 0))
+                if missing_bytes + freed_bytes > 0:
+                    self.counted[Judged.NEEDED] += 1
+                    continue
+                grown_bytes = case.grew_bytes_per_second * (now_seconds - case.at_seconds)
+                case.is_presumed |= missing_bytes + freed_bytes + grown_bytes > 0
+            if now_seconds < case.until_seconds:
                 left.append(case)
+            else:
+                self.counted[Judged.PRESUMED if case.is_presumed else Judged.NOT_NEEDED] += 1
         self._cases = left
-
-    @staticmethod
-    def _would_be_crossed(case: _Case, seen: Observation, held_bytes: int, now_seconds: float) -> bool:
-        would_hold_bytes = case.held_bytes + case.grew_bytes_per_second * (now_seconds - case.at_seconds)
-        freed_bytes = max(0.0, would_hold_bytes - held_bytes)
-        return seen.available - freed_bytes < case.threshold.value.of(seen.capacity)
 
     def document(self) -> dict[str, Any]:
         """Return what was counted, as plain JSON values."""
         return {
             "needed": self.counted[Judged.NEEDED],
+            "presumed": self.counted[Judged.PRESUMED],
             "not_needed": self.counted[Judged.NOT_NEEDED],
             "being_judged": len(self._cases),
         }

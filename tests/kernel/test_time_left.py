@@ -70,8 +70,8 @@ def test_a_pod_that_would_cross_within_the_grace_period_has_saved(
         assert eviction["in_time"] == left
         assert left["earliest_seconds"] <= left["seconds"] <= left["latest_seconds"] < 60
         eventually(
-            lambda: daemon.status()["time_left"]["in_time"]["needed"] == 1,
-            "the eviction is judged: without it the level would have been crossed",
+            lambda: daemon.status()["time_left"]["in_time"]["being_judged"] == 1,
+            "the eviction is being judged",
         )
     else:
         assert line["threshold"]["threshold"] == "memory.available<32Mi"

@@ -35,10 +35,10 @@ _NODE_MIB: Final = 2560
 _HARD_MIB: Final = 256
 _CROSSING_MIB: Final = _NODE_MIB - _HARD_MIB
 _HELD_MIB: Final = (64, 128)
-_MOST_MIB: Final = 1536.0  # from the soft to the hard threshold
-_SECONDS: Final = 6.0  # between the two, as far as that is not more
-_RATES: Final = (1, 4, 16, 64, 256, 1024)
-_GRACE_SECONDS: Final = 15
+# From the soft to the hard threshold, by rates, all in MiB: 24 s at the slowest, 1.5 s at the fastest.
+_WAYS: Final = {1: 24, 4: 48, 16: 128, 64: 384, 256: 1536, 1024: 1536}
+_RATES: Final = tuple(_WAYS)
+_GRACE_SECONDS: Final = 30
 _REST_SECONDS: Final = 0.7
 _OVER_SECONDS: Final = 40.0
 _SETTLED_SECONDS: Final = 0.5
@@ -89,15 +89,15 @@ class Counted:
     judged: Counter[str] = field(default_factory=Counter)
 
 
-def distance_mib(rate_mib: int) -> float:
-    return min(_MOST_MIB, rate_mib * _SECONDS)
+def distance_mib(rate_mib: int) -> int:
+    return _WAYS[rate_mib]
 
 
 def plan(kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float) -> Plan:
     """Return an episode on a node that uses so much without the pod."""
     way = distance_mib(rate_mib)
     seconds = way / rate_mib
-    before = _CROSSING_MIB - way - max(1.0, way / 50) - base_mib
+    before = _CROSSING_MIB - way - max(4.0, way / 25) - base_mib
     begin = [(0.0, before), (_REST_SECONDS, before)]
     if kind is Kind.CROSSES:
         segments = [*begin, ((way + 64) / rate_mib, before + way + 64)]
@@ -203,7 +203,7 @@ def block(  # noqa: PLR0917 - what an episode is drawn from
                 {
                     key: value
                     for key, value in daemon.status()["time_left"]["in_time"].items()
-                    if key in {"needed", "not_needed"}
+                    if key in {"needed", "presumed", "not_needed"}
                 }
             )
     finally:
@@ -275,7 +275,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     judged = found["judged_by_the_guard"]
     found_by_guard = ", ".join(
-        f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in ("needed", "not_needed")
+        f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in ("needed", "presumed", "not_needed")
     )
     share = f"{found['not_needed']} ({found['not_needed_percent']} %)"
     return [
@@ -332,9 +332,9 @@ def episodes(directory: Path, drawn: random.Random, seconds: float, counted: Cou
                 for mode in ("inTime", "upstream"):
                     if time.monotonic() >= deadline:
                         return
-                    plans = [Kind.CROSSES, chosen[0], Kind.CROSSES, chosen[1], Kind.CROSSES, Kind.CROSSES]
+                    plans = [Kind.CROSSES, chosen[0], Kind.CROSSES, chosen[1], Kind.CROSSES]
                     if mode == "upstream":
-                        plans = [Kind.CROSSES, chosen[0], Kind.CROSSES]
+                        plans = [Kind.CROSSES, chosen[0]]
                     yield from block(node, directory, mode, rate, plans, drawn, counted, numbers)
 
 

@@ -271,7 +271,10 @@ def test_metrics_have_the_names_labels_and_help_that_they_had(make_threshold):
         "rules_unhelpful": [("r", "evict", 1)],
         "process_evictions": [("memory.available", "killed", 1)],
     }
-    time_left = {"signals": {"memory.available": [1.0, 2.0, 3.0]}, "in_time": {"needed": 1, "not-needed": 0}}
+    time_left = {
+        "signals": {"memory.available": [1.0, 2.0, 3.0]},
+        "in_time": {"needed": 1, "presumed": 0, "not-needed": 0},
+    }
     scraped = {**reading(make_threshold, tally).reading(), "tally": counted, "time_left": time_left}
     metrics.read(json.loads(json.dumps(scraped)), own)
 

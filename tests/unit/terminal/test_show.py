@@ -16,6 +16,7 @@ from reactor.terminal.show import (
     signals_table,
     stewards_memory,
     swap_traffic_text,
+    time_left_texts,
 )
 
 GIB = 1 << 30
@@ -240,3 +241,20 @@ def test_an_eviction_by_a_rule_is_explained_by_its_inputs() -> None:
     ] == list(rule_lines(rule))
     assert "rule thrash (evict): held" in next(rule_lines({**rule, "action": "evict"}))
     assert [] == list(rule_lines(None))
+
+
+def test_the_time_left_is_said_with_its_bounds_or_why_it_is_not_foreseeable() -> None:
+    known = {
+        "threshold": "memory.available<100Mi",
+        "seconds": 12.34,
+        "earliest_seconds": 10.0,
+        "latest_seconds": 15.0,
+        "falls_by_bytes_per_second": 25 << 20,
+        "because": None,
+    }
+    unknown = {**known, "seconds": None, "because": "the fall has paused"}
+    assert list(time_left_texts({"signals": [known, unknown]})) == [
+        "time left until memory.available<100Mi: 12.3 s (10.0 to 15.0 s); it falls by 25Mi/s",
+        "time left until memory.available<100Mi: not foreseeable: the fall has paused",
+    ]
+    assert list(time_left_texts(None)) == []

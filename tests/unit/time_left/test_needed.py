@@ -45,23 +45,30 @@ def course(needs: Needs, available_mib: Callable[[float], float], held_mib: Call
         assert at < 100
 
 
-def counted(needs: Needs) -> tuple[int, int]:
-    return needs.counted[Judged.NEEDED], needs.counted[Judged.NOT_NEEDED]
+def counted(needs: Needs) -> list[Judged]:
+    return list(needs.counted.elements())
 
 
-def test_a_victim_that_would_have_grown_past_the_threshold_was_needed() -> None:
+def test_a_victim_that_would_have_grown_past_the_threshold_is_presumed_to_have_been_needed() -> None:
     """It took 10 MiB/s, 150 MiB were left until the threshold and 20 s of the grace period."""
     needs = Needs()
     evicted(needs, grew_mib=100)
     course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
-    assert counted(needs) == (1, 0)
+    assert counted(needs) == [Judged.PRESUMED]
 
 
 def test_a_victim_that_would_not_have_got_so_far_was_not_needed() -> None:
     needs = Needs()
     evicted(needs, grew_mib=50)
     course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
-    assert counted(needs) == (0, 1)
+    assert counted(needs) == [Judged.NOT_NEEDED]
+
+
+def test_a_threshold_that_is_crossed_before_the_victim_has_ended_needed_it() -> None:
+    needs = Needs()
+    evicted(needs, grew_mib=100)
+    course(needs, lambda at: 250 - 100 * (at - 10), lambda _: 200)
+    assert counted(needs) == [Judged.NEEDED]
 
 
 def test_what_others_took_counts() -> None:
@@ -71,14 +78,14 @@ def test_what_others_took_counts() -> None:
     course(
         needs, lambda at: 250 - 20 * (at - 10) + (200 if at >= 12 else 0), lambda at: 200 if at < 12 else 0
     )
-    assert counted(needs) == (1, 0)
+    assert counted(needs) == [Judged.NEEDED]
 
 
 def test_what_others_freed_counts() -> None:
     needs = Needs()
     evicted(needs, grew_mib=100)
     course(needs, lambda at: 250 if at < 12 else 1000, lambda at: 200 if at < 12 else 0)
-    assert counted(needs) == (0, 1)
+    assert counted(needs) == [Judged.NOT_NEEDED]
 
 
 def test_other_evictions_are_not_judged() -> None:
@@ -95,4 +102,4 @@ def test_growth_is_measured_from_the_shortage_at_hand() -> None:
     needs.calm()
     evicted(needs, grew_mib=50)
     course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
-    assert counted(needs) == (0, 1)
+    assert counted(needs) == [Judged.NOT_NEEDED]
