@@ -64,7 +64,7 @@ class Sample(NamedTuple):
 
 
 class Samples:
-    """The samples of the last minute, fewer of them the older they are: some eighty at ten a second.
+    """The samples of the last minute, fewer of them the older they are: 200 at the most at ten a second.
 
     A gap, another capacity or an absurd number begins anew.
     """

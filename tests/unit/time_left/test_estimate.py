@@ -180,3 +180,16 @@ def test_a_leak_below_a_sawtooth_is_foreseen_when_it_is_near() -> None:
         return _GIB - 20 * _MIB * at - 60 * _MIB * (at % 1.0)
 
     assert _foreseen_while(available, 30, _GIB - 600 * _MIB)
+
+
+@pytest.mark.parametrize("period_seconds", [1.0, 2.5, 4.0])
+def test_what_is_kept_of_a_minute_is_little_and_enough(period_seconds: float) -> None:
+    """Of ten minutes at ten a second some 150 samples are kept; a sawtooth among them is still known."""
+    samples, foreseen = Samples(), []
+    for step in range(6000):
+        at = step * _STEP_SECONDS
+        samples.add(at, int(_GIB - 300 * _MIB * (at % period_seconds) / period_seconds), _GIB)
+        assert len(samples) <= 250
+        if at > 2 * period_seconds and samples.time_left(_GIB - 400 * _MIB, at).seconds is not None:
+            foreseen.append(at)
+    assert foreseen == []
