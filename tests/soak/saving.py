@@ -323,12 +323,10 @@ def episodes(directory: Path, drawn: random.Random, seconds: float, counted: Cou
     """Yield episodes for so long, all rates and both modes in turns."""
     deadline = time.monotonic() + seconds
     numbers = iter(range(1, 1 << 30))
-    others = iter(range(1 << 30))
     with VirtualNode(CgroupTree.discover(), _NODE_MIB * _MIB, "reactor-saving") as node:
         while True:
             for rate in _RATES:
-                kinds = (*_IDLE, Kind.HALF)
-                chosen = [kinds[next(others) % len(kinds)], kinds[next(others) % len(kinds)]]
+                chosen = drawn.sample((*_IDLE, Kind.HALF), 2)
                 for mode in ("inTime", "upstream"):
                     if time.monotonic() >= deadline:
                         return
