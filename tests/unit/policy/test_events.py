@@ -6,7 +6,6 @@ import dataclasses
 from typing import Final
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import (
@@ -18,40 +17,32 @@ from reactor.model.decisions import (
     PolicyState,
     Snapshot,
 )
-from reactor.model.kills import OomKill, OomScope, ProcessMemory
+from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, NodeCondition, Reclaim, Resource, Signal
+from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal
 from reactor.policy.claims import eligible, is_newly_empty, lingering, with_lingering
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.events import (
     CrossingServed,
     Event,
     EvictionCalledOff,
     EvictionFailed,
-    EvictionOrdered,
     FilesInMemoryObserved,
-    KernelKilled,
     ObservationsUsed,
     PodEmptied,
     PodEnded,
     PodFoundEmpty,
     PodsInhabited,
     PodsListed,
-    PodsStruck,
-    ProcessesExited,
     ProcessEvictionOrdered,
     ProcessKilled,
     ProcessOver,
     ReclaimEnded,
     Restarted,
-    StruckPodsObserved,
     apply,
     without_evictions,
 )
 from tests.support.builders import make_claim, make_observation, make_pod, make_threshold
-from tests.unit.policy import strategies as drawn
 
 MIB: Final = 1 << 20
 SETTINGS: Final = EvictionSettings(thresholds=(make_threshold(100),))
@@ -227,152 +218,6 @@ def test_a_pod_whose_files_are_awaited_counts_without_a_cgroup_until_its_deadlin
     assert (present, gone) == with_lingering(state, (present, gone), 9.0)
     assert {} == lingering(state, 10.0)
     assert (present,) == with_lingering(state, (present,), 10.0)
-
-
-# What holds whatever happens.
-
-kills = st.builds(
-    OomKill,
-    source=st.just("test"),
-    at_ns=st.just(1),
-    scope=st.sampled_from(OomScope),
-    pid=st.none() | st.integers(1, 4),
-    victim_bytes=AMOUNTS,
-)
-processes = st.builds(
-    ProcessMemory,
-    pid=st.integers(1, 4),
-    name=st.just("a"),
-    anonymous_bytes=AMOUNTS,
-    shared_bytes=AMOUNTS,
-    swap_bytes=AMOUNTS,
-)
-by_uid = st.dictionaries(UIDS, AMOUNTS, max_size=3)
-pods_of_node = st.sampled_from(NODE_PODS)
-
-
-# Any but of an eviction, which follows from a pass.
-events = st.one_of(
-    st.builds(ProcessKilled, pod=pods_of_node, process=processes),
-    st.builds(ProcessOver, uid=UIDS),
-    st.builds(EvictionFailed, uid=UIDS, why=st.just("why")),
-    st.builds(EvictionCalledOff, uid=UIDS),
-    st.builds(PodEmptied, uid=UIDS),
-    st.builds(PodEnded, uid=UIDS, files_bytes=AMOUNTS, held_bytes=st.none() | AMOUNTS),
-    st.builds(FilesInMemoryObserved, files_bytes=by_uid, own_bytes=by_uid),
-    st.builds(KernelKilled, kill=kills, uid=st.none() | UIDS),
-    by_uid.map(lambda held: PodsStruck(held_bytes=held, largest_bytes=held)),
-    st.builds(StruckPodsObserved, held_bytes=by_uid),
-    st.builds(ProcessesExited, pids=st.frozensets(st.integers(1, 4), max_size=2)),
-    st.builds(PodFoundEmpty, uid=UIDS),
-    st.builds(PodsInhabited, uids=st.frozensets(UIDS)),
-    st.builds(PodsListed, uids=st.frozensets(UIDS)),
-    st.builds(ObservationsUsed, taken_at_seconds=st.just({Signal.NODEFS_AVAILABLE: 1.0})),
-    st.builds(ReclaimEnded, kind=st.just(Reclaim.MEMORY)),
-    st.builds(ReclaimEnded, kind=st.just(Reclaim.POD_MEMORY), began_seconds=st.just(1.0)),
-    st.builds(ReclaimEnded, kind=st.just(Reclaim.RULE)),
-    st.builds(Restarted),
-)
-
-
-class Run:
-    """Passes and events in the order drawn, on a node whose clock goes on between them."""
-
-    def __init__(self, settings: EvictionSettings, pods: tuple[Pod, ...]) -> None:
-        self.settings = settings
-        self.pods = pods
-        self.state = PolicyState()
-        self.now_seconds = 1000.0
-        self.ordered: list[tuple[float, Eviction]] = []
-
-    def make_pass(self, snapshot: Snapshot) -> None:
-        """Decide, and order what was decided; a reclaim of the node's brings nothing."""
-        pods = eligible(self.state, self.pods, self.now_seconds)
-        signals = {signal: seen.at(self.now_seconds) for signal, seen in snapshot.signals.items()}
-        snapshot = Snapshot(signals=signals, pods=snapshot.pods)
-        self.state, decision = decide(self.settings, self.state, snapshot, pods, self.now_seconds)
-        if decision.reclaim:
-            self.state, decision = after_reclaim(
-                self.settings, self.state, decision, snapshot, snapshot, pods, self.now_seconds
-            )
-        for one in decision.evictions:
-            self.ordered.append((self.now_seconds, one))
-            self.apply(EvictionOrdered(eviction=one, snapshot=snapshot, pods=pods))
-
-    def apply(self, event: Event) -> None:
-        self.state = apply(self.settings, self.state, event, self.now_seconds)
-
-
-steps = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.0, 0.02, 1.0, 7.0, 40.0]), events | drawn.snapshots()), max_size=12
-)
-
-
-@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
-def test_no_event_makes_a_critical_pod_eligible(settings, pods, steps):
-    run = Run(settings, pods)
-    critical = {pod.uid for pod in pods if pod.critical_because is not None}
-    for seconds, step in steps:
-        run.now_seconds += seconds
-        if isinstance(step, Snapshot):
-            run.make_pass(step)
-        else:
-            run.apply(step)
-        for pod in eligible(run.state, pods, run.now_seconds):
-            assert pod.uid not in critical or pod.critical_because is not None
-    assert critical.isdisjoint(one.pod.uid for _, one in run.ordered)
-
-
-ENDS: Final = EvictionCalledOff | PodEnded | ProcessOver | ProcessKilled | FilesInMemoryObserved | Restarted
-
-
-@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
-def test_no_claim_is_lost_before_its_deadline_but_by_the_event_that_ends_it(settings, pods, steps):
-    run = Run(settings, pods)
-    present = {pod.uid for pod in pods}
-    for seconds, step in steps:
-        run.now_seconds += seconds
-        before = run.state
-        if isinstance(step, Snapshot):
-            run.make_pass(step)
-        else:
-            run.apply(step)
-        kept = {one.uid for one in run.state.in_flight}
-        for one in before.in_flight:
-            is_due = one.uid in present and run.now_seconds < one.deadline_seconds
-            emptied = before.ineligible.emptied  # of one that is gone or empty nothing is expected
-            if is_due and not isinstance(step, ENDS) and one.uid not in emptied:
-                assert one.uid in kept
-        if not isinstance(step, Snapshot | ProcessesExited | PodsStruck | Restarted):
-            assert {one.pid for one in before.killed_alone} <= {one.pid for one in run.state.killed_alone}
-
-
-@given(settings=drawn.settings, pods=drawn.pods(), steps=steps)
-def test_no_order_of_events_and_passes_evicts_more_than_is_allowed(settings, pods, steps):
-    run = Run(settings, pods)
-    for seconds, step in steps:
-        run.now_seconds += seconds
-        many = len(run.ordered)
-        taken = {one.uid for one in run.state.in_flight if run.now_seconds < one.deadline_seconds}
-        grace = {one.uid for one in run.state.in_flight if one.is_in_grace(run.now_seconds)}
-        if not isinstance(step, Snapshot):
-            run.apply(step)
-            continue
-        run.make_pass(step)
-        ordered = [one for _, one in run.ordered[many:]]
-        assert len({one.pod.uid for one in ordered}) == len(ordered)
-        assert sum(one.threshold is not None for one in ordered) <= 1
-        for one in ordered:
-            is_hard = one.threshold is not None and one.threshold.is_hard
-            assert one.pod.uid not in taken - (grace if is_hard else set())
-        others = [at for at, one in run.ordered if run.now_seconds - at < 60.0 and not _is_exempt(one)]
-        most = settings.evictions_per_minute
-        assert most is None or not ordered or all(map(_is_exempt, ordered)) or len(others) <= most
-
-
-def _is_exempt(one: Eviction) -> bool:
-    """No rate holds for hard memory thresholds: the kernel would kill instead."""
-    return one.threshold is not None and one.threshold.is_hard and one.signal in MEMORY_SIGNALS
 
 
 def test_an_eviction_of_a_process_is_awaited_and_is_judged_by_its_pod():
