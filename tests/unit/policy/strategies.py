@@ -61,7 +61,9 @@ pod_usages = st.builds(
 
 
 @st.composite
-def pods(draw: st.DrawFn, *, with_preferences: bool = False) -> tuple[Pod, ...]:
+def pods(
+    draw: st.DrawFn, *, with_preferences: bool = False, least: int = 0, most: int = 5
+) -> tuple[Pod, ...]:
     return tuple(
         Pod(
             name=f"pod-{index}",
@@ -78,7 +80,7 @@ def pods(draw: st.DrawFn, *, with_preferences: bool = False) -> tuple[Pod, ...]:
             ephemeral_storage_limit=draw(st.none() | st.just(parse_quantity("50"))),
             volumes=(Volume(name="scratch", size_limit=draw(st.none() | st.just(parse_quantity("50")))),),
         )
-        for index in range(draw(st.integers(0, 5)))
+        for index in range(draw(st.integers(least, most)))
     )
 
 
