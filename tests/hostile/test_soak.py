@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.__main__ import main
+from tests.support.daemon import with_leak_at_each_kill
 from tests.support.trials import Trial
 
 pytestmark = pytest.mark.suite("soak")
@@ -35,3 +36,26 @@ def test_no_wrong_victim_and_no_missed_crossing_among_a_hundred_with_everything_
     assert figures["kills"] > 0
     assert figures["unexplained_daemon_deaths"] == 0
     assert figures["left_behind"] == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("tool")
+def test_a_descriptor_that_leaks_at_each_kill_is_found(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first minute of a daemon's life is no part of what is judged, and one more is."""
+    with_leak_at_each_kill(tmp_path, monkeypatch)
+
+    status = main(["--time", "3m", "--output", str(tmp_path)])
+
+    printed = capsys.readouterr().out
+    (stored,) = tmp_path.glob("soak-*.json")
+    figures = json.loads(stored.read_text())
+    trial.rounds = figures["crossings"]
+    trial.add(
+        evictions=figures["kills"],
+        wrong_victims=figures["wrong_victims"],
+        guard_ends=figures["unexplained_daemon_deaths"],
+    )
+    assert (status, figures["wrong_victims"], figures["missed_crossings"]) == (1, 0, 0), printed
+    assert not figures["slopes"]["descriptors"]["is_flat"], printed

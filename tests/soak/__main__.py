@@ -145,14 +145,17 @@ def run(
         guarded.start(stage.wait)
         stage.wait(lambda: guarded.warrants() is not None, _READY_SECONDS * slowness)  # the steward, too
         course = Course(stage=stage, pods=pods, guarded=guarded, draw=draw, rules=rules, slowness=slowness)
+        evidence = Evidence(kept, guarded.journal)
         try:
-            evidence = Evidence(kept, guarded.journal)
             _rounds(course, figures, seconds, most_crossings, evidence)
-            figures.served_ns = evidence.served_ns
-            figures.not_served = evidence.not_served
+        except StageError as error:  # what was counted until then is shown all the same
+            figures.ended_by = str(error)
+            print(f"{guarded.log_tail()}\nsoak: ended: {error}", file=sys.stderr)
         except Exception:
             print(guarded.log_tail(), file=sys.stderr)
             raise
+        figures.served_ns = evidence.served_ns
+        figures.not_served = evidence.not_served
     names = [node.cgroup[1:], *(f"reactor-exercise-{pid}" for pid in guarded.pids)]
     figures.left_behind = sorted({*_cgroups(tree, names), *(_pins() - pins)})
     return figures

@@ -14,7 +14,8 @@ from tests.soak.guarded import Measured
 from tests.soak.slope import Slope, slope
 
 # How much the median of the last quarter may lie above the first one's, over the longest life of one daemon.
-TOLERANCE: Final = {"descriptors": 2.0, "threads": 1.0, "rss_kib": 1024.0}
+# A reload, after which it is measured, has a few workers, which stay for 10 s.
+TOLERANCE: Final = {"descriptors": 2.0, "threads": 3.0, "rss_kib": 1024.0}
 # The start: imports, caches that fill, the first journal file.
 _WARM_UP_SECONDS: Final = 60.0
 _BYSTANDER: Final = "killed a bystander"
@@ -50,6 +51,7 @@ class Figures:
     served_ns: list[int] = field(default_factory=list)
     warrants: dict[int, Mapping[str, int]] = field(default_factory=dict)
     not_served: Counter[str] = field(default_factory=Counter)
+    ended_by: str | None = None
 
     def add_bystanders(self, killed: int) -> None:
         """Count pods that hold nearly nothing and were killed before others."""
@@ -103,6 +105,7 @@ class Figures:
             or self.partly_killed
             or self.left_behind
             or not self.crossings
+            or self.ended_by is not None
             or any(not one.is_flat(TOLERANCE[name]) for name, one in self.slopes().items())
         )
 
@@ -161,6 +164,7 @@ class Figures:
             "killed_by_the_daemon_because": dict(self.not_served),
             "daemon_processes": len({one.generation for one in self.measured}),
             "left_behind": self.left_behind,
+            "ended_by": self.ended_by,
             "is_good": self.is_good(),
         }
 

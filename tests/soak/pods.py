@@ -166,7 +166,8 @@ class Pods:
         `was_away`: the daemon was stopped or gone meanwhile. Raises StageError where it doesn't succeed.
         """
         instances = [pod.instance for pod in pods]
-        if not self._stage.wait(lambda: all(map(self._stage.is_dead, instances)), _GONE_SECONDS):
+        gone_seconds = _GONE_SECONDS * self._stage.slowness
+        if not self._stage.wait(lambda: all(map(self._stage.is_dead, instances)), gone_seconds):
             raise StageError(f"still alive: {[pod.plan.name for pod in pods]}")
         oom_killed = []
         for pod in pods:
@@ -237,7 +238,7 @@ class Pods:
         return int(found[1]) if found else 0
 
     def _remove(self, directory: Path) -> None:
-        deadline = time.monotonic() + _GONE_SECONDS
+        deadline = time.monotonic() + _GONE_SECONDS * self._stage.slowness
         while True:
             try:
                 with suppress(FileNotFoundError):

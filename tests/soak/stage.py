@@ -70,7 +70,7 @@ class Stage:
     def __init__(
         self, node_directory: Path, capacity_bytes: int, *, is_v2: bool, slowness: float = 1.0
     ) -> None:
-        self._slowness = slowness
+        self.slowness = slowness
         # No file of a disk: a page that has to be read again is charged, with all that is read ahead, to
         # the pod that touches it first.
         shared = os.memfd_create("soak-stage")
@@ -159,7 +159,7 @@ class Stage:
     def is_dying(self, slot: int) -> bool:
         """Tell whether the slot's canary does not run any more, though it may not have ended."""
         beat_ns = self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _BEAT_NS]
-        return bool(beat_ns) and time.monotonic_ns() - beat_ns > _SILENT_NS * self._slowness
+        return bool(beat_ns) and time.monotonic_ns() - beat_ns > _SILENT_NS * self.slowness
 
     def stop_growth(self, slot: int) -> None:
         """Have the slot's actor be content with what it has."""
@@ -203,12 +203,12 @@ class Stage:
         while not true():
             if time.monotonic() > deadline:
                 return False
-            self.read(0.002 * self._slowness)
+            self.read(0.002 * self.slowness)
         return True
 
     def wait_up(self, instances: set[int]) -> None:
         """Wait until these have been started, or killed before they stood. Raises StageError."""
-        if not self.wait(lambda: instances <= self.up | self.stillborn, _SOON_SECONDS):
+        if not self.wait(lambda: instances <= self.up | self.stillborn, _SOON_SECONDS * self.slowness):
             raise StageError(f"not started: {sorted(instances - self.up)}")
 
     def wait_done(self, instances: Sequence[int]) -> None:
@@ -222,7 +222,7 @@ class Stage:
                     self.done.remove(instance)
             return not left
 
-        if not self.wait(over, _SOON_SECONDS):
+        if not self.wait(over, _SOON_SECONDS * self.slowness):
             raise StageError(f"not done: {left}")
 
     def is_dead(self, instance: int) -> bool:

@@ -257,6 +257,23 @@ def with_steward_of_another_version(
     monkeypatch.setenv("PYTHONPATH", str(other))
 
 
+def with_leak_at_each_kill(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every guard keep a descriptor open for good at each kill of a pod."""
+    leaking = directory / "leaking"
+    leaking.mkdir()
+    (leaking / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if {'reactor', 'run'} <= set(sys.orig_argv):\n"
+        "    from reactor.act.reap import Dying\n"
+        "    really_hold = Dying.hold\n"
+        "    def hold(self, key, directory, pidfds):\n"
+        "        os.open(os.devnull, os.O_RDONLY)\n"
+        "        return really_hold(self, key, directory, pidfds)\n"
+        "    Dying.hold = hold\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(leaking))
+
+
 class HasStatus(Protocol):
     """A daemon that shows how it stands, as `reactor status --output json` does."""
 
