@@ -171,10 +171,15 @@ def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_i
 
 
 def hog_at_the_edge(
-    service: Service, name: str, more_mib: int = 60, properties: Mapping[str, str] | None = None
+    service: Service,
+    name: str,
+    more_mib: int = 60,
+    *,
+    left_mib: int = 2,
+    properties: Mapping[str, str] | None = None,
 ) -> Tenant:
-    """Return a hog that rests 2 MiB before the threshold, with a warrant against it."""
-    level_bytes = (SLICE_MIB - 100 - 2) * MIB
+    """Return a hog that rests so little before the threshold, with a warrant against it."""
+    level_bytes = (SLICE_MIB - 100 - left_mib) * MIB
     load = ("edge", str(MEMORY / SLICE), str(level_bytes), str(more_mib))
     hog = Tenant(name, *load, properties=properties)
     eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, f"a warrant against {name}")
@@ -370,7 +375,7 @@ def test_where_the_guard_is_starved_the_pod_dies_under_its_warrant_or_by_the_ker
     armed(service, len(others))
     ended: dict[str, list[str]] = {"signal": [], "oom-kill": []}
     for number in range(CROSSINGS):
-        hog = hog_at_the_edge(service, f"hog-{number}", 200, HOG_PRIORITY)
+        hog = hog_at_the_edge(service, f"hog-{number}", 200, left_mib=4, properties=HOG_PRIORITY)
         assert scores.items() <= oom_scores().items()
         ran_ns = end_while_starved(pid_of(hog.unit), pid_of("reactor.service"), late_seconds, tmp_path)
         eventually(lambda: not hog.is_alive(), "systemd's notice of its end")  # noqa: B023
