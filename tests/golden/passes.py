@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, get_type_hints
@@ -42,7 +43,7 @@ Made = tuple[PolicyState, Decision]
 
 
 class UnknownError(Exception):
-    """Something happened in a daemon that these files have no line for."""
+    """Something happened in a daemon that these files have no line for, or that does not follow any more."""
 
 
 def _converter() -> Converter:
@@ -258,9 +259,10 @@ class _Replay:
         if not issubclass(kind, EvictionOrdered | ProcessEvictionOrdered):
             event: Event = _CONVERTER.structure(fields, kind)
             return event
-        decision = self._last.decision
-        assert decision is not None
-        eviction = decision.evictions[fields.pop("eviction")]
+        number, decided = fields.pop("eviction"), self._last.decision
+        if decided is None or number >= len(decided.evictions):
+            raise UnknownError("an eviction that is not decided any more")
+        eviction = decided.evictions[number]
         if "process" in fields:
             fields["process"] = _CONVERTER.structure(fields["process"], ProcessMemory)
         ordered: Event = kind(eviction=eviction, snapshot=self._last.snapshot, pods=self._last.pods, **fields)
@@ -268,9 +270,10 @@ class _Replay:
 
 
 def replayed(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a file, each with what is decided now."""
+    """Yield the lines of a file, each with what is decided now; after another decision not all of them."""
     replay = _Replay()
-    for one in map(json.loads, lines):
-        if "daemon" in one:
-            replay = _Replay()
-        yield line(replay.take(one))
+    with suppress(UnknownError):
+        for one in map(json.loads, lines):
+            if "daemon" in one:
+                replay = _Replay()
+            yield line(replay.take(one))
