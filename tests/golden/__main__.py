@@ -11,7 +11,8 @@ import sys
 
 from tests.golden import driver, scenarios
 from tests.golden.deferrals import texts
-from tests.golden.files import RECORD, write_json, write_jsonl, write_lines
+from tests.golden.files import RECORD, read_lines, write_json, write_jsonl, write_lines
+from tests.golden.passes import RECORDS, replayed
 
 _DOCUMENTS = ("tests/unit/guard/test_recorded_documents.py", "tests/unit/steward/test_recorded_status.py")
 
@@ -25,6 +26,8 @@ def main(arguments: list[str]) -> None:
         write_lines("scenarios.jsonl.gz", scenarios.lines())
         write_lines("events.jsonl.gz", driver.whole())
         write_jsonl("events-digests.jsonl", driver.digests())
+        for name in RECORDS:  # of the same daemons, what is decided now
+            write_lines(name, [*replayed(read_lines(name))])
         again = [sys.executable, "-m", "pytest", "--quiet", *_DOCUMENTS]
         subprocess.run(again, env={**os.environ, RECORD: "1"}, check=True)
 

@@ -38,6 +38,7 @@ from reactor.policy.events import Event, EvictionOrdered, ProcessEvictionOrdered
 from tests.golden.decisions import decision_document
 from tests.golden.files import line
 
+RECORDS: Final = ("passes-soak.jsonl.gz", "passes-hostile.jsonl.gz", "passes-race.jsonl.gz")
 Line = dict[str, Any]
 Made = tuple[PolicyState, Decision]
 

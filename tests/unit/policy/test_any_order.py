@@ -219,6 +219,7 @@ class Run:
         self.state = apply(self.settings, self.state, event, self.now_seconds)
 
 
+@examples(max_examples=max(250, examples().max_examples))
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_event_makes_a_critical_pod_eligible(settings, pods, steps):
     run = Run(settings, pods)

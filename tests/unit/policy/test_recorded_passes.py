@@ -7,9 +7,7 @@ import json
 import pytest
 
 from tests.golden.files import CHANGED, first_difference, read_lines
-from tests.golden.passes import replayed
-
-RECORDS = ("passes-soak.jsonl.gz", "passes-hostile.jsonl.gz", "passes-race.jsonl.gz")
+from tests.golden.passes import RECORDS, replayed
 
 
 @pytest.mark.parametrize("name", RECORDS)
