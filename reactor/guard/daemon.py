@@ -93,6 +93,7 @@ class Liveness:
         self._last_pass_seconds = clock_seconds()
 
     def passed(self, record: PassRecord) -> None:
+        """Note when the last pass was that the loop made."""
         if not record.wakes or any(wake.source != RULES for wake in record.wakes):
             self._last_pass_seconds = self._clock_seconds()
 

@@ -57,7 +57,6 @@ class Housekeeping:
         return found
 
     def due(self) -> None:
-        """Have both refreshed soon."""
         self._due.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

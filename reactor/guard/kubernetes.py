@@ -272,10 +272,12 @@ class KubernetesNode:
             self.reports.event(SYSTEM_OOM, comm=kill.comm or "", pid=kill.pid)
 
     def slowed_down(self, slowdown: Slowdown) -> None:
+        """Report it as an event, but in a dry run."""
         if not self._is_dry:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
 
     def no_victim(self, found: NoVictim) -> None:
+        """Report it as an event, but in a dry run."""
         if not self._is_dry:
             self.reports.event(NO_VICTIM, message=found.message)
 

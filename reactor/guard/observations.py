@@ -462,7 +462,6 @@ class Observations:
 
 
 def is_housekeeping(wakes: Sequence[Wake]) -> bool:
-    """Return whether a pass is the first one, or for housekeeping."""
     return not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes)
 
 

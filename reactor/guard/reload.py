@@ -159,6 +159,7 @@ class Reloads:
             self.present.passes.observations.refresh_pods()
 
     def list_pods(self) -> None:
+        """Have the loop's pods listed again soon."""
         if self.present is not None:
             self.present.housekeeping.due()
 

@@ -222,7 +222,6 @@ class OomOrder:
         """Change nothing: the order follows the forecasts."""
 
     def retry_seconds(self) -> float:
-        """Return infinity: the order follows the forecasts."""
         return math.inf
 
     def is_ordered(self, uid: str) -> bool:

@@ -341,7 +341,6 @@ class Warrants:
         self.give(replace(forecast, memory=self.reads.memory()))
 
     def far(self) -> None:
-        """Have nothing armed: no crossing is near."""
         self.disarm()
 
     def give(self, forecast: Forecast) -> None:

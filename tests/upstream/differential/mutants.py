@@ -28,21 +28,19 @@ MUTANTS: Final = (
     Mutant("policy/thresholds.py", "observation.available < wanted", "observation.available <= wanted"),
     Mutant("policy/thresholds.py", "wanted >= observation.capacity", "wanted > observation.capacity"),
     Mutant("policy/thresholds.py", "{Signal.MEMORY_AVAILABLE: 0,", "{Signal.MEMORY_AVAILABLE: 2,"),
-    Mutant("policy/thresholds.py", "capacity - wanted + observation", "capacity - wanted - observation"),
+    Mutant("sources/levels.py", "capacity - wanted + observation", "capacity - wanted - observation"),
     Mutant("model/thresholds.py", "if self.available < 0:", "if self.available < -9999999:"),
     Mutant("model/thresholds.py", "self.capacity <= 0", "self.capacity < 0"),
     Mutant("model/thresholds.py", "_single(_single(float(self.percent)) / 100)", "float(self.percent) / 100"),
     Mutant("policy/decide.py", "observations,\n        with_minimum_reclaim=True,\n", "observations,\n"),
-    Mutant("policy/decide.py", "observations, with_minimum_reclaim=True)", "observations)"),
+    Mutant("policy/disk_evictions.py", "observations, with_minimum_reclaim=True)", "observations)"),
     Mutant(
         "policy/decide.py",
         "if threshold.is_hard:\n        return 0",
         "if threshold.is_hard:\n        return 1",
     ),
-    Mutant(
-        "policy/decide.py", "    return min(settings.max_pod_grace", "    return max(settings.max_pod_grace"
-    ),
-    Mutant("policy/decide.py", "max_pod_grace_period_seconds < 0", "max_pod_grace_period_seconds < -1"),
+    Mutant("policy/decide.py", "= min(settings.max_pod_grace", "= max(settings.max_pod_grace"),
+    Mutant("policy/decide.py", "max_pod_grace_period_seconds >= 0", "max_pod_grace_period_seconds >= -1"),
     Mutant(
         "policy/decide.py",
         "        if evictions:\n            return state",
@@ -62,17 +60,17 @@ MUTANTS: Final = (
     ),
     Mutant("policy/rank.py", "else -amount,", "else amount,"),
     Mutant(
-        "policy/decide.py",
+        "policy/storage_limits.py",
         "*_empty_dirs(pod, used),\n        *_pod_limit(pod, used),",
         "*_pod_limit(pod, used),\n        *_empty_dirs(pod, used),",
     ),
-    Mutant("policy/decide.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
+    Mutant("policy/storage_limits.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
     Mutant(
-        "policy/decide.py",
+        "policy/storage_limits.py",
         "limit.amount and used_bytes > limit",
         "limit.amount and used_bytes >= limit",
     ),
-    Mutant("policy/decide.py", "(container.logs,)\n", "(container.logs, container.rootfs)\n"),
+    Mutant("policy/storage_limits.py", "(container.logs,)\n", "(container.logs, container.rootfs)\n"),
     Mutant(
         "policy/rank.py",
         "return (False, True) if signal in NODEFS else (True, False)",
@@ -80,7 +78,7 @@ MUTANTS: Final = (
     ),
     Mutant("policy/rank.py", "if volume.is_local and volume", "if volume"),
     Mutant(
-        "policy/disk_evictions.py",
+        "policy/decide.py",
         "(Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)",
         "(Reclaim.CONTAINERS, Reclaim.IMAGES)",
     ),
