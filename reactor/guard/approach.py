@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
+from reactor.guard.bounded import FEW_PODS, BoundedPods, Enough, Known
 from reactor.guard.node import Node
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod
@@ -93,11 +93,13 @@ class Approach:
             self._kernel.begin()
             self._pods.refresh_pods()
             is_whole = self._reads_all or len(self._node.pods) <= FEW_PODS
-            known = Known({}, dict(self._usages.memory())) if is_whole else self._pods.bounded.observe()
+            bounded = self._pods.bounded
+            known = Known({}, dict(self._usages.memory())) if is_whole else bounded.observe()
+            charged = dict(known.bounds)
             found = self._forecast(memory, nearby, known, now_seconds)
             if self._put_aside_empty(found):
                 found = self._forecast(memory, nearby, known, now_seconds)
-            self._pods.bounded.likely = tuple(pod.uid for pod in found.prepared)
+            bounded.expect(charged, found.prepared)
             for one in self._ahead:
                 one.near(found)
         elif self.is_near:
@@ -131,8 +133,10 @@ class Approach:
         )
 
         def settle(state: PolicyState, snapshot: Snapshot) -> None:
-            if known.bounds and not self._pods.bounded.is_settled(
-                state, snapshot, known, pods, now_seconds, heads=READY_PODS
+            bounded = self._pods.bounded
+            if known.bounds and (
+                bounded.settle(state, snapshot, known, pods, now_seconds, heads=READY_PODS)
+                is not Enough.SETTLED
             ):
                 known.used.update(self._usages.memory())
                 known.bounds.clear()

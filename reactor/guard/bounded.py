@@ -6,7 +6,10 @@ history of kills later ones are judged, and the record has all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import heapq
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from reactor.model.decisions import PolicyState, Snapshot
@@ -17,6 +20,8 @@ from reactor.policy.bounds import Bounded, Standing, completed, standings, unset
 
 # To read so few is as fast as to choose among them.
 FEW_PODS: Final = 16
+MOST_BY_WIDE_BOUNDS: Final = 8
+_MOST_LARGEST: Final = 8
 
 
 class Known(NamedTuple):
@@ -26,11 +31,24 @@ class Known(NamedTuple):
     used: dict[str, PodUsage]
 
 
+class Enough(Enum):
+    """Whether a decision is settled, would need closer bounds, or all pods."""
+
+    SETTLED = auto()
+    TOO_WIDE = auto()
+    ALL = auto()
+
+
 class BoundedPods:
-    """Reads as much of the pods as a decision needs. `likely` are the uids of those that are read first."""
+    """Reads as much of the pods as a decision needs. `likely` are the uids of those that are read first.
+
+    `largest` are pods to which much was charged a moment ago: of all others their parents' charge is a bound
+    that may be close enough.
+    """
 
     def __init__(self, settings: EvictionSettings, usages: PodObserver) -> None:
         self.likely: Collection[str] = ()
+        self.largest: Collection[str] = ()
         self._settings = settings
         self._usages = usages
         self._pods: Sequence[Pod] = ()
@@ -40,7 +58,17 @@ class BoundedPods:
         """Return the most that each pod can hold, and what those use of which that is not known."""
         return Known(*self._usages.bounds())
 
-    def is_settled(
+    def observe_few(self) -> Known | None:
+        """Return what `observe` does with wider bounds and less reading, None if that can't be had."""
+        found = self._usages.wide_bounds((*self.likely, *self.largest)) if self.largest else None
+        return None if found is None else Known(*found)
+
+    def expect(self, bounds: Mapping[str, int], prepared: Iterable[Pod]) -> None:
+        """Record which pods were prepared before a crossing, and the bounds of then."""
+        self.likely = tuple(pod.uid for pod in prepared)
+        self.largest = heapq.nlargest(_MOST_LARGEST, bounds, key=bounds.__getitem__)
+
+    def settle(
         self,
         state: PolicyState,
         snapshot: Snapshot,
@@ -49,8 +77,9 @@ class BoundedPods:
         now_seconds: float,
         *,
         heads: int = 1,
-    ) -> bool:
-        """Read what the decision over a snapshot of what was `found` needs; return False if that is all pods.
+        most: float = math.inf,
+    ) -> Enough:
+        """Read what the decision over a snapshot of what was `found` needs, `most` pods at the most.
 
         What is read comes into `found`, and so into the snapshot.
         """
@@ -66,12 +95,14 @@ class BoundedPods:
             now_seconds=now_seconds,
             likely=self.likely,
         )
-        for uid in unsettled(known, heads=heads):
+        for number, uid in enumerate(unsettled(known, heads=heads)):
             if uid is None:
-                return False
+                return Enough.ALL
+            if number >= most:
+                return Enough.TOO_WIDE
             del found.bounds[uid]
             found.used.update(self._usages.of([uid], with_containers=True))
-        return True
+        return Enough.SETTLED
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with all that the pods use, once the decision over it is carried out."""

@@ -5,12 +5,14 @@ All of it is read from the kernel's counters and applied to the node as events: 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Enough, Known
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot
@@ -106,12 +108,30 @@ class Observations:
         """
         self._observe_left()
         if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
-            seen, found = self._observed(wakes, now_seconds, lambda: self._bounds(now_seconds))
-            if found is None or self.bounded.is_settled(
-                self._node.state, seen.snapshot, found, seen.pods, now_seconds
-            ):
-                return seen._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
+            found = self._by_bounds(wakes, now_seconds)
+            if found is not None:
+                return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
         return self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
+
+    def _by_bounds(self, wakes: Sequence[Wake], now_seconds: float) -> Seen | None:
+        """Return what was seen once a decision over it is settled, by wide bounds if they do; None: by none.
+
+        While a victim frees its memory, what its parent has is no bound for others.
+        """
+        few = () if self._node.state.claims else ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),)
+        for read, most in (*few, (self.bounded.observe, math.inf)):
+            seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
+            if not self._needs_pods(now_seconds):
+                return seen
+            if found is None:
+                continue
+            state, snapshot = self._node.state, seen.snapshot
+            enough = self.bounded.settle(state, snapshot, found, seen.pods, now_seconds, most=most)
+            if enough is Enough.SETTLED:
+                return seen
+            if enough is Enough.ALL:
+                break
+        return None
 
     def _observed(
         self, wakes: Sequence[Wake], now_seconds: float, read_pods: Callable[[], Known | None]
@@ -136,12 +156,15 @@ class Observations:
         )
         return seen, found
 
-    def _bounds(self, now_seconds: float) -> Known | None:
+    def _bounds(self, read: Callable[[], Known | None], now_seconds: float) -> Known | None:
         """Return the most that each pod can hold, only if one may have to be chosen."""
-        if not resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds)):
+        if not self._needs_pods(now_seconds):
             return None
         self.refresh_pods()
-        return self.bounded.observe()
+        return read()
+
+    def _needs_pods(self, now_seconds: float) -> bool:
+        return bool(resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds)))
 
     def _all_pods(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Known | None:
         used = self.observe_pods(wakes, now_seconds, firing)

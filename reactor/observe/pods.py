@@ -35,6 +35,10 @@ _DESCRIPTORS_PER_POD: Final = 4  # one more where swap is counted
 _DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
 _CHARGE_BYTES: Final = 32
+_MOST_PARENTS: Final = 8
+_LATE_NS: Final = 1_000_000
+# A page that is charged counts for the pod before it counts for its parent; the largest is 2 MiB.
+_UNDER_WAY_BYTES: Final = (os.cpu_count() or 1) << 21
 _FRESH_SECONDS: Final = 10.0
 _COUNTED: Final = frozenset({Resource.MEMORY, Resource.PIDS})
 
@@ -117,6 +121,8 @@ class PodObserver:
         self._with_containers: dict[str, Pod] = {}
         self._counters: dict[str, _PodCounters] = {}
         self._charges: tuple[tuple[str, int], ...] | None = None  # of the counters, in the pods' order
+        self._parents: tuple[tuple[str, int, tuple[str, ...]], ...] | None = None
+        self._parent_files: dict[str, MemoryCounters] = {}
         self._problems: dict[str, str] = {}
         self._vanished: set[str] = set()
         self._without_cgroup: tuple[str, ...] = ()
@@ -210,10 +216,66 @@ class PodObserver:
                     found[uid] += self._swap_bytes(uid) or 0
         return found, used
 
+    def wide_bounds(self, uids: Iterable[str]) -> tuple[dict[str, int], dict[str, PodUsage]] | None:
+        """Return what `bounds` does, by reading what is charged to these pods and to the parents of all.
+
+        No other pod holds more than what is charged to its parent and to none of these. What is added to a
+        pod's counter and not yet to its parent's is allowed for. None if it can't be had in this way: many
+        parents, swap that is counted, a reading that failed or took long.
+        """
+        parents, pread = self._parents_held(), os.pread
+        if parents is None or self._counts_swap:
+            return None
+        began_ns = time.monotonic_ns()
+        found, left = dict[str, int](), dict[str, int]()
+        try:
+            before = [int(pread(fd, _CHARGE_BYTES, 0)) for _, fd, _ in parents]
+            for uid in uids:
+                held = self._counters.get(uid)
+                if held is not None and uid not in found:
+                    charged = found[uid] = int(pread(held.charge_fd(), _CHARGE_BYTES, 0))
+                    parent = os.path.dirname(self._cgroups[uid])
+                    left[parent] = left.get(parent, 0) + charged
+            after = [int(pread(fd, _CHARGE_BYTES, 0)) for _, fd, _ in parents]
+        except (OSError, ValueError):
+            return None
+        if time.monotonic_ns() - began_ns > _LATE_NS:
+            return None
+        bounds: dict[str, int] = {}
+        for (parent, _, pods), one, other in zip(parents, before, after, strict=True):
+            most_bytes = max(0, max(one, other) - left.get(parent, 0)) + _UNDER_WAY_BYTES
+            bounds |= dict.fromkeys(pods, most_bytes)
+        return bounds | found, dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+
+    def _parents_held(self) -> tuple[tuple[str, int, tuple[str, ...]], ...] | None:
+        """Return the parents of the pods, with the descriptor of what is charged to each, and its pods."""
+        if self._charges is None or self._vanished:
+            return None  # the pods have changed, and `bounds` says how
+        return self._parents
+
+    def _hold_parents(self) -> None:
+        """Hold open what is charged to the parents of the pods; none if there are many."""
+        below: dict[str, list[str]] = {}
+        for uid, cgroup in self._cgroups.items():
+            below.setdefault(os.path.dirname(cgroup), []).append(uid)
+        for parent in self._parent_files.keys() - below.keys():
+            self._parent_files.pop(parent).close()
+        self._parents = None
+        if len(below) > _MOST_PARENTS or "/" in below:
+            return
+        try:
+            for parent in below.keys() - self._parent_files.keys():
+                self._parent_files[parent] = MemoryCounters(self._tree, parent)
+        except (OSError, ReactorError):
+            return
+        files = self._parent_files
+        self._parents = tuple((one, files[one].usage_fd(), tuple(pods)) for one, pods in below.items())
+
     def _charged(self) -> tuple[tuple[str, int], ...]:
         """Return the descriptors of what is charged to the pods: those of the counters that are open now."""
         if self._charges is None:
             held = self._counters
+            self._hold_parents()
             self._charges = tuple((uid, held[uid].charge_fd()) for uid in self._cgroups if uid in held)
         return self._charges
 
@@ -272,6 +334,7 @@ class PodObserver:
 
     def close(self) -> None:
         self.track(())
+        self._hold_parents()
 
     def _read(self, uids: Iterable[str], *, is_full: bool = False) -> dict[str, PodUsage]:
         usages = {}

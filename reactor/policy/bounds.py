@@ -141,16 +141,18 @@ def _asks_for_all(known: Bounded, state: PolicyState, memory: Sequence[Threshold
     return is_due and may_be_due(state, known.now_seconds, known.now_seconds)
 
 
-def _asked_by_name(known: Bounded, state: PolicyState) -> set[str]:
-    """Return the pods, by uid, whose own number counts: victims, and pods that could not be evicted."""
-    found = set(known.likely)
-    found.update(claim.uid for claim in state.claims if claim.uid is not None)
+def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:
+    """Return the pods, by uid, that are asked for whatever they hold: the likely ones first.
+
+    The others are victims, and pods that could not be evicted.
+    """
+    found = [*known.likely, *(claim.uid for claim in state.claims if claim.uid is not None)]
     if state.hard_memory_kills:
         listed = {pod.uid for pod in known.pods}
-        found.update(uid for uid in known.bounds if uid not in listed)
-        found.update(pod.uid for pod in known.pods if pod.could_not_be_ended)
+        found += [uid for uid in known.bounds if uid not in listed]
+        found += [pod.uid for pod in known.pods if pod.could_not_be_ended]
         for kill in state.hard_memory_kills:
-            found.update((kill.uid, *kill.kept))
+            found += [kill.uid, *kill.kept]
     return found
 
 

@@ -11,6 +11,7 @@ import trio
 
 from reactor.act.one_process import OneProcess
 from reactor.act.reap import KillReport, ReapReport
+from reactor.guard.ahead import Ahead
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.pass_ import Passes
@@ -73,6 +74,7 @@ class FakeUsages:
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
         self.bound_reads = 0
+        self.wide_reads = 0
         self.one_by_one: list[str] = []  # that were read before a decision
         self.swap_notes = 0
         self.full_reads = 0
@@ -108,6 +110,16 @@ class FakeUsages:
             if not one.unreadable
         }
         return bounds, {uid: one for uid, one in self.seen.items() if one.unreadable}
+
+    def wide_bounds(self, uids: Iterable[str]) -> tuple[dict[str, int], dict[str, PodUsage]] | None:
+        self.wide_reads += 1
+        bounds, used = self.bounds()
+        self.bound_reads -= 1
+        if used:
+            return None
+        first = set(uids)
+        left = sum(charged for uid, charged in bounds.items() if uid not in first)
+        return {uid: charged if uid in first else left for uid, charged in bounds.items()}, {}
 
     def note_swap(self) -> None:
         self.swap_notes += 1
@@ -270,6 +282,7 @@ class FakeLoop:
         self.oom_struck: tuple[str, ...] = ()
         self.recounts = 0
         self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
+        self.features: Sequence[Ahead] = (RecordedOrder(self.ordered),)
         self.known = Node(observed=Observed(stale_seconds=35.0))
         self.evictor = Evictor(
             self.kills,
@@ -320,7 +333,7 @@ class FakeLoop:
             arm_memory=self.armed.append,
             oom_source=FakeOomSource(self),
             oom_kills=FakeOomKills(self),
-            ahead=(RecordedOrder(self.ordered),),
+            ahead=self.features,
             kernel=kernel,
             dry_run=dry_run,
             clock_seconds=lambda: self.now_seconds,

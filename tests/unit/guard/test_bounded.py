@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from reactor.guard.bounded import FEW_PODS
 from reactor.model.decisions import Measured
 from reactor.model.pods import Pod, PodUsage
@@ -160,3 +162,83 @@ async def test_a_dry_run_records_the_whole_ranking(make_loop, make_pod, observat
     for _ in range(2):  # the second evicts no pod: it was reported
         loop.now_seconds += 1
         assert len(loop.passes.make([wake()]).decision.ranking) == FEW_PODS + 1
+
+
+async def approach(loop: Any, observation: Make) -> None:
+    """Make the pass of an early level: nothing is met, and the crossing is near."""
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 0.01
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.usages.one_by_one.clear()
+
+
+@pytest.fixture
+def make_bare_loop(make_loop: Make) -> Make:
+    """Return a maker of loops in which no feature ahead of a crossing asks for all pods."""
+
+    def make(**options: Any) -> Any:
+        loop = make_loop(**options)
+        loop.features = ()
+        loop.passes = loop.passes_by(loop.known.settings)
+        return loop
+
+    return make
+
+
+async def test_an_early_level_reads_the_charges_and_the_first_two(make_bare_loop, make_pod, observation):
+    loop, hog, next_one = make_bare_loop(), make_pod("hog"), make_pod("next")
+    with_many(loop, make_pod, hog, next_one)
+    hold(loop, hog, 300 * MIB)
+    hold(loop, next_one, 20 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready == ["hog", "next"]
+    assert loop.usages.one_by_one == [hog.uid, next_one.uid]
+    assert (loop.usages.bound_reads, loop.usages.memory_reads) == (1, 0)
+
+
+async def test_the_crossing_reads_the_charges_of_few_if_their_parents_bound_the_others(
+    make_bare_loop, make_pod, observation
+):
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    await approach(loop, observation)
+    before = loop.usages.bound_reads
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert loop.usages.one_by_one[0] == hog.uid
+    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (1, before)
+
+
+async def test_all_charges_are_read_if_the_bounds_of_few_are_too_wide(make_bare_loop, make_pod, observation):
+    """Together the others hold more than the one that is largest."""
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    for uid in loop.usages.seen:
+        loop.usages.seen[uid] = PodUsage(memory_working_set_bytes=20 * MIB)
+    hold(loop, hog, 60 * MIB)
+    await approach(loop, observation)
+    before = loop.usages.bound_reads
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (1, before + 1)
+    assert record.decision.ranking[0].usage == 60 * MIB
+
+
+async def test_no_charge_of_a_parent_is_a_bound_while_a_victim_dies(make_bare_loop, make_pod, observation):
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    await approach(loop, observation)
+    loop.passes.make([wake()])
+    loop.now_seconds += 0.01
+    loop.passes.make([wake()])
+    assert loop.usages.wide_reads == 1

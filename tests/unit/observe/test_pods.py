@@ -149,6 +149,61 @@ def test_what_is_in_swap_counts_in_a_bound_where_it_decides(pods: FakeTree, proc
             assert observer.bounds()[0] == {"a": 5 * MIB, "b": 3 * MIB}
 
 
+def test_a_pod_holds_no_more_than_its_parent_has_but_for_the_others(
+    pods: FakeTree, observer: PodObserver
+) -> None:
+    """What is under way between two counters is allowed for."""
+    pods.add("/pods", usage_bytes=10 * MIB)
+    observer.track([pod("a"), pod("b"), pod("c")])
+    assert observer.wide_bounds(["b"]) is None, "the descriptors are not held yet"
+    observer.bounds()
+    found = observer.wide_bounds(["b", "unknown", "b"])
+    assert found is not None
+    bounds, used = found
+    under_way_bytes = bounds["a"] - 7 * MIB
+    assert under_way_bytes % (2 * MIB) == 0
+    assert 0 < under_way_bytes
+    assert bounds == {"a": 7 * MIB + under_way_bytes, "b": 3 * MIB, "c": 7 * MIB + under_way_bytes}
+    assert used == {}
+    pods.counters("/pods", usage_bytes=0, inactive_file_bytes=0)
+    assert observer.wide_bounds(["b"]) == ({**bounds, "a": under_way_bytes, "c": under_way_bytes}, {})
+
+
+def test_each_parent_bounds_its_own_pods(pods: FakeTree, observer: PodObserver) -> None:
+    pods.add("/pods", usage_bytes=10 * MIB)
+    pods.add("/more", usage_bytes=50 * MIB)
+    pods.add("/more/d", usage_bytes=40 * MIB)
+    observer.track([pod("a"), pod("b"), pod("d", cgroup="/more/d")])
+    observer.bounds()
+    found = observer.wide_bounds(["d"])
+    assert found is not None
+    assert found[0]["d"] == 40 * MIB
+    assert found[0]["a"] == found[0]["b"]
+
+
+@pytest.mark.parametrize("cgroup", ["/d", "/many"])
+def test_pods_of_the_root_or_of_many_parents_have_no_wide_bounds(
+    pods: FakeTree, observer: PodObserver, cgroup: str
+) -> None:
+    names = [cgroup] if cgroup == "/d" else [f"/parent-{number}/d" for number in range(9)]
+    for name in names:
+        pods.add(name.rpartition("/")[0] or "/", usage_bytes=50 * MIB)
+        pods.add(name, usage_bytes=40 * MIB)
+    observer.track([pod("a"), *(pod(name[1:].replace("/", "-"), cgroup=name) for name in names)])
+    observer.bounds()
+    assert observer.wide_bounds(["a"]) is None
+
+
+def test_there_are_no_wide_bounds_where_one_can_not_be_read(pods: FakeTree, observer: PodObserver) -> None:
+    pods.add("/pods", usage_bytes=10 * MIB)
+    observer.track([pod("a"), pod("b")])
+    observer.bounds()
+    is_v2 = pods.tree.version is CgroupVersion.V2
+    pods.file("/pods/a", "memory.current" if is_v2 else "memory.usage_in_bytes", "many\n")
+    assert observer.wide_bounds(["b"]) is not None
+    assert observer.wide_bounds(["a", "b"]) is None
+
+
 def test_containers_are_read_with_a_pod_that_may_be_chosen(pods: FakeTree, observer: PodObserver) -> None:
     pods.add("/pods/a/main", usage_bytes=2 * MIB, inactive_file_bytes=MIB)
     observer.track([replace(pod("a"), container_cgroups={"main": "/pods/a/main"}), pod("b")])
