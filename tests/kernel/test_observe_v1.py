@@ -68,6 +68,22 @@ def test_a_pod_that_was_removed_and_made_again_has_no_bound_until_it_is_listed(t
     observer.close()
 
 
+def test_a_parent_that_was_removed_and_made_again_bounds_its_new_pods(tree: CgroupTree) -> None:
+    observer = PodObserver(tree, clock_seconds=lambda: 0.0)
+    for _ in range(2):
+        tree.path(f"{NODE}/a").mkdir()
+        observer.track([pod("a")])
+        assert observer.bounds()[0].keys() == {"a"}
+        found = observer.wide_bounds(())
+        assert found is not None
+        assert found[0].keys() == {"a"}
+        tree.path(f"{NODE}/a").rmdir()
+        tree.path(NODE).rmdir()
+        tree.path(NODE).mkdir()
+        assert observer.wide_bounds(()) is None
+    observer.close()
+
+
 def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
     before = open_descriptors()
     observer = PodObserver(tree)
@@ -75,8 +91,10 @@ def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
     for _ in range(1000):
         directory.mkdir()
         observer.track([pod("a")])
+        observer.bounds()
         observer.memory()
         directory.rmdir()
+        observer.wide_bounds(["a"])
         observer.memory()
         observer.track(())
     assert before == open_descriptors()

@@ -149,15 +149,23 @@ def test_what_is_in_swap_counts_in_a_bound_where_it_decides(pods: FakeTree, proc
             assert observer.bounds()[0] == {"a": 5 * MIB, "b": 3 * MIB}
 
 
+@pytest.fixture
+def still(fake: FakeTree) -> Iterator[PodObserver]:
+    """Return an observer for which no time passes."""
+    observer = PodObserver(fake.tree, clock_seconds=lambda: 0.0)
+    yield observer
+    observer.close()
+
+
 def test_a_pod_holds_no_more_than_its_parent_has_but_for_the_others(
-    pods: FakeTree, observer: PodObserver
+    pods: FakeTree, still: PodObserver
 ) -> None:
     """What is under way between two counters is allowed for."""
     pods.add("/pods", usage_bytes=10 * MIB)
-    observer.track([pod("a"), pod("b"), pod("c")])
-    assert observer.wide_bounds(["b"]) is None, "the descriptors are not held yet"
-    observer.bounds()
-    found = observer.wide_bounds(["b", "unknown", "b"])
+    still.track([pod("a"), pod("b"), pod("c")])
+    assert still.wide_bounds(["b"]) is None, "the descriptors are not held yet"
+    still.bounds()
+    found = still.wide_bounds(["b", "unknown", "b"])
     assert found is not None
     bounds, used = found
     under_way_bytes = bounds["a"] - 7 * MIB
@@ -166,16 +174,16 @@ def test_a_pod_holds_no_more_than_its_parent_has_but_for_the_others(
     assert bounds == {"a": 7 * MIB + under_way_bytes, "b": 3 * MIB, "c": 7 * MIB + under_way_bytes}
     assert used == {}
     pods.counters("/pods", usage_bytes=0, inactive_file_bytes=0)
-    assert observer.wide_bounds(["b"]) == ({**bounds, "a": under_way_bytes, "c": under_way_bytes}, {})
+    assert still.wide_bounds(["b"]) == ({**bounds, "a": under_way_bytes, "c": under_way_bytes}, {})
 
 
-def test_each_parent_bounds_its_own_pods(pods: FakeTree, observer: PodObserver) -> None:
+def test_each_parent_bounds_its_own_pods(pods: FakeTree, still: PodObserver) -> None:
     pods.add("/pods", usage_bytes=10 * MIB)
     pods.add("/more", usage_bytes=50 * MIB)
     pods.add("/more/d", usage_bytes=40 * MIB)
-    observer.track([pod("a"), pod("b"), pod("d", cgroup="/more/d")])
-    observer.bounds()
-    found = observer.wide_bounds(["d"])
+    still.track([pod("a"), pod("b"), pod("d", cgroup="/more/d")])
+    still.bounds()
+    found = still.wide_bounds(["d"])
     assert found is not None
     assert found[0]["d"] == 40 * MIB
     assert found[0]["a"] == found[0]["b"]
@@ -183,25 +191,35 @@ def test_each_parent_bounds_its_own_pods(pods: FakeTree, observer: PodObserver) 
 
 @pytest.mark.parametrize("cgroup", ["/d", "/many"])
 def test_pods_of_the_root_or_of_many_parents_have_no_wide_bounds(
-    pods: FakeTree, observer: PodObserver, cgroup: str
+    pods: FakeTree, still: PodObserver, cgroup: str
 ) -> None:
     names = [cgroup] if cgroup == "/d" else [f"/parent-{number}/d" for number in range(9)]
     for name in names:
         pods.add(name.rpartition("/")[0] or "/", usage_bytes=50 * MIB)
         pods.add(name, usage_bytes=40 * MIB)
-    observer.track([pod("a"), *(pod(name[1:].replace("/", "-"), cgroup=name) for name in names)])
-    observer.bounds()
-    assert observer.wide_bounds(["a"]) is None
+    still.track([pod("a"), *(pod(name[1:].replace("/", "-"), cgroup=name) for name in names)])
+    still.bounds()
+    assert still.wide_bounds(["a"]) is None
 
 
-def test_there_are_no_wide_bounds_where_one_can_not_be_read(pods: FakeTree, observer: PodObserver) -> None:
+def test_there_are_no_wide_bounds_if_the_reader_was_held_up(pods: FakeTree) -> None:
+    """Much may have moved between the two readings of the parent."""
     pods.add("/pods", usage_bytes=10 * MIB)
-    observer.track([pod("a"), pod("b")])
-    observer.bounds()
+    now = iter([0.0, 0.0, 0.0005, 1.0, 1.01])
+    with closing(PodObserver(pods.tree, clock_seconds=lambda: next(now))) as observer:
+        observer.track([pod("a"), pod("b")])
+        observer.bounds()
+        assert [observer.wide_bounds(["b"]) is None for _ in range(2)] == [False, True]
+
+
+def test_there_are_no_wide_bounds_where_one_can_not_be_read(pods: FakeTree, still: PodObserver) -> None:
+    pods.add("/pods", usage_bytes=10 * MIB)
+    still.track([pod("a"), pod("b")])
+    still.bounds()
     is_v2 = pods.tree.version is CgroupVersion.V2
     pods.file("/pods/a", "memory.current" if is_v2 else "memory.usage_in_bytes", "many\n")
-    assert observer.wide_bounds(["b"]) is not None
-    assert observer.wide_bounds(["a", "b"]) is None
+    assert still.wide_bounds(["b"]) is not None
+    assert still.wide_bounds(["a", "b"]) is None
 
 
 def test_containers_are_read_with_a_pod_that_may_be_chosen(pods: FakeTree, observer: PodObserver) -> None:
