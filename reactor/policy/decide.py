@@ -361,7 +361,7 @@ def storage_limit_evictions(
     return tuple(
         eviction
         for pod in pods
-        if _has_limits(pod) and pod.critical_because is None and pod.uid in used
+        if pod.uid in used and _has_limits(pod) and pod.critical_because is None
         for eviction in first_broken_limit(pod, used[pod.uid], layout)
     )
 
