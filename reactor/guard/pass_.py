@@ -135,7 +135,7 @@ class Passes:
             self.observations,
             observer=observer,
             usages=usages,
-            reads_all=bool(ahead) or kernel is not None,
+            reads_all=bool(ahead) or not isinstance(self._kernel, NoKernelKills),
         )
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:

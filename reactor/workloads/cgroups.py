@@ -116,6 +116,7 @@ class CgroupPods:
         self._main: dict[str, MainProcess] = {}  # by uid, as of the last `list`
         self._known: dict[str, Pod] = {}
         self._pods: tuple[Pod, ...] = ()
+        self._found: dict[str, _Found] = {}  # by uid, the children of the parents
         self._listed_from: Mapping[str, Sequence[_Found] | None] | None = None  # that nothing is left out of
         self._as_read: dict[str, tuple[tuple[bytes, ...], Pod]] = {}  # by uid, what pods were made of
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
@@ -199,9 +200,23 @@ class CgroupPods:
         """
         problems = dict(self._problems)
         children = self._by_parent(problems)
-        if children is self._listed_from and not self._young and problems == self._problems:
-            return self._pods
-        return self._listed(children, problems, {})
+        changed: Mapping[str, Pod | None] = {}
+        if children is self._listed_from and problems == self._problems:
+            changed = self._changed_young(problems)
+            if not changed and problems == self._problems:
+                return self._pods
+        return self._listed(children, problems, changed)
+
+    def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
+        """Return by uid which of the youngest pods, where they are read again now, are not as known."""
+        changed: dict[str, Pod | None] = {}
+        for uid, young in self._due_again(self._clock_seconds()).items():
+            pod = self._pod(self._found[uid], self._known[uid], problems, young)
+            if pod != self._known[uid]:
+                changed[uid] = pod
+            elif young.has_settled:
+                self._young.pop(uid).close()
+        return changed
 
     def _by_parent(
         self, problems: dict[str, str], *, again: bool = False
@@ -214,6 +229,7 @@ class CgroupPods:
                 parent: None if children is None else self._may_be_pods(children)
                 for parent, children in parents.children.items()
             }
+            self._found = {one.uid: one for found in self._children.values() for one in found or ()}
         return self._children
 
     def _listed(
