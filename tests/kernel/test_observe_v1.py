@@ -81,6 +81,8 @@ def test_a_parent_that_was_removed_and_made_again_bounds_its_new_pods(tree: Cgro
         tree.path(NODE).rmdir()
         tree.path(NODE).mkdir()
         assert observer.wide_bounds(()) is None
+        assert observer.bounds() == ({}, {})
+        assert observer.vanished == {"a"}
     observer.close()
 
 
