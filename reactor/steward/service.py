@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from reactor.blackbox.live import LivePage
 from reactor.blackbox.record import added
 from reactor.blackbox.sampler import Sampler
 from reactor.errors import ReactorError
@@ -63,6 +62,7 @@ from reactor.text import printable
 from reactor.threads import NameLookups, in_thread, limit_threads
 
 if TYPE_CHECKING:
+    from reactor.blackbox.live import LivePage
     from reactor.steward.kubernetes import Kubernetes
 
 _LOG: Final = logging.getLogger("reactor.steward")
@@ -142,6 +142,7 @@ class _Steward:
             quotas_fd=None if privileged is None else privileged.walkers_fd,
         )
         self._sampler = Sampler(self._settings)
+        self._page: LivePage | None = None
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
@@ -216,7 +217,7 @@ class _Steward:
                 self._is_alive,
                 self._scrapes.failed,
                 refresh=self._refresh,
-                live=LivePage(self._sampler, self._settings, self._happened).content,
+                live=self._live,
             )
             nursery.start_soon(keep, "metrics", metrics)
         nursery.start_soon(partial(keep, "earlier journal", partial(self._remember, orders), ends=True))
@@ -489,6 +490,15 @@ class _Steward:
         for part in (self._disks, self._notifications, self._kubernetes):
             problems |= {} if part is None else part.problems
         return problems | self._supervisor.problems
+
+    def _live(self) -> bytes:
+        """Return the page of the last hour."""
+        # What draws it takes a quarter of a mebibyte, and few ask for the page.
+        from reactor.blackbox.live import LivePage  # noqa: PLC0415
+
+        if self._page is None:
+            self._page = LivePage(self._sampler, self._settings, self._happened)
+        return self._page.content()
 
     async def _is_alive(self) -> bool:
         try:

@@ -150,6 +150,7 @@ NOT_THE_STEWARD: Final = (
     "reactor.act",
     "reactor.guard",
     "reactor.rules",
+    "reactor.svg",
     "reactor.warrants",
 )
 
