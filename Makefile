@@ -60,7 +60,7 @@ test-parts: unit-others lint types imports size-check unit-policy kernel-tests
 lint: setup ## Format, lint rules, and the language of the docs
 	$(BIN)/ruff format --check --quiet reactor bench tests
 	$(BIN)/ruff check --quiet reactor bench tests
-	$(BIN)/python -m tests.language README.md $$(find docs -name '*.md' ! -name figures.md)
+	$(BIN)/python -m tests.language README.md $$(find docs -name '*.md')
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary
