@@ -154,8 +154,8 @@ steps = st.lists(
         st.sampled_from([0.0, 0.02, 0.02, 0.2, 1.0, 9.5, 40.0]),
         st.sampled_from(STEP_KINDS).flatmap(lambda kind: kind),
     ),
-    min_size=6,
-    max_size=12,
+    min_size=8,
+    max_size=16,
 )
 node_pods = drawn.pods(least=1, most=PODS)
 
@@ -293,6 +293,7 @@ def _is_awaited(claim: Claim, awaited: Collection[str], now_seconds: float) -> b
     return claim.left != 0 and still_seconds < STILL_SECONDS
 
 
+@examples(max_examples=max(200, examples().max_examples))
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_order_of_events_and_passes_evicts_more_than_is_allowed(settings, pods, steps):
     run = Run(settings, pods)
