@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,16 +11,19 @@ from typing import Any, Final
 
 import trio
 
+from reactor.cluster.announce import Announcement
 from reactor.config.documents import load_documents
 from reactor.errors import ConfigError
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, Session
 from reactor.kube.kubelet import KubeletPods, kubelet_access
-from reactor.kube.pods import KnownPod, PodStore
+from reactor.kube.pods import PENDING, KnownPod, PodStore
 from reactor.kube.watch import Watch
 from reactor.model.pods import NodeFiles
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
+from reactor.model.signals import NodeCondition
+from reactor.policy.admission import admit
 from reactor.supervisor import Part
 from reactor.threads import in_thread
 
@@ -160,3 +163,46 @@ def _uids(file: Path) -> Iterator[str]:
         uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
         if isinstance(uid, str) and uid:
             yield uid
+
+
+class AdmissionGuard:
+    """Checks each pod once, when it is first listed; those of the first list were there before."""
+
+    def __init__(
+        self,
+        pods: PodStore,
+        refuse: Callable[[Announcement], None],
+        clock_unix_seconds: Callable[[], float],
+    ) -> None:
+        self._pods = pods
+        self._refuse = refuse
+        self._clock_unix_seconds = clock_unix_seconds
+        self._seen: frozenset[str] | None = None
+
+    def check(self, conditions: Sequence[NodeCondition], *, is_shutting_down: bool = False) -> None:
+        """Refuse what has arrived since the last check, if conditions or a shutdown don't admit it."""
+        if not self._pods.is_complete:
+            return
+        known = self._pods.known
+        if self._seen is not None:
+            for uid in known.keys() - self._seen:
+                self._admit(known[uid], conditions, is_shutting_down=is_shutting_down)
+        self._seen = frozenset(known)
+
+    def _admit(self, known: KnownPod, conditions: Sequence[NodeCondition], *, is_shutting_down: bool) -> None:
+        if known.phase != PENDING or known.has_started or known.is_being_deleted:
+            return
+        admission = admit(known.pod, conditions, is_shutting_down=is_shutting_down)
+        if admission.message is not None and admission.reason is not None:
+            self._refuse(
+                Announcement(
+                    uid=known.api_uid,
+                    name=known.pod.name,
+                    namespace=known.pod.namespace,
+                    message=admission.message,
+                    reason=admission.reason,
+                    at_unix_seconds=self._clock_unix_seconds(),
+                    disrupted=False,
+                    refused=True,
+                )
+            )

@@ -6,13 +6,13 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import ask, config, daemon, measure, simulate
+from reactor.commands import ask, config, daemon, measure
 
 # In the order in which the help lists them.
 COMMANDS = (
     daemon.add_run,
-    simulate.add_simulate,
-    simulate.add_record,
+    measure.add_simulate,
+    measure.add_record,
     ask.add_status,
     ask.add_top,
     ask.add_explain,

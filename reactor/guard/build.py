@@ -22,9 +22,14 @@ from reactor.act.populated import is_seen_populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
-from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
-from reactor.guard.filesystem_facts import FilesystemFacts, StewardEmptying, StewardHooks, StewardReclaim
+from reactor.guard.filesystem_facts import (
+    DiskCheck,
+    FilesystemFacts,
+    StewardEmptying,
+    StewardHooks,
+    StewardReclaim,
+)
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.loop import ARMING_SECONDS, Loop
 from reactor.guard.node import Node

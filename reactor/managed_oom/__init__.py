@@ -2,7 +2,6 @@
 
 __main__.py    the process: without privileges, run by systemd as systemd-oomd.service
 relay.py       what is known of all units, and the file that the guard reads
-messages.py    what service managers report, over Varlink, of bounded size and in bounded time
 
 It decides nothing and kills nothing: the guard does (reactor/rules/managed.py). Interfaces:
 io.systemd.ManagedOOM and io.systemd.oom, in systemd's src/shared/varlink-io.systemd.ManagedOOM.c and

@@ -28,7 +28,6 @@ from reactor.model.signals import (
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
-from reactor.policy.in_time import due_in_time, grace_period_in_time
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
@@ -36,6 +35,8 @@ from reactor.policy.storage_limits import first_broken_limit
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
+    due_in_time,
+    grace_period_in_time,
     in_eviction_order,
     is_hard_memory,
     thresholds_met,
@@ -103,7 +104,7 @@ def observed(
 ) -> tuple[PolicyState, tuple[Threshold, ...]]:
     """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh.
 
-    One whose grace period would be over too late is due as well; see in_time.py.
+    One whose grace period would be over too late is due as well; see `due_in_time`.
     """
     observations = snapshot.signals
     configured = frozenset(settings.thresholds)

@@ -21,14 +21,13 @@ from typing import Any, Final
 
 import trio
 
-from reactor.cluster.admission_guard import AdmissionGuard
 from reactor.cluster.announce import Announcement, AnnouncementFile, Announcer, soft_resources
 from reactor.cluster.evicted_pods import Cleanup, EvictedOnNode, stop_containers
 from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_lease import NodeLease, lease_namespace
 from reactor.cluster.node_status import NodeStatus
-from reactor.cluster.pod_specs import NodeFilesWatch, PodSpecs, session_read
+from reactor.cluster.pod_specs import AdmissionGuard, NodeFilesWatch, PodSpecs, session_read
 from reactor.cluster.runtime import Alarms, NodeRuntime, Observed, RuntimeWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient

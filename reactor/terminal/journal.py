@@ -18,6 +18,7 @@ from reactor.report.incident import Span, incidents, page
 from reactor.steward.answers import RecentRecords, explanation, is_called, names_in, names_meant
 from reactor.tables import Table, table
 from reactor.tell.journal import read_all
+from reactor.tell.status_socket import ask
 from reactor.text import nearest_name, printable
 
 _MANY: Final = 1_000_000
@@ -184,3 +185,12 @@ def processes_table(box: Document) -> Table:
     ]
     columns = ("  SEEN", "POD", "PID", "ANON", "FILE", "SHARED", "SWAP", "AGE", "COMMAND")
     return table(columns, rows, right="PID,ANON,FILE,SHARED,SWAP,AGE")
+
+
+def asked(socket_path: Path, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the daemon's answer. Raises NoDaemonError."""
+    return ask(socket_path, question, on_wait=_say_that_it_waits)
+
+
+def _say_that_it_waits() -> None:
+    print("reactor: waiting for the daemon's answer: it is starting, or busy", file=sys.stderr)

@@ -12,8 +12,7 @@ from reactor.link.documents import after, process_text, what_was_done
 from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.tables import Screen, Table, moment, table
-from reactor.terminal.asking import asked
-from reactor.terminal.journal import black_box_lines, processes_table
+from reactor.terminal.journal import asked, black_box_lines, processes_table
 from reactor.text import printable
 
 _COLUMNS_WITH_SOURCES: Final = 96

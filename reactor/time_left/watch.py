@@ -4,8 +4,8 @@ Nothing is sampled before a pass has found a soft memory threshold met, or less 
 left until a hard one; an idle node stays idle. From then on there are four samples a second, and ten while a
 fall has just begun or may be over soon. What a victim frees ends a fall, so the samples begin anew after it.
 
-If a soft eviction would come too late (policy/in_time.py), an ordinary pass is asked for: it finds the time
-left in what it observes.
+If a soft eviction would come too late (`due_in_time` in policy/thresholds.py), an ordinary pass is asked
+for: it finds the time left in what it observes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.claims import is_memory_awaited
-from reactor.policy.in_time import due_in_time
-from reactor.policy.thresholds import thresholds_met
+from reactor.policy.thresholds import due_in_time, thresholds_met
 from reactor.time_left.estimate import Samples
 from reactor.time_left.needed import Judged, Needs
 

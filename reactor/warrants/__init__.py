@@ -2,8 +2,7 @@
 
     certainty   whether it is certain which pod the crossing evicts; pure
     warrants    drafts, arms, renews and withdraws them
-    warrant     one of them: what it was decided on, and what became of it
-    pods        the pods as the kernel knows them
+    warrant     one of them: what it was decided on, and what became of it; the pods as the kernel knows them
 
 The guard has this prepare before a crossing, and asks it first in each pass (guard/ahead.py).
 """

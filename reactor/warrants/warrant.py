@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
-from reactor.kernel.bpf.warrants import Result
+from reactor.errors import ReactorError
+from reactor.kernel.bpf.records import CounterAddresses, WarrantRecord
+from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, PageCache, Result, Terms
+from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.policy.decide import decide
-from reactor.sources.ebpf_watch import PAGE_BYTES
+from reactor.sources.ebpf_watch import PAGE_BYTES, Probe
 from reactor.warrants.certainty import CertainVictim, without_reclaim
 
 
@@ -95,3 +100,145 @@ class ArmedWarrant:
             "comm": result.comm or None,
             "refused": os.strerror(-result.error) if result.error else None,
         }
+
+
+_LOG: Final = logging.getLogger("reactor.warrants")
+
+
+class WarrantProbe(Probe[WarrantRecord], Protocol):
+    """The programs, see kernel/bpf/warrants.py."""
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters."""
+
+    def place(self, address: int, place: int) -> None:
+        """Have the pod with this counter held to the bound at `place`."""
+
+    def displace(self, address: int) -> bool:
+        """Hold a pod to no bound any more."""
+
+    def bound(self, place: int, pages: int) -> None:
+        """Let the pod at `place` have so many pages."""
+
+    def arrivals(self) -> int:
+        """Return how many cgroups have come so far."""
+
+    def page_cache(self) -> PageCache:
+        """Return the machine's page cache."""
+
+    def is_claimed(self) -> bool:
+        """Return whether a draft or a warrant stands there, or one that was served."""
+
+    def is_live(self) -> bool:
+        """Return whether a warrant stands there that may be served."""
+
+    def draft(self, generation: int, terms: Terms) -> bool:
+        """Write a warrant, whose bounds are in force from then on."""
+
+    def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
+        """Have the draft served, while no more page cache than that is active."""
+
+    def withdraw(self) -> ClaimState | None:
+        """Take the claim."""
+
+    def result(self) -> Result:
+        """Return what has come of the last warrant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPod:
+    """A pod as the kernel knows it."""
+
+    pod: Pod
+    place: int
+    addresses: CounterAddresses
+    spared: tuple[tuple[int, int], ...]
+
+
+class Found(NamedTuple):
+    """Where the counters of a pod are, and what is spared of it: by cgroup id and level."""
+
+    pod: Pod
+    addresses: CounterAddresses
+    spared: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class KernelPods:
+    """The pods that are placed, by uid. A place is an index into the kernel's bounds."""
+
+    tree: CgroupTree
+    placed: dict[str, PlacedPod] = field(default_factory=dict)
+    _uids: dict[int, str] = field(default_factory=dict)  # by the address of the pod's counter
+    _free: list[int] = field(default_factory=lambda: list(range(PLACES - 1, -1, -1)))
+
+    def is_missing(self, pod: Pod) -> bool:
+        """Return whether the kernel does not know a pod as it is listed."""
+        known = self.placed.get(pod.uid)
+        return (
+            known is None
+            or known.addresses.cgroup_id != pod.cgroup_inode
+            or known.pod.spared_cgroups != pod.spared_cgroups
+        )
+
+    def look_up(self, probe: WarrantProbe, pods: Sequence[Pod]) -> list[Found]:
+        """Return where the counters of these pods are, of those that are there as they were listed.
+
+        For a thread: the kernel's cgroup lock may be held.
+        """
+        found: list[Found] = []
+        for pod in pods:
+            if pod.cgroup is None or pod.cgroup_inode is None or len(pod.spared_cgroups) > SPARED:
+                continue
+            try:
+                addresses = probe.counters(self.tree.path(pod.cgroup))
+                spared = tuple(
+                    (one.cgroup_id, one.level)
+                    for one in (probe.counters(self.tree.path(cgroup)) for cgroup in pod.spared_cgroups)
+                )
+            except (OSError, ReactorError):
+                continue  # gone, or being made: listed again soon
+            if addresses.memory and addresses.cgroup_id == pod.cgroup_inode:
+                found.append(Found(pod, addresses, spared))
+        return found
+
+    def put(self, probe: WarrantProbe, found: Found) -> None:
+        """Have the kernel hold a pod to a bound. One that finds the map full stays unknown to it."""
+        pod, addresses, spared = found
+        self.remove(probe, pod.uid)
+        earlier = self._uids.pop(addresses.memory, None)
+        if earlier is not None:  # of a pod that is gone
+            self._free.append(self.placed.pop(earlier).place)
+        if not self._free:
+            return
+        place = self._free.pop()
+        try:
+            probe.place(addresses.memory, place)
+        except OSError as error:
+            self._free.append(place)
+            _LOG.warning("pod %s is not known to the kernel: %s", pod.key, error)
+            return
+        self.placed[pod.uid] = PlacedPod(pod=pod, place=place, addresses=addresses, spared=spared)
+        self._uids[addresses.memory] = pod.uid
+
+    def remove(self, probe: WarrantProbe, uid: str) -> None:
+        """Hold a pod to no bound any more, if the kernel knows it."""
+        placed = self.placed.pop(uid, None)
+        if placed is not None:
+            del self._uids[placed.addresses.memory]
+            probe.displace(placed.addresses.memory)
+            self._free.append(placed.place)
+
+    def clear(self) -> None:
+        """Forget all pods: the programs are gone."""
+        self.placed.clear()
+        self._uids.clear()
+        self._free = list(range(PLACES - 1, -1, -1))
+
+    def are_spared_others(self, placed: PlacedPod) -> bool:
+        """Return whether a spared cgroup of a pod is another by now, or gone."""
+        try:
+            found = [os.stat(self.tree.path(cgroup)).st_ino for cgroup in placed.pod.spared_cgroups]
+        except OSError:
+            return True
+        return found != [cgroup_id for cgroup_id, _ in placed.spared]

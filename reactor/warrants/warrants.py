@@ -60,8 +60,7 @@ from reactor.warrants.certainty import (
     certain_victim,
     settled_until_seconds,
 )
-from reactor.warrants.pods import KernelPods, PlacedPod, WarrantProbe
-from reactor.warrants.warrant import ArmedWarrant, WarrantResult
+from reactor.warrants.warrant import ArmedWarrant, KernelPods, PlacedPod, WarrantProbe, WarrantResult
 
 _LOG: Final = logging.getLogger("reactor.warrants")
 NAME: Final = "warrant"

@@ -17,7 +17,6 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
-from reactor.kernel.listed import unparsed
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
@@ -36,6 +35,7 @@ from reactor.workloads.attributes import (
     is_written_by_root,
     read_attributes,
     read_main_process,
+    unparsed,
 )
 from reactor.workloads.parents import PodBoundaries, find_parents
 from reactor.workloads.search import Children, Parents

@@ -25,7 +25,7 @@ from reactor.errors import NoDaemonError
 from reactor.model.quantity import duration_text
 from reactor.model.signals import Resource
 from reactor.tell.status_socket import ask
-from reactor.terminal.asking import asked
+from reactor.terminal.journal import asked
 from reactor.terminal.top import sections
 from reactor.terminal.top.screen import PlainScreen, Screen, can_move, may_colour, whole_screen
 from reactor.terminal.top.sections import Rates, note_rates

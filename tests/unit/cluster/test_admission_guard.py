@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from reactor.cluster.admission_guard import AdmissionGuard
 from reactor.cluster.announce import Announcement, event_of, status_of
 from reactor.cluster.evicted_pods import Cleanup
+from reactor.cluster.pod_specs import AdmissionGuard
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
 from tests.support.api_faults import Asked, Reply, pod_document, refusal, served

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reactor.guard import disk_check
-from reactor.guard.disk_check import DiskCheck
+from reactor.guard import filesystem_facts
+from reactor.guard.filesystem_facts import DiskCheck
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -67,7 +67,7 @@ async def test_a_filesystem_that_hangs_is_given_up_and_asked_once_alone(
         hangs.wait(30)
         raise OSError("at last")
 
-    monkeypatch.setattr(disk_check, "read_space", hang)
+    monkeypatch.setattr(filesystem_facts, "read_space", hang)
     check = DiskCheck(_settings(tmp_path), timeout_seconds=0.05)
     threshold, reported = make_threshold(1, Signal.NODEFS_AVAILABLE), observation(0, 1)
     try:
@@ -82,10 +82,10 @@ async def test_a_filesystem_that_hangs_is_given_up_and_asked_once_alone(
 async def test_images_whose_place_only_the_runtime_knows_are_found_by_their_capacity(
     make_threshold, observation, tmp_path
 ):
-    mounts = [one for one in disk_check.read_mounts() if one.source.startswith("/dev/")]
+    mounts = [one for one in filesystem_facts.read_mounts() if one.source.startswith("/dev/")]
     if not mounts:
         pytest.skip("no filesystem here lies on a device: run where one does")
-    capacity = disk_check.read_space(mounts[-1].mount_point).capacity_bytes
+    capacity = filesystem_facts.read_space(mounts[-1].mount_point).capacity_bytes
     check = DiskCheck(_settings(tmp_path, Layout.DEDICATED))
     threshold = make_threshold(1, Signal.IMAGEFS_AVAILABLE)
     seen = await check.observe(threshold, observation(0, capacity))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.link.managed_oom import unit_problem
-from reactor.managed_oom.messages import VarlinkError, changes_in
+from reactor.managed_oom.relay import VarlinkError, changes_in
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit
 
 SWAP, PRESSURE = ManagedOomKind
