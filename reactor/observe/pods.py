@@ -336,6 +336,7 @@ class PodObserver:
             counter.close()
 
     def close(self) -> None:
+        """Close every descriptor. Harmless when repeated."""
         self.track(())
         self._hold_parents()
 

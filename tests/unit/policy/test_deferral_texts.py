@@ -20,6 +20,7 @@ _POLICY: Final = Path(reactor.policy.__file__).parent
 _OTHER_TEXTS: Final = {
     "admission.py": None,
     "claims.py": {"_spared"},
+    "exact_names.py": None,
     "certainty.py": None,
     "lists.py": None,
     "managed_oom.py": None,
@@ -27,6 +28,7 @@ _OTHER_TEXTS: Final = {
     "no_victim.py": None,
     "process_victims.py": None,
     "rules.py": {"why_not", "_message"},
+    "storage_limits.py": None,
     "thresholds.py": None,
 }
 
