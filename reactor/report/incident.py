@@ -177,7 +177,7 @@ def _story(one: Document) -> Iterator[str]:
         )
     if box.get("text"):
         yield f"{_sentence(box['text'])}."
-    yield from _forecast(one)
+    yield from _time_left(one)
     for each in one.get("evictions") or ():
         yield from _story_of(each, one)
     if box.get("missing_because"):
@@ -207,11 +207,12 @@ def _story_of(each: Document, one: Document) -> Iterator[str]:
         yield f"Problem: {problem}."
 
 
-def _forecast(one: Document) -> Iterator[str]:
+def _time_left(one: Document) -> Iterator[str]:
     """Yield what was foreseen of the time until a threshold, if the record has that."""
     for signal, left in (one.get("time_left") or {}).items():
         if isinstance(left, Mapping) and left.get("seconds") is not None:
-            yield f"Forecast then: {signal} in {duration_text(left['seconds'])}."
+            left_text = duration_text(left["seconds"])
+            yield f"The hard threshold for {signal} would have been crossed in {left_text}."
 
 
 def _sentence(text: object) -> str:
@@ -322,7 +323,8 @@ def _marks(one: Document) -> Iterator[Mark]:
     if one.get("kind") == OOM_KILL or woke_ns is None:
         yield Mark(at=0.0, text="OOM kill", is_bad=True)
         return
-    yield Mark(at=0.0, text="crossing", is_bad=False)
+    is_soft = any(each.get("grace_period_seconds") for each in one.get("evictions") or ())
+    yield Mark(at=0.0, text="asked to end" if is_soft else "crossing", is_bad=False)
     for each in one.get("evictions") or ():
         if each.get("killed_ns") is not None:
             yield Mark(at=(each["killed_ns"] - woke_ns) / 1e9, text=f"killed {each.get('pod')}", is_bad=True)

@@ -75,7 +75,7 @@ def test_page_tells_the_story_in_the_words_and_figures_of_the_record(tmp_path: P
         "node-1: cgroup/hog.service was evicted for memory.available&lt;50Mi",
         "49Mi of 256Mi were available; the threshold memory.available&lt;50Mi is at 50Mi.",
         "Memory was taken by cgroup/hog.service (+200Mi/s, 1.3Gi), which is never evicted.",
-        "Forecast then: memory.available in 1s.",
+        "The hard threshold for memory.available would have been crossed in 1s.",
         "woken by memcg-eventfd; killed after 1.7 ms; memory back after 18.6 ms (killed).",
         "uses 101Mi (cgroup/hog.service)",
         "and 10 more",
