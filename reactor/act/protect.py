@@ -16,6 +16,8 @@ from reactor.model.settings import RealtimeSettings
 
 _SWITCH_SECONDS: Final = 0.0005
 _is_starting: Final = threading.Event()
+_is_replaced: Final = threading.Event()
+_is_paused: Final = threading.Event()
 
 
 def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) -> tuple[str, ...]:
@@ -66,11 +68,13 @@ def gc_paused() -> Iterator[None]:
     gc.collect()
     gc.freeze()  # what exists now stays: later collections skip it
     gc.disable()
+    _is_paused.set()
     _is_starting.set()
     try:
         yield
     finally:
-        _is_starting.clear()
+        for one in (_is_paused, _is_starting, _is_replaced):
+            one.clear()
         sys.setswitchinterval(interval_seconds)
         gc.unfreeze()
         if enabled:
@@ -78,14 +82,25 @@ def gc_paused() -> Iterator[None]:
 
 
 def collect_garbage() -> None:
-    """Collect garbage. What is left the first time stays: later collections skip it (`gc_paused`).
-
-    Only the first time: what a reload replaces is to be freed.
-    """
+    """Collect garbage. What is left after a start or a reload stays: later collections skip it."""
+    is_starting = _is_starting.is_set()
+    _is_starting.clear()
+    if _is_replaced.is_set():
+        _is_replaced.clear()
+        gc.unfreeze()
     gc.collect()
-    if _is_starting.is_set():
-        _is_starting.clear()
+    if is_starting:
         gc.freeze()
+
+
+def expect_garbage() -> None:
+    """Have the next collection free what a reload has replaced, descriptors included: nothing is skipped.
+
+    That takes some 10 ms, once.
+    """
+    if _is_paused.is_set():
+        _is_replaced.set()
+        _is_starting.set()
 
 
 def _tried(what: str, remedy: str, call: Callable[[], None]) -> list[str]:

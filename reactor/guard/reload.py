@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from reactor.act.kill_path import KillPath
+from reactor.act.protect import expect_garbage
 from reactor.errors import NoDaemonError, split_failure
 from reactor.guard.build import Features, evictor_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor
@@ -140,6 +141,7 @@ class Reloads:
                     on_begun()
             finally:
                 loop.close()
+                expect_garbage()
         except BaseException as raised:
             failure, others = split_failure(raised)
             if begun or others is not None:

@@ -271,7 +271,11 @@ class CgroupPods:
         self._known = pods
         self._problems = problems
         self._pods = tuple(pods.values())
-        self._listed_from = None if None in children.values() else children
+        # One that is listed and could not be read may be there again without a change of the directory.
+        is_whole = all(
+            found is not None and all(one.uid in pods for one in found) for found in children.values()
+        )
+        self._listed_from = children if is_whole else None
         return self._pods
 
     def _due_again(self, now_seconds: float) -> dict[str, _Young]:

@@ -2,11 +2,12 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 
-from reactor.act.protect import collect_garbage, gc_paused, protect_self
+from reactor.act.protect import collect_garbage, expect_garbage, gc_paused, protect_self
 from reactor.model.settings import RealtimeSettings
 
 NOTHING = RealtimeSettings(fifo_priority=0, lock_memory=False, oom_score_adj=None)
@@ -63,6 +64,24 @@ def test_what_a_started_daemon_has_is_skipped_by_later_collections_and_what_came
         assert gc.get_freeze_count() == frozen
         assert len(later) == len(started)
     assert 0 == gc.get_freeze_count()
+
+
+def test_what_a_reload_replaces_is_freed_though_it_was_there_at_the_start() -> None:
+    class Replaced:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with gc_paused():
+        one = Replaced()
+        gone = weakref.ref(one)
+        collect_garbage()
+        del one
+        collect_garbage()
+        assert gone() is not None  # skipped, as all that was there
+        expect_garbage()
+        collect_garbage()
+        assert gone() is None
+        assert gc.get_freeze_count() > 0
 
 
 def test_nothing_is_made_to_stay_where_the_collector_was_not_paused() -> None:
