@@ -307,6 +307,22 @@ def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: Fake
     assert before == open_descriptors()
 
 
+def test_a_listed_pod_that_could_not_be_read_once_is_there_again_though_no_directory_has_changed(
+    fake: FakeTree, proc: Path
+) -> None:
+    listing, _ = timed_pods(fake, proc)
+    listing.refresh()
+    fake.add("/pods/new")
+    assert ["new"] == [pod.name for pod in listing.refresh()]
+    files = [one for one in fake.directory("/pods/new").iterdir() if "limit" in one.name or "low" in one.name]
+    for one in files:
+        one.rename(proc.parent / f"aside-{one.name}")
+    assert [] == [pod.name for pod in listing.refresh()]
+    for one in files:
+        (proc.parent / f"aside-{one.name}").rename(one)
+    assert ["new"] == [pod.name for pod in listing.refresh()]
+
+
 def test_refresh_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
