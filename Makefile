@@ -71,7 +71,7 @@ imports: setup ## Import directions
 unit: unit-policy unit-others ## Unit tests; the policy's have to reach each of its branches
 
 unit-policy: setup
-	$(BIN)/coverage run --data-file=.cache/coverage --include='reactor/policy/*' -m pytest tests/unit/policy
+	$(BIN)/coverage run --data-file=.cache/coverage --source=reactor.policy -m pytest tests/unit/policy
 	$(BIN)/coverage report --data-file=.cache/coverage --fail-under=100
 
 unit-others: setup

@@ -235,3 +235,48 @@ def test_names_of_pods_to_prefer_count_whoever_gave_them_and_each_list_has_its_p
     assert ["reactor.pods.never[0]", "reactor.pods.avoid[0]", "reactor.pods.prefer[1]"] == [
         path for path, _, _ in ExactNames(lists).unmatched([SESSION])
     ]
+
+
+@pytest.mark.parametrize(
+    ("lists", "problems"),
+    [
+        (
+            PodLists(never=(PodEntry(unit="databse.service"),)),
+            [
+                (
+                    "reactor.pods.never[0]",
+                    "databse.service matches no pod now (did you mean database.service?)",
+                )
+            ],
+        ),
+        (
+            PodLists(never=(PodEntry(unit="quite-another"),)),
+            [("reactor.pods.never[0]", "quite-another matches no pod now")],
+        ),
+        (PodLists(avoid=(PodEntry(unit="quite-another"),)), []),
+        (
+            PodLists(avoid=(PodEntry(cgroup="/s/databas.service"),)),
+            [
+                (
+                    "reactor.pods.avoid[0]",
+                    "/s/databas.service matches no pod now (did you mean /s/database.service?)",
+                )
+            ],
+        ),
+        (
+            PodLists(never=(PodEntry(unit="mine"),)),
+            [("reactor.pods.never[0]", "mine: root did not choose the name of /u/mine: it protects no pod")],
+        ),
+    ],
+)
+def test_a_name_that_is_no_pods_is_a_problem_with_what_was_probably_meant(
+    lists: PodLists, problems: list[tuple[str, str]]
+) -> None:
+    names = ExactNames.of(lists)
+    assert names is not None
+    pods = [Named("/s/database.service", is_trusted=True), Named("/u/mine", is_trusted=False)]
+    assert problems == list(names.problems(pods))
+
+
+def test_lists_of_patterns_have_no_such_names() -> None:
+    assert ExactNames.of(PodLists(never=(PodEntry(unit="*.service"),))) is None
