@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reactor.act.process_group import Held, hold_group, kill_forked
+from reactor.act.process_group import Held, add_forked, hold_group
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError
@@ -235,26 +235,31 @@ class OneProcess:
         Raises OSError if the first signal is refused.
         """
         killed: dict[int, int] = {}
+        forked = self._add_forked(chosen, kill=False)
         for pid, pidfd in chosen.pidfds.items():
-            if present is None or pid in present:
+            if present is None or pid in present or pidfd in forked:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     killed[pid] = pidfd
         if not killed:
             return False
         chosen.killed_ns = time.monotonic_ns()
-        if chosen.held is not None:
-            with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
-                reserved = self._untouchable.pids
-                forked = kill_forked(target, chosen.held, _by_cgroup, reserved, self._proc)
-                chosen.held.pidfds.update(forked)
-                killed |= forked
+        late = self._add_forked(chosen, kill=True)
+        killed |= {pid: pidfd for pid, pidfd in chosen.pidfds.items() if pidfd in late}
         self._release.release(tuple(killed.values()))
         with suppress(OSError):  # no descriptors left
             struck = self._struck.setdefault(chosen.pod.uid, [])
             for pid, pidfd in killed.items():
                 struck.append(_DyingProcess(pid, os.dup(pidfd), time.monotonic()))
         return True
+
+    def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:
+        """Add what a group has forked since it was chosen, as far as that can be had; return its pidfds."""
+        if chosen.held is not None:
+            reserved = {*self._untouchable.pids, chosen.process.pid}
+            with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
+                return add_forked(target, chosen.held, _by_cgroup, reserved, self._proc, kill=kill)
+        return []
 
     async def terminate(
         self,

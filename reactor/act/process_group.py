@@ -74,27 +74,37 @@ def hold_group(
     return None
 
 
-def kill_forked(
-    target: Target, held: Held, list_cgroups: ListCgroups, reserved: Collection[int], proc: Path
-) -> dict[int, int]:
-    """Kill what the killed processes have forked meanwhile; return its pidfds, which are the caller's."""
-    killed: dict[int, int] = {}
+def add_forked(
+    target: Target,
+    held: Held,
+    list_cgroups: ListCgroups,
+    reserved: Collection[int],
+    proc: Path,
+    *,
+    kill: bool,
+) -> list[int]:
+    """Add to `held` what its processes have forked meanwhile, and kill that if asked to; return its pidfds.
+
+    It is asked for before anything is killed as well: the child of a dead process has another parent.
+    """
+    added: list[int] = []
     for _ in range(_ROUNDS):
-        known = {*held.pidfds, *killed, *(one.pid for one in held.group.members)}
+        known = {*held.pidfds, *(one.pid for one in held.group.members)}
         listed = list_cgroups(target)
         new = [pid for pids in listed.values() for pid in pids if pid not in known and pid not in reserved]
         if held.cgroup is not None:
             found = [pid for pid in new if pid in _within(listed, held.cgroup)]
         else:
-            found = [one.pid for one in joined(held.group, _read(new, proc), killed)]
+            found = [one.pid for one in joined(held.group, _read(new, proc), known)]
         pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)], list_cgroups)
         if not pidfds:
             break
-        for pid, pidfd in pidfds.items():
+        for pidfd in pidfds.values() if kill else ():
             with suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            killed[pid] = pidfd
-    return killed
+        held.pidfds.update(pidfds)
+        added += pidfds.values()
+    return added
 
 
 def _chosen(
