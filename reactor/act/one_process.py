@@ -19,17 +19,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
-from reactor.act.process_group import Held, add_forked, hold_group
+from reactor.act.process_group import Held, add_forked, hold_group, names_matcher
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target, Untouchable
 from reactor.errors import ReactorError
@@ -37,7 +36,6 @@ from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
-from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from reactor.policy.process_victims import in_order, is_spared, too_small_because
@@ -225,22 +223,22 @@ class OneProcess:
         the signal is refused.
         """
         with closing(self._opened(chosen.pod)) as target:
-            present = {pid for pids in _by_cgroup(target).values() for pid in pids}
+            present = _present(target)
             if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
                 raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
 
     def _kill(self, chosen: Chosen, present: Collection[int] | None = None) -> bool:
         """Send SIGKILL to what was chosen, of a group to those that are `present`; return whether any lived.
 
-        Raises OSError if the first signal is refused.
+        Raises OSError if all that live are refused.
         """
-        killed: dict[int, int] = {}
         forked = self._add_forked(chosen, kill=False)
-        for pid, pidfd in chosen.pidfds.items():
-            if present is None or pid in present or pidfd in forked:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    killed[pid] = pidfd
+        wanted = {
+            pid: pidfd
+            for pid, pidfd in chosen.pidfds.items()
+            if present is None or pid in present or pidfd in forked
+        }
+        killed = _signalled(wanted, signal.SIGKILL)
         if not killed:
             return False
         chosen.killed_ns = time.monotonic_ns()
@@ -272,12 +270,7 @@ class OneProcess:
         Returns None if it exited by itself, or if `still_wanted` returns False at the end of the grace
         period. Raises as `kill`.
         """
-        asked = 0
-        for pidfd in chosen.pidfds.values():
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-                asked += 1
-        if not asked:
+        if not _signalled(chosen.pidfds, signal.SIGTERM):
             return None
         if (await self.reap(chosen, grace_period_seconds)).freed_ns is not None or not still_wanted():
             return None
@@ -297,7 +290,7 @@ class OneProcess:
 
     def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
         wanted = pod.process_victim
-        is_never = never_matcher(() if wanted is None else wanted.never)
+        is_never = names_matcher((*SPARED_PROCESSES, *(() if wanted is None else wanted.never)))
         struck = {one.pid for one in self._struck.get(pod.uid, ())}
         reserved = self._untouchable.pids | struck
         living = [one for one in seen.processes.values() if one.pid not in struck]
@@ -452,11 +445,25 @@ def has_exited(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-@lru_cache(maxsize=64)
-def never_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return the test whether a process's name is one that is spared, by these or by SPARED_PROCESSES."""
-    matchers = [matcher(pattern) for pattern in (*SPARED_PROCESSES, *patterns)]
-    return lambda name: any(matches(name) for matches in matchers)
+def _signalled(pidfds: Mapping[int, int], number: signal.Signals) -> dict[int, int]:
+    """Send a signal to each; return those that it has reached. One that refuses it spares no other.
+
+    Raises OSError if it has reached none, and not only because all have exited.
+    """
+    reached: dict[int, int] = {}
+    refused: OSError | None = None
+    for pid, pidfd in pidfds.items():
+        try:
+            signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            continue
+        except OSError as error:
+            refused = refused or error
+        else:
+            reached[pid] = pidfd
+    if refused is not None and not reached:
+        raise refused
+    return reached
 
 
 def _listed(target: Target) -> list[int]:
@@ -483,7 +490,12 @@ def _by_cgroup(target: Target) -> dict[str, list[int]]:
 
 
 def _lists(target: Target, pid: int) -> bool:
-    return any(pid in directory.processes() for directory in _directories(target))
+    return pid in _present(target)
+
+
+def _present(target: Target) -> set[int]:
+    """Return the processes in a pod, however many there are. Raises OSError."""
+    return {pid for directory in _directories(target) for pid in directory.processes()}
 
 
 def _directories(target: Target) -> Iterator[CgroupDirectory]:

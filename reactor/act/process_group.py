@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from reactor.act.processes import close_all
 from reactor.act.target import Target
 from reactor.errors import ReactorError
-from reactor.kernel.files import close_descriptor
 from reactor.kernel.procfs import read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
@@ -115,9 +115,9 @@ def _chosen(
     wanted_bytes: int | None,
     untouchable: Collection[int],
 ) -> tuple[Group | None, str | None]:
-    operators = _names(victim.never)
+    operators = names_matcher(victim.never)
     if victim.unit is VictimUnit.TREE:
-        built_in = _names(SPARED_PROCESSES)
+        built_in = names_matcher(SPARED_PROCESSES)
         found = tree_of(
             processes,
             wanted_bytes,
@@ -125,7 +125,7 @@ def _chosen(
             is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
         )
         return found, None
-    names = _names((*SPARED_PROCESSES, *victim.never))
+    names = names_matcher((*SPARED_PROCESSES, *victim.never))
     by_pid = {one.pid: one for one in processes}
     listed = {
         path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in list_cgroups(target).items()
@@ -158,15 +158,10 @@ def _opened(target: Target, pids: Sequence[int], list_cgroups: ListCgroups) -> d
     try:
         present = {pid for some in list_cgroups(target).values() for pid in some} if pidfds else set()
     except BaseException:
-        _close(pidfds)
+        close_all(pidfds.values())
         raise
-    _close({pid: pidfds.pop(pid) for pid in [*pidfds] if pid not in present})
-    return pidfds
-
-
-def _close(pidfds: dict[int, int]) -> None:
-    while pidfds:
-        close_descriptor(pidfds.popitem()[1])
+    close_all(pidfd for pid, pidfd in pidfds.items() if pid not in present)
+    return {pid: pidfd for pid, pidfd in pidfds.items() if pid in present}
 
 
 def _is_unkillable(pid: int, proc: Path) -> bool:
@@ -200,6 +195,7 @@ def _summed(group: Group) -> ProcessMemory:
 
 
 @lru_cache(maxsize=64)
-def _names(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+def names_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return the test whether a process's name is one of these, which may be patterns."""
     matchers = [matcher(pattern) for pattern in patterns]
     return lambda name: any(matches(name) for matches in matchers)

@@ -17,7 +17,7 @@ from reactor.commands.arguments import (
     warn_of,
 )
 from reactor.errors import ConfigError, ReactorError
-from reactor.text import printable
+from reactor.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ def _restore_scores(settings: Settings) -> Sequence[str]:
     from reactor.oom_scores.written import NAME
 
     count = restore_left(Path(settings.state_path).with_name(NAME))
-    return [f"oom_score_adj: {count} process{'' if count == 1 else 'es'} restored"] if count else []
+    return [f"oom_score_adj: {counted(count, 'process', 'processes')} restored"] if count else []
 
 
 def _restore_kills(_: Settings) -> Sequence[str]:

@@ -13,7 +13,7 @@ from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_te
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.tables import Screen, Table, moment, table
 from reactor.terminal.journal import asked, black_box_lines, processes_table
-from reactor.text import printable
+from reactor.text import counted, printable
 
 _COLUMNS_WITH_SOURCES: Final = 96
 
@@ -227,8 +227,8 @@ def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
     first = order.get("first")
     if first is None:
         return
-    count = f"{first['processes']} process{'' if first['processes'] == 1 else 'es'}"
-    behind = f"{order['others']} process{'' if order['others'] == 1 else 'es'} of others behind it"
+    count = counted(first["processes"], "process", "processes")
+    behind = f"{counted(order['others'], 'process', 'processes')} of others behind it"
     screen.say(
         f"OOM killer's order: {first['pod']} first ({count} at oom_score_adj "
         f"{first['oom_score_adj']}), {behind}, since {moment(first['since'])}"
@@ -247,7 +247,7 @@ def process_victims_text(document: Mapping[str, Any]) -> str | None:
     """Return in how many pods one process is killed in the place of the pod; None where in none."""
     if not document["pods"]:
         return None
-    where = "1 pod" if document["pods"] == 1 else f"{document['pods']} pods"
+    where = counted(document["pods"], "pod")
     return f"process victims: in {where} one process is killed for memory, not the pod"
 
 

@@ -21,6 +21,7 @@ from reactor.tables import Column, Screen, Styled, Table
 from reactor.testbed.allocator import MIB, HogPlan, HogTimes, Record, compiled_tool, hog
 from reactor.testbed.daemon_process import DaemonProcess, wait_until
 from reactor.testbed.virtual_node import VirtualNode, ended_by_signals
+from reactor.text import counted
 
 CAPACITY_BYTES: Final = 512 * MIB
 THRESHOLD_BYTES: Final = 100 * MIB
@@ -206,8 +207,8 @@ def _stages(decision: Mapping[str, Any]) -> Iterator[tuple[int, str, str, str]]:
     yield timing["decided_ns"], "decided", f"evict {names} for {threshold.get('threshold')}", "daemon"
     if timing["killed_ns"] is not None:
         count = sum(eviction["processes"] or 0 for eviction in decision["evictions"])
-        noun = "process" if count == 1 else "processes"
-        yield timing["killed_ns"], "killed", f"SIGKILL sent to {count} {noun}", "daemon"
+        sent = f"SIGKILL sent to {counted(count, 'process', 'processes')}"
+        yield timing["killed_ns"], "killed", sent, "daemon"
 
 
 def _timeline(story: Story) -> Table:

@@ -102,6 +102,25 @@ def test_processes_in_cgroups_below_count_and_those_in_spared_ones_do_not(
     assert [None, None] == [spared.poll(), small.poll()]
 
 
+def test_one_that_was_chosen_is_killed_however_many_its_tenant_has_forked_since(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard)
+    large = holding(yard, pod.cgroup, 20)
+    chosen = kills.choose(pod, 40 * MIB)
+    crowd = (
+        "import os, signal\nfor _ in range(300):\n    if not os.fork():\n        signal.pause()\n"
+        "print('ready', flush=True)\nsignal.pause()\n"
+    )
+    forks = yard.spawn(pod.cgroup or "", crowd)
+    assert forks.stdout
+    assert forks.stdout.readline()
+    kills.kill(chosen)
+    assert -signal.SIGKILL == large.wait(60)
+    chosen.close()
+    assert forks.poll() is None
+
+
 def test_names_on_the_list_and_those_of_sessions_and_shells_are_spared(yard: Yard, kills: OneProcess) -> None:
     pod = session(yard, "edit*")
     spared = [
