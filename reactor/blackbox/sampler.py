@@ -190,6 +190,8 @@ class Sampler:
                 self._poked = trio.Event()
                 self._begin_looking(nursery)  # first: a victim may be dead in a moment
                 pause_seconds = await self.sample()
+                if not settings.black_box:  # the page of the last hour alone
+                    pause_seconds = max(pause_seconds, _STILL_SECONDS)
                 self._begin_looking(nursery)
                 with trio.move_on_after(pause_seconds):
                     await self._poked.wait()

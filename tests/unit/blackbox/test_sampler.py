@@ -221,6 +221,18 @@ async def test_processes_are_looked_at_when_the_guard_says_that_a_crossing_is_ne
     assert [1] == [one.pid for one in played.sampler.seen["uid-web"].processes]
 
 
+@pytest.mark.parametrize(("black_box", "reads"), [(True, 30), (False, 6)])
+async def test_for_the_page_alone_a_node_at_rest_is_read_as_seldom_as_all_else(
+    fake, autojump_clock, *, black_box: bool, reads: int
+) -> None:
+    played = Played(fake, black_box=black_box)
+    await played.play(node=100)
+    sampler = Sampler(lambda: played.settings, tree=fake.tree, clock_seconds=trio.current_time)
+    with trio.move_on_after(60.5):
+        await sampler.run()
+    assert abs(len(list(sampler.fine)) - reads) <= 1
+
+
 async def test_feed_sends_all_pods_to_each_steward_and_then_what_changes() -> None:
     feed = Feed()
     feed.pods([make_pod("a"), make_pod("b")])
