@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,8 +108,12 @@ async def test_garbage_on_the_pairs_costs_a_pause_and_no_answer(tmp_path: Path) 
 
 
 def _nulls_of(pid: int) -> list[str]:
-    fds = [fd for fd in os.listdir(f"/proc/{pid}/fd") if int(fd) > 2]
-    return [fd for fd in fds if os.readlink(f"/proc/{pid}/fd/{fd}") == os.devnull]
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if int(fd) > 2 and os.readlink(f"/proc/{pid}/fd/{fd}") == os.devnull:
+                found.append(fd)
+    return found
 
 
 def test_quota_that_can_not_be_read_is_the_kernels_error(tmp_path: Path) -> None:
