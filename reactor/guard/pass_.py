@@ -406,11 +406,12 @@ class Passes:
 class _Rehearsed:
     """What a dry run has reported: each pod that it would evict, once for one shortage.
 
-    It is remembered until its threshold is not met any more, or its pod has gone.
+    It is remembered until its threshold is not met any more, or its pod has gone: if another evicts that pod
+    and the shortage lasts, the next one is reported.
     """
 
     def __init__(self) -> None:
-        self._reported: set[_Key] = set()
+        self._reported: dict[_Key, str] = {}
 
     def news(self, decision: Decision, state: PolicyState, pods: Iterable[Pod]) -> Sequence[Eviction]:
         """Return which evictions of a decision were not reported for this shortage.
@@ -419,11 +420,12 @@ class _Rehearsed:
         """
         if self._reported:
             present = {pod.uid for pod in pods}
-            self._reported = {key for key in self._reported if _lasts(key, state, present)}
+            lasting = {key: uid for key, uid in self._reported.items() if uid in present}
+            self._reported = {key: uid for key, uid in lasting.items() if _lasts(key, state)}
         if decision.rule is not None:
             return decision.evictions
         fresh = [one for one in decision.evictions if _key(one) not in self._reported]
-        self._reported.update(map(_key, fresh))
+        self._reported.update({_key(one): one.pod.uid for one in fresh})
         return fresh
 
 
@@ -431,5 +433,5 @@ def _key(eviction: Eviction) -> _Key:
     return eviction.threshold or (eviction.signal, eviction.pod.uid)
 
 
-def _lasts(key: _Key, state: PolicyState, present: set[str]) -> bool:
-    return key in state.first_observed if isinstance(key, Threshold) else key[1] in present
+def _lasts(key: _Key, state: PolicyState) -> bool:
+    return not isinstance(key, Threshold) or key in state.first_observed

@@ -340,6 +340,25 @@ async def test_a_dry_run_reports_one_shortage_once_and_awaits_nothing(make_loop,
     assert 1 == len(loop.passes.make([wake()]).attempts), "another shortage"
 
 
+async def test_a_dry_run_keeps_its_victim_in_the_order_and_names_the_next_once_another_has_evicted_it(
+    make_loop, make_pod, observation
+):
+    loop = make_loop(dry_run=True)
+    hog, other = make_pod("hog"), make_pod("other")
+    loop.have(hog, other)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    first = loop.passes.make([wake()])
+    loop.now_seconds += 20.0
+    again = loop.passes.make([wake()])
+    assert [["hog"], []] == [[one.eviction.pod.name for one in each.attempts] for each in (first, again)]
+    assert ["hog", "other"] == [place.pod.name for place in again.decision.ranking]
+
+    loop.have(other)  # the kubelet has evicted the first, and memory is short all the same
+    loop.now_seconds += 20.0
+    assert ["other"] == [one.eviction.pod.name for one in loop.passes.make([wake()]).attempts]
+    assert [] == loop.kills.killed
+
+
 async def test_nothing_is_rehearsed_while_a_victim_is_awaited_and_it_is_again_afterwards(
     make_loop, make_pod, observation
 ):
