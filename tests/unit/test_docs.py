@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import subprocess
@@ -34,6 +35,11 @@ _LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 _PATH = re.compile(r"`((?:reactor|tests|docs|deploy|bpf|vagrant)/[\w./-]+)`")
 _METRIC = re.compile(r"\b(reactor_[a-z_]+)\b")
 _SUFFIX = re.compile(r"_(total|bucket|sum|count|info)$")
+# A message that a page quotes, and what in it the daemon fills in: values, names, what the kernel says.
+_MESSAGE = re.compile(r"`((?:problem|log|reactor): [^`]+)`|^((?:problem|reactor): .+)$", re.MULTILINE)
+_FILLED_IN = re.compile(
+    r"…|[A-Z]{2,}|\S*[\d/'\"@<>=_()]\S*|[:;,] |\.|\b(?:nodefs|by command|No such file or directory)\b"
+)
 _MADE = re.compile(r"^reactor/kernel/bpf/compiled/")  # by `make bpf`
 
 
@@ -76,6 +82,22 @@ def test_each_make_target_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"(?:`|^|\$ )make ([a-z][a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
     assert set(named) - targets == set()
+
+
+@pytest.fixture(scope="module")
+def texts() -> str:
+    """Every string of the package's source, one after the other."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "reactor").glob("**/*.py"))
+    constants = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return "\0".join(" ".join(text.split()) for text in constants if isinstance(text, str))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_message_that_a_page_quotes_exists(page: Path, texts: str) -> None:
+    # Someone who searches the pages for what `status` or the log says finds it, and the other way round.
+    messages = (quoted or shown for quoted, shown in _MESSAGE.findall(page.read_text(encoding="utf-8")))
+    parts = (" ".join(part.split()) for message in messages for part in _FILLED_IN.split(message))
+    assert [part for part in parts if part.count(" ") >= 2 and part not in texts] == []
 
 
 def test_the_way_from_a_wake_to_the_kill_is_drawn_as_it_is() -> None:
