@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,11 +107,48 @@ class _ContainerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Mapped:
+    name: str = ""
+    quantity: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeviceOverhead:
+    name: str = ""
+    per_pod: Quantity | None = None
+    per_container: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClaimStatus:
+    """A v1.NodeAllocatableResourceClaimStatus: `resources` in 1.36, `mapping` and `overhead` since 1.37."""
+
+    containers: tuple[str, ...] = ()
+    resources: Mapping[str, Quantity] = field(default_factory=dict)
+    mapping: tuple[_Mapped, ...] = ()
+    overhead: tuple[_DeviceOverhead, ...] = ()
+
+    def amounts(self) -> Iterator[Mapping[str, Quantity]]:
+        """Yield what the claim adds to the pod's requests."""
+        yield self.resources
+        for mapped in self.mapping:
+            if mapped.quantity is not None:
+                yield {mapped.name: mapped.quantity}
+        for one in self.overhead:
+            if one.per_pod is not None:
+                yield {one.name: one.per_pod}
+            if one.per_container is not None and self.containers:
+                amount = one.per_container.amount * len(self.containers)
+                yield {one.name: replace(one.per_container, amount=amount)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
     qos_class: QosClass | None = None
     container_statuses: tuple[_ContainerStatus, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
     allocated_resources: Mapping[str, Quantity] = field(default_factory=dict)
+    node_allocatable_resource_claim_statuses: tuple[_ClaimStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +184,8 @@ def annotations_of(raw: object, *, root: str = "") -> Mapping[str, str]:
 def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
     """Return the pod; one without a uid is known by its namespace and name."""
     metadata, spec = document.metadata, _allocated(document.spec, document.status)
-    requests, limits = {**_totals(spec, _requests), **_own_requests(spec)}, _totals(spec, _limits)
+    asked = _sum((_totals(spec, _requests), _claimed(document.status)))
+    requests, limits = {**asked, **_own_requests(spec)}, _totals(spec, _limits)
     return Pod(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -158,9 +196,9 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         termination_grace_period_seconds=spec.termination_grace_period_seconds,
         requests={
             # Whole numbers are used: more than half a byte is used where more than none is.
-            resource: math.floor(asked.amount)
+            resource: math.floor(request.amount)
             for resource in _CHARGED
-            if (asked := _with_overhead(spec, resource, requests.get(resource))) is not None
+            if (request := _with_overhead(spec, resource, requests.get(resource))) is not None
         },
         own_memory_request=_own_requests(spec).get(Resource.MEMORY),
         ephemeral_storage_limit=_with_overhead(
@@ -182,6 +220,17 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         tolerations=spec.tolerations,
         cgroup=cgroup,
     )
+
+
+def _claimed(status: _Status) -> dict[str, Quantity]:
+    """Return what the pod's resource claims take of the node (DRA), which its spec does not request.
+
+    The scheduler writes it when it binds the pod. It adds to what the containers request, also for claims of
+    init containers alone; requests of the pod as a whole cover it. Source: KEP-5517, component-helpers,
+    addDRANodeAllocatableClaimResources.
+    """
+    claims = status.node_allocatable_resource_claim_statuses
+    return _sum(amounts for claim in claims for amounts in claim.amounts())
 
 
 def _allocated(spec: _Spec, status: _Status) -> _Spec:

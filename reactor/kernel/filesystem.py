@@ -56,6 +56,7 @@ class Mount:
     """A line of the mount table. `device` is `MAJOR:MINOR`, the same for every mount of one filesystem.
 
     `read_only` is the filesystem's own flag: this mount of it may be read-only although others are not.
+    `is_sized`: it was mounted with a size, as a tmpfs may be.
     """
 
     mount_point: str
@@ -63,6 +64,7 @@ class Mount:
     kind: str
     source: str
     read_only: bool = False
+    is_sized: bool = False
 
 
 def read_space(path: str) -> FilesystemSpace:
@@ -104,13 +106,15 @@ def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
         head, _, tail = line.partition(b" - ")
         fields, source = head.split(b" "), tail.split(b" ")
         if len(fields) >= 6 and len(source) >= 2:
+            options = b"".join(source[2:3]).split(b",")
             mounts.append(
                 Mount(
                     mount_point=os.fsdecode(unescape_mount(fields[4])),
                     device=os.fsdecode(fields[2]),
                     kind=os.fsdecode(source[0]),
                     source=os.fsdecode(unescape_mount(source[1])),
-                    read_only=b"ro" in b"".join(source[2:3]).split(b","),
+                    read_only=b"ro" in options,
+                    is_sized=any(option.startswith(b"size=") for option in options),
                 )
             )
     return tuple(mounts)

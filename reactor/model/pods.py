@@ -93,13 +93,15 @@ class StorageKind(StrEnum):
 class StoragePlace:
     """A directory of which all that lies below is charged to a pod: to its container or volume `name`.
 
-    `ends_with_pod`: what lies there is ours to remove once the pod has been evicted.
+    `ends_with_pod`: what lies there is ours to remove once the pod has been evicted. `is_sized`: it is a
+    filesystem of its own, whose size the kernel holds it to.
     """
 
     kind: StorageKind
     name: str
     path: str
     ends_with_pod: bool = False
+    is_sized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

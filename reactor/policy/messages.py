@@ -65,13 +65,21 @@ def node_message(
     return message, annotations | offending_annotations(place, used, resource)
 
 
-def offending_annotations(place: RankedPod, used: PodUsage | None, resource: Resource) -> dict[str, str]:
-    """Return the annotations by which others learn, such as VPA. Source: evictionMessage."""
+def offending_annotations(
+    place: RankedPod, used: PodUsage | None, resource: Resource, *, of_each: bool = False
+) -> dict[str, str]:
+    """Return the annotations by which others learn, such as VPA. Source: evictionMessage.
+
+    VPA reads three lists and learns nothing if their lengths differ; upstream names the resource once,
+    however many containers there are. `of_each` names it for each container.
+    Source: vertical-pod-autoscaler, pkg/recommender/input/oom, parseEvictionEvent.
+    """
     offending = _offending_containers(place, used, resource)
+    times = max(1, len(offending)) if of_each else 1
     return {
         "offending_containers": ",".join(name for name, _, _ in offending),
         "offending_containers_usage": ",".join(usage for _, usage, _ in offending),
-        "starved_resource": resource,
+        "starved_resource": ",".join([resource] * times),
     }
 
 

@@ -59,7 +59,9 @@ def decide_firing(
         resource=Resource.MEMORY,
         grace_period_seconds=0,
         message=_message(firing),
-        annotations=offending_annotations(first, snapshot.pods.get(first.pod.uid), Resource.MEMORY),
+        annotations=offending_annotations(
+            first, snapshot.pods.get(first.pod.uid), Resource.MEMORY, of_each=True
+        ),
     )
     return state, replace(decision, evictions=(eviction,), deferred_because=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reactor.model.decisions import Eviction
-from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage
+from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind
 from reactor.model.quantity import Quantity
 from reactor.model.signals import Layout, LimitSignal, Resource
 from reactor.text import printable
@@ -41,7 +41,15 @@ def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Evi
 
 
 def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
+    """Yield the emptyDirs above their limit; one in memory is held to what its mount has, if that has a size.
+
+    Its spec may be what somebody wishes for: the kubelet resizes the mount later, or can't. No more fits into
+    a mount than it has, so such a volume is never above it. Source: KEP-6030, emptyDirLimitEviction.
+    """
+    sized = {place.name for place in pod.storage if place.kind is StorageKind.VOLUME and place.is_sized}
     for volume in pod.volumes:
+        if volume.name in sized:
+            continue
         limit = volume.size_limit
         used_bytes = used.volumes.get(volume.name, FilesystemUsage()).used_bytes
         if limit is not None and used_bytes is not None and used_bytes > limit.amount > 0:

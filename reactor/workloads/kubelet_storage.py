@@ -3,21 +3,22 @@
     writable layer  the upper directory of the overlay that a container's first process has for its root
     logs            /var/log/pods/NAMESPACE_NAME_UID/CONTAINER
     volumes         /var/lib/kubelet/pods/UID/volumes/PLUGIN/NAME; a hostPath is charged to no pod, as
-                    upstream has it: its files are the node's
+                    upstream has it: its files are the node's. An emptyDir in memory is a tmpfs there, which
+                    the kubelet mounts with the volume's size (since 1.22), and again when it is resized
 
 Paths are the node's: a reactor in a pod sees them where it has them mounted at the same places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import read_upper_directory
+from reactor.kernel.filesystem import read_mounts, read_upper_directory
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 
@@ -49,10 +50,20 @@ class KubeletStorage:
             for cgroup in pod.container_cgroups.values()
             if (layer := self._layers.get(cgroup) or self._layer(cgroup)) is not None
         }
+        in_memory = any(not one.is_local and one.size_limit for pod in pods.values() for one in pod.volumes)
+        sized = self._sized() if in_memory else frozenset[str]()
         return {
-            uid: (*self._of_layers(pod), *self._of_logs(uid, pod), *self._of_volumes(uid, pod))
+            uid: (*self._of_layers(pod), *self._of_logs(uid, pod), *self._of_volumes(uid, pod, sized))
             for uid, pod in pods.items()
         }
+
+    def _sized(self) -> frozenset[str]:
+        """Return where filesystems are mounted that have a size of their own; none if that can't be read."""
+        try:
+            mounts = read_mounts(self._paths.proc / "self/mountinfo")
+        except (OSError, ReactorError):
+            return frozenset()
+        return frozenset(one.mount_point for one in mounts if one.kind == "tmpfs" and one.is_sized)
 
     def _of_layers(self, pod: Pod) -> Iterator[StoragePlace]:
         for name, cgroup in pod.container_cgroups.items():
@@ -66,14 +77,17 @@ class KubeletStorage:
             if _are_names(own, name) and (directory / name).is_dir():
                 yield StoragePlace(kind=StorageKind.LOGS, name=name, path=str(directory / name))
 
-    def _of_volumes(self, uid: str, pod: Pod) -> Iterator[StoragePlace]:
+    def _of_volumes(self, uid: str, pod: Pod, sized: Collection[str]) -> Iterator[StoragePlace]:
         for volume in pod.volumes:
             if not (volume.is_local or volume.is_empty_dir) or not _are_names(uid, volume.name):
                 continue
             for plugin in _PLUGINS:
                 path = self._paths.kubelet / "pods" / uid / "volumes" / plugin / volume.name
                 if path.is_dir():
-                    yield StoragePlace(kind=StorageKind.VOLUME, name=volume.name, path=str(path))
+                    is_sized = bool(sized) and str(path.resolve()) in sized
+                    yield StoragePlace(
+                        kind=StorageKind.VOLUME, name=volume.name, path=str(path), is_sized=is_sized
+                    )
                     break
 
     def _layer(self, cgroup: str) -> str | None:

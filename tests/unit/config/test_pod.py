@@ -4,8 +4,10 @@ import pytest
 
 from reactor.config.pod import pod_from_document
 from reactor.errors import ConfigError
-from reactor.model.pods import Pod, QosClass
-from reactor.model.signals import Resource
+from reactor.model.pods import Pod, PodUsage, QosClass
+from reactor.model.quantity import parse_quantity
+from reactor.model.signals import Layout, Resource, Signal
+from reactor.policy.rank import rank
 
 MI = 1 << 20
 
@@ -251,6 +253,123 @@ def test_of_a_pod_with_requests_of_its_own_the_allocated_ones_count_too(own: dic
         }
     )
     assert {Resource.MEMORY: expected} == found.requests
+
+
+def _claim(*containers: str, **amounts: Any) -> dict[str, Any]:
+    return {"resourceClaimName": "node-allocatable-claim", "containers": list(containers), **amounts}
+
+
+def _mapped(memory: str) -> list[dict[str, str]]:
+    return [{"name": "cpu", "quantity": "3"}, {"name": "memory", "quantity": memory}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "claims", "expected"),
+    [
+        (["1Gi"], [], "1Gi"),
+        (["100Mi"], [_claim("c1", mapping=_mapped("50Mi"))], "150Mi"),
+        (
+            ["1Gi"],
+            [
+                _claim("c1", mapping=[{"name": "cpu", "quantity": "50m"}]),
+                _claim("c1", mapping=_mapped("512Mi")),
+            ],
+            "1536Mi",
+        ),
+        (["100Mi", "200Mi"], [_claim("c1", "c2", mapping=_mapped("50Mi"))], "350Mi"),
+        (
+            ["100Mi", "200Mi"],
+            [_claim("c1", mapping=_mapped("50Mi")), _claim("c2", mapping=_mapped("25Mi"))],
+            "375Mi",
+        ),
+        (
+            ["1Gi", "1Gi"],
+            [_claim("c1", "c2", overhead=[{"name": "memory", "perPod": "1Gi", "perContainer": "500Mi"}])],
+            "4072Mi",
+        ),
+        (["1Gi"], [_claim("c1", overhead=[{"name": "memory", "perPod": "1Gi"}])], "2Gi"),
+        (["1Gi"], [_claim("c1", overhead=[{"name": "memory", "perContainer": "500Mi"}])], "1524Mi"),
+        (["1Gi"], [_claim(overhead=[{"name": "memory", "perContainer": "500Mi"}])], "1Gi"),
+        (["1Gi"], [_claim("c1", resources={"memory": "8Gi"})], "9Gi"),
+        (["1Gi"], [_claim("c1", mapping=[{"name": "memory"}])], "1Gi"),
+    ],
+    ids=[
+        "no claims",
+        "a claim of one container",
+        "several claims of one container",
+        "one claim of several containers",
+        "different claims of several containers",
+        "overhead of the pod and of each container",
+        "overhead of the pod alone",
+        "overhead of each container alone",
+        "overhead of each of no containers",
+        "as 1.36 writes it",
+        "a claim without an amount",
+    ],
+)
+def test_what_claims_take_of_the_node_is_requested_too(
+    asked: list[str], claims: list[dict[str, Any]], expected: str
+) -> None:
+    """Upstream's table (TestPodResourceRequestsWithDRANodeAllocatableClaims), its CPUs as memory."""
+    containers = [
+        {"name": f"c{number}", "resources": {"requests": {"memory": memory}}}
+        for number, memory in enumerate(asked, 1)
+    ]
+    document = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": containers},
+        "status": {"nodeAllocatableResourceClaimStatuses": claims},
+    }
+    assert {Resource.MEMORY: parse_quantity(expected).value} == pod_from_document(document).requests
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        # max(100Mi, 50Mi) + 25Mi: a claim of an init container counts for as long as the pod is there.
+        (
+            {
+                "containers": [{"name": "c1", "resources": {"requests": {"memory": "50Mi"}}}],
+                "initContainers": [{"name": "ic1", "resources": {"requests": {"memory": "100Mi"}}}],
+            },
+            "125Mi",
+        ),
+        # What the pod requests as a whole covers its claims.
+        (
+            {
+                "resources": {"requests": {"memory": "2Gi"}},
+                "containers": [{"name": "c1", "resources": {"requests": {"memory": "1Gi"}}}],
+            },
+            "2Gi",
+        ),
+        ({"containers": [{"name": "c1"}], "overhead": {"memory": "10Mi"}}, "35Mi"),
+    ],
+    ids=["an init container's", "with requests of the pod's own", "beside a sandbox"],
+)
+def test_what_claims_take_adds_to_what_containers_request(spec: dict[str, Any], expected: str) -> None:
+    document = {
+        "metadata": {"name": "p"},
+        "spec": spec,
+        "status": {"nodeAllocatableResourceClaimStatuses": [_claim("ic1", mapping=_mapped("25Mi"))]},
+    }
+    assert {Resource.MEMORY: parse_quantity(expected).value} == pod_from_document(document).requests
+
+
+def test_a_pod_within_its_claims_ranks_behind_one_above_its_request() -> None:
+    gpu = pod_from_document(
+        {
+            "metadata": {"name": "gpu"},
+            "spec": {"containers": [{"name": "c"}], "priority": -1},
+            "status": {"nodeAllocatableResourceClaimStatuses": [_claim("c", mapping=_mapped("8Gi"))]},
+        }
+    )
+    plain = pod_from_document({"metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}})
+    used = {
+        gpu.uid: PodUsage(memory_working_set_bytes=7 << 30),
+        plain.uid: PodUsage(memory_working_set_bytes=1 << 20),
+    }
+    ranking = rank([gpu, plain], used, Signal.MEMORY_AVAILABLE, Layout.SINGLE)
+    assert [plain, gpu] == [one.pod for one in ranking]
 
 
 def test_a_request_of_half_a_byte_is_exceeded_by_one() -> None:

@@ -48,6 +48,15 @@ def test_mounts_are_read_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "is_sized"),
+    [("rw,size=1024k,inode64", True), ("rw,inode64", False), ("rw,pagesize=2M", False), ("size=4k", True)],
+)
+def test_a_mount_shows_a_size_only_if_it_was_given_one(options: str, *, is_sized: bool) -> None:
+    (mount,) = parse_mountinfo(f"31 22 0:40 / /v rw,size=1k - tmpfs tmpfs {options}\n".encode())
+    assert is_sized is mount.is_sized
+
+
+@pytest.mark.parametrize(
     ("path", "device"),
     [
         ("/", "254:0"),

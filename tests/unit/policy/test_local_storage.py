@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.pods import Container, ContainerUsage, FilesystemUsage, Pod, PodUsage, Volume
+from reactor.model.pods import (
+    Container,
+    ContainerUsage,
+    FilesystemUsage,
+    Pod,
+    PodUsage,
+    StorageKind,
+    StoragePlace,
+    Volume,
+)
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import Layout, LimitSignal
 from reactor.policy.decide import storage_limit_evictions
@@ -40,6 +49,19 @@ def _signals(pod: Pod, used: PodUsage, layout: Layout = Layout.SINGLE) -> list[s
 @pytest.mark.parametrize(("used_bytes", "is_evicted"), [(11, True), (10, False), (None, False)])
 def test_an_empty_dir_above_its_limit_evicts_its_pod(used_bytes: int | None, *, is_evicted: bool) -> None:
     assert ([LimitSignal.EMPTY_DIR] if is_evicted else []) == _signals(EMPTY_DIR, _volume(used_bytes))
+
+
+def test_an_empty_dir_in_memory_is_held_to_its_mounts_size_and_not_to_a_wish() -> None:
+    """KEP-6030: the spec was made smaller than what is used, and the mount can't be."""
+    place = StoragePlace(kind=StorageKind.VOLUME, name="v", path="/v", is_sized=True)
+    resized = replace(EMPTY_DIR, storage=(place,))
+    assert [] == _signals(resized, _volume(99))
+    of_another = (
+        replace(place, name="w"),
+        replace(place, kind=StorageKind.LOGS),
+        replace(place, is_sized=False),
+    )
+    assert [LimitSignal.EMPTY_DIR] == _signals(replace(EMPTY_DIR, storage=of_another), _volume(99))
 
 
 def test_an_empty_dir_with_a_limit_of_zero_or_without_statistics_has_none() -> None:

@@ -98,20 +98,61 @@ def test_the_message_of_an_eviction_has_the_rule_and_its_inputs() -> None:
     )
 
 
-def test_an_eviction_has_the_annotations_from_which_vpa_learns() -> None:
-    pods = tuple(
-        replace(pod, containers=(Container(name="app", requests={Resource.MEMORY: parse_quantity("1Mi")}),))
-        for pod in PODS
+def learned_by_vpa(annotations: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Return containers and bytes that VPA's observer takes from an Evicted event (parseEvictionEvent)."""
+    names, usages, resources = (
+        annotations[key].split(",") if key in annotations else []
+        for key in ("offending_containers", "offending_containers_usage", "starved_resource")
     )
-    used = ContainerUsage(name="app", memory_working_set_bytes=80 * MIB)
-    hog = USED["uid-hog"]._replace(containers=(used,))
+    if not len(names) == len(usages) == len(resources):
+        return []
+    return [
+        (name, parse_quantity(usage).value)
+        for name, usage, resource in zip(names, usages, resources, strict=True)
+        if resource == "memory" and usage
+    ]
+
+
+@pytest.mark.parametrize(
+    ("containers", "usages", "resources", "learned"),
+    [
+        ("test-container", "1024Ki", "memory", [("test-container", MIB)]),
+        (
+            "test-container,other-container",
+            "1024Ki,2048Ki",
+            "memory,memory",
+            [("test-container", MIB), ("other-container", 2 * MIB)],
+        ),
+        ("test-container,other-container", "1024Ki,2048Ki", "memory,evictable", [("test-container", MIB)]),
+        ("test-container,other-container", "1024Ki,2048Ki", "memory", []),
+    ],
+)
+def test_vpa_learns_from_lists_of_one_length_alone(
+    containers: str, usages: str, resources: str, learned: list[tuple[str, int]]
+) -> None:
+    """Upstream's table (TestParseEvictionEvent): what the next test goes by."""
+    annotations = {
+        "offending_containers": containers,
+        "offending_containers_usage": usages,
+        "starved_resource": resources,
+    }
+    assert learned == learned_by_vpa(annotations)
+
+
+@pytest.mark.parametrize("names", [(), ("app",), ("app", "log"), ("app", "log", "proxy")])
+def test_vpa_learns_from_a_rules_eviction_whatever_number_of_containers_the_pod_has(
+    names: tuple[str, ...],
+) -> None:
+    request = {Resource.MEMORY: parse_quantity("1Mi")}
+    containers = tuple(Container(name=name, requests=request) for name in ("modest", *names))
+    pods = tuple(replace(pod, containers=containers) for pod in PODS)
+    used = tuple(ContainerUsage(name=name, memory_working_set_bytes=80 * MIB) for name in names)
+    within = ContainerUsage(name="modest", memory_working_set_bytes=MIB)
+    hog = USED["uid-hog"]._replace(containers=(within, *used))
     snapshot = Snapshot(pods={**USED, "uid-hog": hog})
     (eviction,) = fired(firing_of(), PolicyState(), snapshot, pods)[1].evictions
-    assert eviction.annotations == {
-        "offending_containers": "app",
-        "offending_containers_usage": "80Mi",
-        "starved_resource": "memory",
-    }
+    assert [(name, 80 * MIB) for name in names] == learned_by_vpa(eviction.annotations)
+    assert {"memory"} == set(eviction.annotations["starved_resource"].split(","))
 
 
 def test_a_report_evicts_nobody_and_ranks_nobody() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from reactor.model.pods import Container, Pod, StorageKind, Volume
+from reactor.model.quantity import parse_quantity
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 
 if TYPE_CHECKING:
@@ -108,3 +110,27 @@ def test_names_that_are_paths_lead_nowhere(places: Places, odd: str) -> None:
     assert set() == places.of(pod)
     other = Pod(name="web/../../kubelet/pods", namespace="shop", uid="u", containers=(Container(name="v"),))
     assert set() == places.of(other)
+
+
+@pytest.mark.parametrize(("options", "is_sized"), [("rw,size=10240k", True), ("rw,inode64", False)])
+def test_a_volume_in_memory_is_sized_if_its_mount_is(places: Places, options: str, *, is_sized: bool) -> None:
+    limited = Volume(name="shm", is_empty_dir=True, is_local=False, size_limit=parse_quantity("5Mi"))
+    pod = replace(POD, volumes=(limited, Volume(name="scratch", is_empty_dir=True)))
+    volumes = "kubelet/pods/u/volumes/kubernetes.io~empty-dir"
+    shm, scratch = places.make(f"{volumes}/shm"), places.make(f"{volumes}/scratch")
+    places.make("proc/self")
+    lines = (
+        f"31 22 0:40 / {shm} rw - tmpfs tmpfs {options}\n32 22 0:41 / {scratch} rw - ext4 /dev/x rw,size=1k\n"
+    )
+    (places.directory / "proc/self/mountinfo").write_text(lines)
+    (found,) = places.storage.places({"u": pod}).values()
+    assert {"shm": is_sized, "scratch": False} == {
+        one.name: one.is_sized for one in found if one.kind is StorageKind.VOLUME
+    }
+
+
+def test_without_a_mount_table_no_volume_counts_as_sized(places: Places) -> None:
+    limited = Volume(name="shm", is_empty_dir=True, is_local=False, size_limit=parse_quantity("5Mi"))
+    places.make("kubelet/pods/u/volumes/kubernetes.io~empty-dir/shm")
+    (found,) = places.storage.places({"u": replace(POD, volumes=(limited,))}).values()
+    assert [False] == [one.is_sized for one in found if one.kind is StorageKind.VOLUME]

@@ -102,7 +102,7 @@ MUTANTS: Final = (
         "(_or_never(image.first_detected_seconds), _or_never(image.last_used_seconds))",
     ),
     Mutant("policy/messages.py", "if usage > (requested", "if usage >= (requested"),
-    Mutant("policy/messages.py", '"starved_resource": resource,', '"starved_resource": "",'),
+    Mutant("policy/messages.py", '",".join([resource] * times)', '""'),
     Mutant("policy/oom_score.py", "1000 - 1000 * memory", "999 - 1000 * memory"),
     Mutant(
         "model/pods.py",
