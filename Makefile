@@ -12,10 +12,10 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock clean
+.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
 
 ##@ To use it
-demo: setup ## Watch a memory hog being evicted (root)
+demo: .venv/runs ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo
 
 wheel: setup bpf ## Build the wheel, with the eBPF objects, into dist
@@ -35,10 +35,20 @@ deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what th
 ##@ To develop it
 setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests need
 
-.venv/ready: constraints.txt pyproject.toml
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+# Enough to run the checkout: the runtime's pins alone, and the command without what builds packages.
+.venv/runs: constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) install --require-hashes --requirement constraints.txt
+	@echo '$(CURDIR)' >$$(echo .venv/lib/python3*/site-packages)/checkout.pth
+	@printf '#!%s\nimport sys\nfrom reactor.cli import main\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' >$(BIN)/reactor
+	@chmod +x $(BIN)/reactor
+	@touch $@
+
+.venv/ready: .venv/runs constraints-dev.txt pyproject.toml
+	$(PIP) install --require-hashes --requirement constraints.txt --requirement constraints-dev.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@rm -f .venv/lib/python3*/site-packages/checkout.pth
 	@mkdir -p .cache
 	@touch $@
 
@@ -173,8 +183,16 @@ soak-saving: setup ## Who has saved its state, with soft evictions in time and u
 bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
 	$(BIN)/python -m bench.rules
 
-lock: setup ## Resolve the dependencies again, into constraints.txt
-	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-header --extra kubernetes --extra report --extra dev --output-file constraints.txt pyproject.toml
+COMPILE := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --no-emit-trusted-host --no-header
+lock: setup ## Resolve the dependencies again: constraints.txt for what runs, constraints-dev.txt for what developers need beside it
+	$(COMPILE) --extra kubernetes --output-file constraints.txt pyproject.toml
+	@cat constraints.txt constraints-dev.txt >.cache/constraints.txt
+	$(COMPILE) --extra kubernetes --extra report --extra dev --output-file .cache/constraints.txt pyproject.toml
+	@$(BIN)/python deploy/pins.py rest .cache/constraints.txt >.cache/constraints-dev.txt
+	@mv .cache/constraints-dev.txt constraints-dev.txt
+
+changelog: setup ## Move the fragments of changes/ into CHANGELOG.md, as this version's changes (CHANGELOG=--draft prints them)
+	$(BIN)/towncrier build --yes $(CHANGELOG)
 
 include bpf/bpf.mk vagrant/vm.mk tests/kube/kube.mk tests/upstream/upstream.mk

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""The pinned part of constraints.txt that something needs, hashes included, and the wheels it names.
+"""The pins that something needs, hashes included, and the wheels they name.
 
 usage: .venv/bin/python deploy/pins.py show PYTHON [NAME...]             print what the distribution needs on a
                                        Kubernetes node too, and these packages beside it, but not itself
        .venv/bin/python deploy/pins.py fetch PYTHON DIRECTORY FILE       fetch the wheels that FILE pins
+       .venv/bin/python deploy/pins.py rest FILE                         print FILE without what constraints.txt pins
+
+constraints.txt has what runs on a node, constraints-dev.txt what developers need beside it: no package is in both.
 
 By the checkout's virtual environment, where all of them are installed. Exit status 0, or 1 and a line on
 standard error.
@@ -25,6 +28,8 @@ from packaging.utils import canonicalize_name
 DISTRIBUTION: Final = "node-reactor"
 EXTRA: Final = "kubernetes"
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
+RUNTIME: Final = _CHECKOUT / "constraints.txt"
+DEVELOPERS: Final = _CHECKOUT / "constraints-dev.txt"
 # Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs there and on later ones.
 _GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
 
@@ -34,18 +39,28 @@ def pins(constraints: str, wanted: Iterable[str]) -> str:
 
     Raises LookupError where a name has no pin.
     """
+    of_each = by_name(constraints)
     names = set(wanted)
-    kept, keeping = [], False
+    if missing := names - set(of_each):
+        raise LookupError(f"no pin for {', '.join(sorted(missing))}: run `make lock`")
+    return "".join(text for name, text in of_each.items() if name in names)
+
+
+def by_name(constraints: str) -> dict[str, str]:
+    """Return each package's lines: its pin, its hashes, and comments on who needs it."""
+    found: dict[str, str] = {}
+    name = ""
     for line in constraints.splitlines(keepends=True):
         if line[0].isalnum():
             name = line.partition("==")[0]
-            keeping = name in names
-            names.discard(name)
-        if keeping:
-            kept.append(line)
-    if names:
-        raise LookupError(f"constraints.txt has no pin for {', '.join(sorted(names))}: run `make lock`")
-    return "".join(kept)
+        if name:
+            found[name] = found.get(name, "") + line
+    return found
+
+
+def all_pins() -> str:
+    """Return both files' pins. Raises OSError."""
+    return RUNTIME.read_text() + DEVELOPERS.read_text()
 
 
 def closure(name: str, extra: str, python: str) -> set[str]:
@@ -92,12 +107,18 @@ def main() -> int:
     fetch.add_argument("python", help="the version that they are for, as 3.11")
     fetch.add_argument("directory", type=Path)
     fetch.add_argument("requirements", type=Path)
+    rest = commands.add_parser("rest", help="print what constraints.txt has not")
+    rest.add_argument("requirements", type=Path)
     arguments = parser.parse_args()
     try:
         if arguments.command == "show":
             names = closure(DISTRIBUTION, EXTRA, arguments.python) - {DISTRIBUTION}
             names |= {one for name in arguments.names for one in closure(name, "", arguments.python)}
-            print(pins((_CHECKOUT / "constraints.txt").read_text(), names), end="")
+            print(pins(all_pins(), names), end="")
+        elif arguments.command == "rest":
+            runtime = by_name(RUNTIME.read_text())
+            found = by_name(arguments.requirements.read_text())
+            print(pins("".join(found.values()), set(found) - set(runtime)), end="")
         else:
             download(arguments.directory, arguments.requirements, target(arguments.python))
     except (OSError, LookupError, subprocess.SubprocessError) as error:

@@ -20,7 +20,13 @@ from grimp import build_graph
 ROOT: Final = Path(__file__).resolve().parents[1]
 UNIT: Final = ROOT / "tests/unit"
 # Whatever these say is true of every test.
-_EVERYWHERE: Final = ("pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/unit/conftest.py")
+_EVERYWHERE: Final = (
+    "pyproject.toml",
+    "constraints.txt",
+    "constraints-dev.txt",
+    "tests/conftest.py",
+    "tests/unit/conftest.py",
+)
 _OF_THE_TREE: Final = ("tests/unit/test_docs.py", "tests/unit/test_docstrings.py")
 
 

@@ -25,7 +25,7 @@ from typing import Final
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "deploy")]
 import reactor  # noqa: E402
-from pins import DISTRIBUTION, EXTRA, closure, download, pins, target  # noqa: E402
+from pins import DISTRIBUTION, EXTRA, all_pins, closure, download, pins, target  # noqa: E402
 
 PYTHONS: Final = ("3.11", "3.12", "3.13")  # those of debian/rules
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -80,12 +80,11 @@ def _files() -> list[str]:
 def _wheels() -> Path:
     """Return the directory of the wheels for this machine, downloaded once for each set of pins."""
     machine = MACHINES[_architecture()]
-    constraints = (CHECKOUT / "constraints.txt").read_text()
     wanted = {
         "runtime": closure(DISTRIBUTION, EXTRA, PYTHONS[0]) - {DISTRIBUTION},
         "tools": {one for tool in TOOLS for one in closure(tool, "", PYTHONS[0])},
     }
-    pinned = {name: pins(constraints, names) for name, names in wanted.items()}
+    pinned = {name: pins(all_pins(), names) for name, names in wanted.items()}
     digest = hashlib.sha256(repr((pinned, PYTHONS, machine)).encode()).hexdigest()
     directory = CACHE / f"wheels-{machine}"
     stamp = directory / "digest"

@@ -30,7 +30,7 @@ from oci import Image, write_archive
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 sys.path.append(str(CHECKOUT / "deploy"))
-from pins import DISTRIBUTION, EXTRA, closure, pins, target  # noqa: E402 - beside the image's directory
+from pins import DISTRIBUTION, EXTRA, RUNTIME, closure, pins, target  # noqa: E402 - beside the image's directory
 
 DEFAULT_TAG: Final = "reactor.example/reactor:dev"
 SUITE: Final = "bookworm"
@@ -134,7 +134,7 @@ def _install(root: Path) -> None:
     common = ["--no-deps", "--no-compile", f"--target={application}"]
     with tempfile.TemporaryDirectory(prefix="reactor-wheel-") as directory:
         requirements = Path(directory) / "requirements.txt"
-        requirements.write_text(_pinned((CHECKOUT / "constraints.txt").read_text()))
+        requirements.write_text(_pinned(RUNTIME.read_text()))
         _pip("install", "--require-hashes", *common, *target(PYTHON), f"--requirement={requirements}")
         _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
         wheel = next(Path(directory).glob("node_reactor-*.whl"))

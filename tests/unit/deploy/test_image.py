@@ -76,6 +76,7 @@ def test_nothing_that_is_made_on_the_host_gets_into_the_build_of_the_image() -> 
         "Makefile",
         "bpf",
         "constraints.txt",
+        "constraints-dev.txt",
         "deploy",
         "pyproject.toml",
         "reactor",
