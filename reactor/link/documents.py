@@ -18,6 +18,10 @@ RESUMED: Final = "resumed"
 OOM_KILL: Final = "oom-kill"
 NO_VICTIM: Final = "no-victim"
 SOURCE_LOST: Final = "source-lost"
+# What others did, and on which node: what `reactor shadow` reads.
+POD_EVICTED: Final = "pod-evicted"
+NODE_CONDITION: Final = "node-condition"
+NODE: Final = "node"
 
 # Keys of what was removed, for readers that expect them: of `status`, and of decisions in the journal.
 REMOVED_FROM_STATUS: Final[Mapping[str, Any]] = {

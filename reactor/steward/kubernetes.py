@@ -3,6 +3,7 @@
     pods        a watch (or the kubelet's list) into a store that outlives its source
     runtime     which sandboxes and containers there are; images, and what is dead
     listings    both, and what files show, handed to the guard
+    others      what the kubelet evicted, and how the node stood, as lines of the journal
     evictions   an evicted pod's status and event, as the guard reports it, until they are there
     node        conditions and taints, kept as the guard reports them; events about the node itself
     admission   pods that the node under pressure does not admit
@@ -27,6 +28,7 @@ from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_lease import NodeLease, lease_namespace
 from reactor.cluster.node_status import NodeStatus
+from reactor.cluster.others import Others
 from reactor.cluster.pod_specs import AdmissionGuard, NodeFilesWatch, PodSpecs, session_read
 from reactor.cluster.runtime import Alarms, NodeRuntime, Observed, RuntimeWatch
 from reactor.kernel.cgroup import CgroupTree
@@ -139,7 +141,7 @@ class Kubernetes:
     """Made at the start, run once; a reload changes whether it is a dry run, and what the runtime reclaims.
 
     `observed` returns what is known of the filesystems; `on_filesystems` is called when the runtime's lie
-    elsewhere than before.
+    elsewhere than before. `write` takes lines for the journal.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class Kubernetes:
         observed: Observed,
         on_filesystems: Callable[[], None],
         *,
+        write: Callable[[Mapping[str, Any]], None] = lambda _: None,
         tree: Callable[[], CgroupTree] = CgroupTree.discover,
     ) -> None:
         self._guard = guard
@@ -182,7 +185,6 @@ class Kubernetes:
             self._lease = NodeLease(
                 client, namespace, self.node_name, self._is_guarded, node_uid=lambda: self._node.uid
             )
-        self._node_watch = Watch(client, "/api/v1/nodes", selector, self._node)
         self._cleanup = Cleanup(client, store, self._kubernetes.evicted_pod_ttl_seconds)
         self._runtime = NodeRuntime(
             settings,
@@ -202,6 +204,14 @@ class Kubernetes:
         self._announcer = Announcer(
             client, store, self.node_name, self._file, on_node, kubelets_soft=self._kubelets_soft
         )
+        self._others = Others(
+            write,
+            self._node,
+            name=self.node_name,
+            role=self._kubernetes.role,
+            is_own=self._announcer.is_announced,
+        )
+        self._node_watch = Watch(client, "/api/v1/nodes", selector, self._others)
         self._admission = AdmissionGuard(store, self._announcer.announce, time.time)
         self._files = NodeFilesWatch(
             settings.static_pods_path, NodePaths().logs, settings.housekeeping_interval_seconds, self._due
@@ -213,6 +223,7 @@ class Kubernetes:
     def order(self, settings: Settings) -> None:
         """Go on by other settings; what the guard reports is published unless they are of a dry run."""
         self._settings = settings
+        self._others.dry_run = settings.dry_run
         if not settings.dry_run:
             self._is_reporting.set()
 
@@ -340,10 +351,10 @@ class Kubernetes:
             **self._runtime.services,
             "node files": self._files.run,
             "listings": self._listings.run,
+            "node watch": self._node_watch.run,  # a dry run is compared with what others do
             "report": lambda: report(lambda: self.problems),
         }
         reporting: dict[str, Part] = {
-            "node watch": self._node_watch.run,
             "node status": self._node.run,
             "node events": self._events.run,
             "announcements": self._announcer.run,
@@ -431,6 +442,8 @@ class Kubernetes:
 
     def _pods_changed(self) -> None:
         self._runtime.watch.due()
+        if self._specs.store.is_complete:
+            self._others.pods_changed(self._specs.store.known)
         if not self._settings.dry_run:
             self._admission.check(self._conditions, is_shutting_down=self._is_shutting_down)
         self._due()

@@ -15,7 +15,7 @@ import json
 import logging
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -120,6 +120,7 @@ class _Steward:
         self._ordered = trio.Event()
         self._journal: Journal | None = None
         self._early: list[Message] | None = []  # lines that came before the journal's end was read
+        self._early_own: deque[Document] = deque(maxlen=_MOST_ASKED)
         self._written_up_to = 0
         self._token = trio.lowlevel.current_trio_token()
         self._recent = RecentRecords()
@@ -249,6 +250,8 @@ class _Steward:
             self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
         self._journal = Journal(orders.settings.journal)
         self._journal.start()
+        while self._early_own:
+            self._write_own(self._early_own.popleft())
         for message in early:
             self._take_record(message)
 
@@ -335,6 +338,7 @@ class _Steward:
             settings,
             lambda: {} if self._disks is None else self._disks.observed(),
             lambda: None if self._disks is None else self._disks.renew(),
+            write=self._write_own,
         )
 
     def _take_report(self, message: Message) -> None:
@@ -422,6 +426,13 @@ class _Steward:
             self._guard.taken(place, is_written=True)
         elif self._journal is None or not self._journal.write(message.content, done):
             self._guard.taken(place, is_written=False)
+
+    def _write_own(self, document: Document) -> None:
+        """Write a line of the steward's own; one that comes before the journal's end was read waits."""
+        if self._journal is None:
+            self._early_own.append(document)
+        else:
+            self._journal.write(json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
     def _count_evictions(self, document: Document) -> None:
         """Count a decision's evictions for restart loops, once, as soon as they are heard of."""

@@ -34,6 +34,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.heard: list[object] = []
+        self.lines: list[Any] = []
         self.number = 0
 
     async def say(self, request: object) -> None:
@@ -135,6 +136,7 @@ def _kubernetes(
         settings,
         dict,
         on_filesystems,
+        write=guard.lines.append,
         tree=lambda: tree,
     )
 
@@ -214,6 +216,28 @@ async def test_a_dry_run_tells_nothing_until_it_is_none(tmp_path: Path) -> None:
         kubernetes.take(guard.evicted())
         await until(lambda: server.pod["status"]["phase"] == "Failed")
         await until(lambda: guard.safe == [1])
+
+
+async def test_a_dry_run_records_whom_the_kubelet_evicts_and_whose_journal_it_is(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server, dry_run=True) as (_, guard):
+        await until(lambda: guard.lines)
+        (node,) = guard.lines
+        assert ("node", "one", True) == (node["kind"], node["node"], node["dry_run"])
+        server.pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+        server.changed.set()
+        await until(lambda: len(guard.lines) == 2)
+        assert ("pod-evicted", "default/web") == (guard.lines[1]["kind"], guard.lines[1]["pod"])
+
+
+async def test_an_eviction_of_reactors_own_is_no_other_ones(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted())
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(lambda: kubernetes.pending == 0)
+        await until(lambda: guard.lines)
+        assert ["node"] == [one["kind"] for one in guard.lines]
 
 
 async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_path: Path) -> None:
