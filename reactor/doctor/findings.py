@@ -38,8 +38,7 @@ from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, VictimUnit
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
-from reactor.policy.exact_names import matches_by_any_name
-from reactor.policy.lists import Named, entry_text
+from reactor.policy.lists import Named, entry_text, matches_by_any_name
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.steward.hooks import PREKILL_DIRECTORY, unusable_because

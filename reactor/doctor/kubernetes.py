@@ -241,7 +241,7 @@ async def _missing_rules(
     if settings.pods_from is PodOrigin.KUBELET:
         needed.append(("nodes", "proxy" if version < BEFORE_NODES_PODS else "pods", "get"))
     from reactor.cluster.leaving import POD_NAMESPACE  # noqa: PLC0415 - as in `_asked`
-    from reactor.cluster.node_lease import lease_namespace  # noqa: PLC0415
+    from reactor.cluster.node_status import lease_namespace  # noqa: PLC0415
 
     namespace, missing = lease_namespace(settings), []
     if namespace is not None:

@@ -26,8 +26,7 @@ from reactor.cluster.announce import Announcement, AnnouncementFile, Announcer, 
 from reactor.cluster.evicted_pods import Cleanup, EvictedOnNode, stop_containers
 from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
-from reactor.cluster.node_lease import NodeLease, lease_namespace
-from reactor.cluster.node_status import NodeStatus
+from reactor.cluster.node_status import NodeLease, NodeStatus, lease_namespace
 from reactor.cluster.others import Others
 from reactor.cluster.pod_specs import AdmissionGuard, NodeFilesWatch, PodSpecs, session_read
 from reactor.cluster.runtime import Alarms, NodeRuntime, Observed, RuntimeWatch

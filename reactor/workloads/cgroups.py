@@ -22,8 +22,7 @@ from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.policy.exact_names import ExactNames
-from reactor.policy.lists import Listed, Lists, Named
+from reactor.policy.lists import ExactNames, Listed, Lists, Named
 from reactor.threads import without_pause
 from reactor.workloads.attributes import (
     NEVER_KILLED,

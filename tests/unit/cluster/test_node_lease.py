@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from reactor.cluster.node_lease import NodeLease, lease_namespace
+from reactor.cluster.node_status import NodeLease, lease_namespace
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.kube.client import Recovery

@@ -12,8 +12,7 @@ from reactor.model.pod_lists import (
     ProcessVictim,
     ProcessVictimEntry,
 )
-from reactor.policy.exact_names import ExactNames, matches_by_any_name
-from reactor.policy.lists import Listed, Lists, Named
+from reactor.policy.lists import ExactNames, Listed, Lists, Named, matches_by_any_name
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
