@@ -35,8 +35,8 @@ ReclaimTime = NewType("ReclaimTime", float)
 MOST_CGROUPS: Final = 32
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1.0, 600.0
 _KINDS: Final = tuple(f"{resource} {kind}" for resource in PressureResource for kind in ("some", "full"))
-_MEASURES: Final = ("pressure", "events", "usage", "swapUsed", "pagesScanned", "swapTraffic")
-_NEEDS_A_WINDOW: Final = ("stall", "events", "pagesScanned", "swapTraffic")
+_MEASURES: Final = ("pressure", "events", "usage", "swapUsed", "pagesScanned", "swapTraffic", "refaults")
+_NEEDS_A_WINDOW: Final = ("stall", "events", "pagesScanned", "swapTraffic", "refaults")
 _RANKED_IN_TIME: Final = (RankedBy.PGSCAN, RankedBy.GROWTH)
 _BEFORE_RANKED_SECONDS: Final = 2.0
 _LONGEST_RECLAIM_SECONDS: Final = 60.0
@@ -133,17 +133,22 @@ class WrittenCondition:
     swap_used: Share | None = None
     pages_scanned: Amount | None = None
     swap_traffic: Bytes | None = None
+    refaults: Amount | None = None
     within: Window | None = None
 
     def condition(self) -> Condition:
         """Return it as the policy has it."""
         events, pressure = self.events or "", self.pressure or ""
+        refaults = (
+            None if self.refaults is None else self.refaults * (self.within or 0.0)
+        )  # they are a second's
         by_amount = (
             (self.stall, Metric(Measure.STALL, pressure)),
             (self.avg10, Metric(Measure.PRESSURE, f"{pressure} avg10")),
             (self.avg60, Metric(Measure.PRESSURE, f"{pressure} avg60")),
             (self.pages_scanned, Metric(Measure.PAGES_SCANNED)),
             (self.swap_traffic, Metric(Measure.SWAP_TRAFFIC)),
+            (refaults, Metric(Measure.REFAULTS)),
             (self.usage, Metric(Measure.USAGE)),
             (self.swap_used, Metric(Measure.SWAP_USED)),
             (self.at_least or 1, Metric(Measure.EVENTS, events)),

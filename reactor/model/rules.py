@@ -19,7 +19,8 @@ class Measure(StrEnum):
     `PRESSURE`: the kernel's average of pressure. `USAGE`: the working set of the cgroup's limit, of the
     machine what is not available of its memory. `SWAP_USED`: what is swapped out of the swap that the cgroup
     may have. `STALL`: seconds of stall. `EVENTS`: of memory.events. `PAGES_SCANNED`: pages that reclaim has
-    scanned. `SWAP_TRAFFIC`: bytes to swap and back.
+    scanned. `SWAP_TRAFFIC`: bytes to swap and back. `REFAULTS`: pages of files, read again soon after
+    reclaim had dropped them: they show a thrashing page cache where its pressure does not.
     """
 
     PRESSURE = "pressure"
@@ -29,9 +30,12 @@ class Measure(StrEnum):
     EVENTS = "events"
     PAGES_SCANNED = "pagesScanned"
     SWAP_TRAFFIC = "swapTraffic"
+    REFAULTS = "refaults"
 
 
-COUNTERS = frozenset({Measure.STALL, Measure.EVENTS, Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC})
+COUNTERS = frozenset(
+    {Measure.STALL, Measure.EVENTS, Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC, Measure.REFAULTS}
+)
 OF_PRESSURE = frozenset({Measure.PRESSURE, Measure.STALL})
 
 
@@ -84,6 +88,7 @@ class Condition(NamedTuple):
             Measure.EVENTS: f"memory.events {self.metric.of}",
             Measure.PAGES_SCANNED: "pages scanned",
             Measure.SWAP_TRAFFIC: "swap traffic",
+            Measure.REFAULTS: "refaults of files",
         }[self.metric.measure]
         within = f" within {self.within_seconds:g} s" if self.metric.is_counter else ""
         return f"{name} >= {self.amount_text(self.limit)}{within}"
@@ -94,6 +99,8 @@ class Condition(NamedTuple):
             return "unknown"
         if self.metric.measure is Measure.SWAP_TRAFFIC:
             return bytes_text(round(value))
+        if self.metric.measure is Measure.REFAULTS:
+            return f"{value / self.within_seconds:.0f}/s"
         unit = {Measure.STALL: " s", Measure.EVENTS: "", Measure.PAGES_SCANNED: ""}
         return f"{round(value, 2):g}{unit.get(self.metric.measure, ' %')}"
 

@@ -28,6 +28,7 @@ _FAR: Final = 0.5
 _ON_V2_ALONE: Final = frozenset({Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC})
 _read: Final = partial(read_value, most_bytes=READ_BYTES)  # all that is read here comes in one piece
 _SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
+_REFAULTED: Final = b"workingset_refault_file"
 
 
 class RuleObserver:
@@ -55,6 +56,7 @@ class RuleObserver:
             Measure.SWAP_USED: self._swap_percent,
             Measure.PAGES_SCANNED: self._pages_scanned,
             Measure.SWAP_TRAFFIC: self._swap_traffic,
+            Measure.REFAULTS: self._refaults,
         }
 
     def read(self, cgroup: str, directory: str, metrics: Iterable[Metric]) -> dict[Metric, float | None]:
@@ -192,6 +194,14 @@ class RuleObserver:
             return None
         path = f"{directory}/memory.stat"
         return parse_field(_read(path), b"pgscan", path)
+
+    def _refaults(self, cgroup: str, directory: str, _: str) -> float | None:
+        """Return how many pages of files were refaulted: of a cgroup since Linux 5.9, on v1 since 6.5."""
+        if cgroup == _ROOT:
+            path = f"{self._proc}/vmstat"
+            return parse_field(read_file(path), _REFAULTED, path)  # it comes in pieces
+        path = f"{directory}/memory.stat"
+        return parse_field(_read(path), _REFAULTED if self._is_v2 else b"total_" + _REFAULTED, path)
 
     def _swap_traffic(self, cgroup: str, directory: str, _: str) -> float | None:
         if cgroup == _ROOT:

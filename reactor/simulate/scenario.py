@@ -41,6 +41,7 @@ _COUNTED: Final = {
     Measure.SWAP_USED: "swapUsedPercent",
     Measure.PAGES_SCANNED: "pagesScanned",
     Measure.SWAP_TRAFFIC: "swapTrafficBytes",
+    Measure.REFAULTS: "refaults",
 }
 
 
@@ -91,6 +92,7 @@ class CgroupNumbers:
     swap_used_percent: Number | None = None
     pages_scanned: Count | None = None
     swap_traffic_bytes: Count | None = None
+    refaults: Count | None = None
 
     def values(self) -> dict[Metric, float]:
         return dict(self._values())
@@ -111,6 +113,7 @@ class CgroupNumbers:
             (Measure.SWAP_USED, self.swap_used_percent),
             (Measure.PAGES_SCANNED, self.pages_scanned),
             (Measure.SWAP_TRAFFIC, self.swap_traffic_bytes),
+            (Measure.REFAULTS, self.refaults),
         ):
             if value is not None:
                 yield Metric(measure), value

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 USAGE, SWAP, SCANNED = Metric(Measure.USAGE), Metric(Measure.SWAP_USED), Metric(Measure.PAGES_SCANNED)
-TRAFFIC = Metric(Measure.SWAP_TRAFFIC)
+TRAFFIC, REFAULTS = Metric(Measure.SWAP_TRAFFIC), Metric(Measure.REFAULTS)
 MAX, HIGH = Metric(Measure.EVENTS, "max"), Metric(Measure.EVENTS, "high")
 FULL_AVG10 = Metric(Measure.PRESSURE, "memory full avg10")
 SOME_AVG60 = Metric(Measure.PRESSURE, "io some avg60")
@@ -37,7 +37,10 @@ class Seen:
         self.proc, self.pressure = directory / "proc", directory / "proc" / "pressure"
         self.pressure.mkdir(parents=True)
         (self.proc / "meminfo").write_text(MEMINFO)
-        (self.proc / "vmstat").write_text("pgscan_kswapd 100\npgscan_direct 20\npswpin 3\npswpout 5\n")
+        (self.proc / "vmstat").write_text(
+            "workingset_refault_anon 7\nworkingset_refault_file 9\n"
+            "pgscan_kswapd 100\npgscan_direct 20\npswpin 3\npswpout 5\n"
+        )
         for resource in PressureResource:
             (self.pressure / resource).write_text(PRESSURE)
         fake.add("/pod")
@@ -132,6 +135,16 @@ def test_on_v2_a_cgroup_has_pressure_events_swap_and_reclaim(on_v2: Seen) -> Non
     on_v2.fake.file("/pod", "memory.stat", "anon 1\ninactive_file 0\npswpin 1\npswpout 2\n")
     assert 3 * mmap.PAGESIZE == on_v2.value(TRAFFIC)
     assert 50.0 == on_v2.value(SWAP)
+
+
+def test_refaults_are_those_of_files_and_of_the_cgroup_as_a_whole(seen: Seen) -> None:
+    assert 9 == seen.value(REFAULTS, "/")
+    own = "workingset_refault_anon 4\nworkingset_refault_file 11\n"
+    seen.fake.file("/pod", "memory.stat", f"{own}total_workingset_refault_file 13\n")
+    assert seen.value(REFAULTS) == (11 if seen.fake.tree.version is CgroupVersion.V2 else 13)
+    seen.fake.file("/pod", "memory.stat", "cache 1\n")
+    assert seen.value(REFAULTS) is None
+    assert "workingset_refault_file" in str(seen.why_not(REFAULTS))
 
 
 def test_on_v2_swap_without_a_limit_is_of_the_machines(on_v2: Seen) -> None:
