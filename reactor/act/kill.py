@@ -34,6 +34,7 @@ from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")
+OnStruck = Callable[[CgroupDirectory, int], object]
 # Cgroups of one pod that are signalled before other kills have their turn: some milliseconds.
 _AT_ONCE: Final = 256
 
@@ -65,6 +66,9 @@ class HardKills:
         self._unfinished: set[Key] = set()
         self._release = MemoryRelease()
         self._reserve = Reserve()
+        # Called after each kill with what was killed, and how many processes are known to be: neither raises
+        # nor waits. Its victim is not yet known to have ended then.
+        self.on_struck: OnStruck | None = None
 
     def guard(self, pod_parents: Sequence[str]) -> None:
         """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
@@ -118,7 +122,13 @@ class HardKills:
         return self._kill(pod, self._taken(pod), started_ns)
 
     def _kill(
-        self, pod: Pod, target: Target, started_ns: int, problems_before: Sequence[str] = ()
+        self,
+        pod: Pod,
+        target: Target,
+        started_ns: int,
+        problems_before: Sequence[str] = (),
+        *,
+        is_again: bool = False,
     ) -> KillReport:
         """Kill a target and close it. Raises as kill_now."""
         problems = list(problems_before)
@@ -132,6 +142,8 @@ class HardKills:
             if not struck.is_any and not _exists(target, problems):
                 processes.close_all(struck.pidfds.values())
                 return gone_report(target, started_ns)
+            if self.on_struck is not None and not is_again:
+                self.on_struck(target.directory, struck.count)
             self._boost_cpu(target, problems)
             self._hold(pod, target, struck)
             if struck.is_cut:

@@ -177,7 +177,9 @@ class KillPath(HardKills):
         return Target(directory.cgroup, directory, pod.spared_cgroups)
 
     async def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
-        problems = dict.fromkeys(self._kill(pod, self._given(target), time.monotonic_ns()).problems)
+        problems = dict.fromkeys(
+            self._kill(pod, self._given(target), time.monotonic_ns(), is_again=True).problems
+        )
         await self._finish(pod, target, problems)
         await self._thaw(target, problems)
         return tuple(problems)

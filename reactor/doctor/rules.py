@@ -20,8 +20,9 @@ from reactor.model.name_patterns import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
 from reactor.policy.rules import is_at_or_below
-from reactor.rules.managed import oomd_defaults, refused_because
+from reactor.rules.managed import missing_because, refused_because
 from reactor.rules.observe import RuleObserver
+from reactor.rules.oomd_conf import oomd_defaults
 from reactor.threads import without_pause
 from reactor.workloads.search import Selected, find_selected
 
@@ -202,7 +203,7 @@ def managed_oom_findings(
         why = "on cgroup v1, as on this machine, only ManagedOOMSwap= counts: units have no memory pressure"
         yield _KEY, why
     problems: dict[str, str] = {}
-    oomd_defaults(problems, root=root)
+    defaults = oomd_defaults(problems, root=root)
     yield from ((_KEY, f"{what}: {why}; the default counts") for what, why in problems.items())
     if _is_running(tree, proc):
         yield _KEY, _RUNS_ITSELF
@@ -213,7 +214,10 @@ def managed_oom_findings(
     if report.problem:
         yield _KEY, f"{path}: {report.problem}"
     parents = [PodParent(one) for one in settings.pod_parents]
-    refused = {unit.cgroup: refused_because(unit, parents) for unit in report.units}
+    refused = {
+        unit.cgroup: refused_because(unit, parents) or missing_because(unit, defaults)
+        for unit in report.units
+    }
     shown = [f"{cgroup}: {why}" for cgroup, why in refused.items() if why is not None]
     for one in shown[:_SHOWN]:
         yield _KEY, f"does not count: {one}"

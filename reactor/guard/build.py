@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from reactor.act.kill import OnStruck
 from reactor.act.kill_path import KillPath
 from reactor.act.populated import is_seen_populated
 from reactor.blackbox import Feed
@@ -69,8 +70,7 @@ from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
 from reactor.sources.swap import SwapWatch
-from reactor.sources.ticker import Ticker
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Ticker, Wakes
 from reactor.supervisor import Hook, Nursery, Part, StartedPart, Supervisor
 from reactor.time_left.needed import Needs
 from reactor.warrants.warrants import Reads, Warrants
@@ -149,10 +149,13 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What a feature adds to one configuration; `after_pass` gets the record of each pass once it is over."""
+    """What a feature adds to one configuration. `after_pass` gets the record of each pass once it is over,
+    `on_struck` what was killed once it is killed.
+    """
 
     ahead: Ahead | None = None
     kernel: KernelKills | None = None
+    on_struck: OnStruck | None = None
     after_pass: OnPass = lambda _: None
     parts: Mapping[str, StartedPart] = field(default_factory=dict)
     reports: Sequence[Report] = ()
@@ -247,13 +250,15 @@ def _rules(core: Core) -> Joined:
         triggers=triggers,
     )
     parts: dict[str, StartedPart] = {}
+    on_struck: OnStruck | None = None
     mode = {"mode": settings.systemd_oomd}
     units = Report(document=lambda: {"systemd_oomd": mode})
     if settings.systemd_oomd is not SystemdOomd.IGNORE:
-        from reactor.rules.managed import ManagedOomRules  # noqa: PLC0415
+        from reactor.rules.managed import ManagedOomRules, count_kill  # noqa: PLC0415
 
         managed = ManagedOomRules(watch.add, settings.pod_parents, clock_seconds=core.clock_seconds)
         parts["systemd's units"] = managed.run
+        on_struck = count_kill if core.tree.version is CgroupVersion.V2 else None
         units = Report(
             problems=lambda: managed.problems,
             document=lambda: {"systemd_oomd": {**mode, **managed.document()}},
@@ -263,7 +268,11 @@ def _rules(core: Core) -> Joined:
         document=lambda: {"rules": watch.document()},
         explanation=lambda: {"rules": watch.document()},
     )
-    return Joined(parts={**parts, "rules": watch.run}, reports=(rules, units, *_rules_reclaim(core)))
+    return Joined(
+        on_struck=on_struck,
+        parts={**parts, "rules": watch.run},
+        reports=(rules, units, *_rules_reclaim(core)),
+    )
 
 
 def _time_left(core: Core) -> Joined:
@@ -538,6 +547,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         ),
         *(report for one in joined for report in one.reports),
     )
+    loop.on_struck = next((one.on_struck for one in joined if one.on_struck is not None), None)
     loop.wake_passes.after_pass = [
         partial(_guarded, supervisor.hook("after a pass"), one.after_pass) for one in joined
     ]

@@ -17,6 +17,7 @@ from typing import Final, TypeVarTuple
 
 import trio
 
+from reactor.act.kill import OnStruck
 from reactor.act.protect import collect_garbage
 from reactor.guard.filesystem_facts import FilesystemFacts
 from reactor.guard.housekeeping import Housekeeping
@@ -67,10 +68,12 @@ class Loop:
     """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
 
     What is known, the evictor, the supervisor and the steward outlive it. `parts` are restarted where they
-    fail, and started in their order; `reports` are of what this configuration decides.
+    fail, and started in their order; `reports` are of what this configuration decides. `on_struck` is called
+    after each kill (act/kill.py).
     """
 
     parts: Mapping[str, StartedPart]
+    on_struck: OnStruck | None
     reports: Sequence[Report]
 
     def __init__(  # noqa: PLR0913 - what it is connected to

@@ -177,7 +177,7 @@ class Reloads:
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
             self._known.called_off(uid)
-        return loop_of(
+        loop = loop_of(
             settings,
             self._tree,
             known=self._known,
@@ -193,6 +193,8 @@ class Reloads:
             reclaims=reclaims_of(settings, self._steward, in_cluster=cluster is not None),
             clock_seconds=self._clock_seconds,
         )
+        self._kills.on_struck = loop.on_struck
+        return loop
 
     def _exercise(self) -> None:
         if self.settings.dry_run:

@@ -1,8 +1,8 @@
 """What the process in systemd-oomd's place reports to the guard: a file of one fixed form.
 
-    the head     what it is, the version, and how many units follow, were left out, and bytes of a problem
+    the head     what it is, the version, how many units follow, were left out, bytes of a problem, reloads
     the problem  up to 400 bytes of text, which is shown and nothing else
-    each unit    16 bytes, and its cgroup's path
+    each unit    18 bytes, its cgroup's path, and the names of its rules
 
 The file is replaced as a whole, so that its reader never finds half of it.
 """
@@ -12,18 +12,26 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Annotated, Final, NamedTuple
 
-from reactor.forms import U16, U32, Form, FormError, choice, number, text
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
+from reactor.forms import U16, U32, Form, FormError, choice, number, text, texts
+from reactor.model.managed_oom import (
+    LONGEST_RULE_NAME_BYTES,
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
+    rule_name_problem,
+)
 from reactor.threads import without_pause
 
 PATH: Final = "/run/reactor-managed-oom/units"
 MAGIC: Final = b"reactor managed oom\0"
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_UNITS: Final = 1_024
 _AT_ONCE: Final = 16  # units, which take 0.25 ms at the most
 LONGEST_CGROUP_BYTES: Final = 1_024
 LONGEST_BYTES: Final = 256 << 10
 LONGEST_SECONDS: Final = 86_400.0
+MOST_RULES: Final = 8  # of one unit
+_RULES_BYTES: Final = MOST_RULES * (LONGEST_RULE_NAME_BYTES + 1)
 _TEXT_BYTES: Final = 400
 _MOST_LEFT_OUT: Final = 2**32 - 1
 _PER_PERCENT: Final = 100
@@ -36,6 +44,7 @@ class _Head(NamedTuple):
     units: Annotated[int, number("H", MOST_UNITS)]
     left_out: U32
     problem: Annotated[str, text(_TEXT_BYTES, "H2x")]
+    reloads: U32
 
 
 class _Unit(NamedTuple):
@@ -44,6 +53,7 @@ class _Unit(NamedTuple):
     uid: U32 | None
     hundredths_percent: U32
     milliseconds: U32
+    rules: Annotated[tuple[str, ...], texts(MOST_RULES, _RULES_BYTES, end="\n", errors="strict")]
 
 
 _HEAD: Final = Form(_Head, prefix=MAGIC)
@@ -62,7 +72,9 @@ def unit_problem(unit: ManagedOomUnit) -> str | None:
     seconds = unit.duration_seconds
     if seconds is not None and not 1 <= seconds <= LONGEST_SECONDS:
         return f"got duration {seconds:g} s; accepted: 1 to {LONGEST_SECONDS:g} s"
-    return None
+    if (unit.kind is ManagedOomKind.RULES) != bool(unit.rules) or len(unit.rules) > MOST_RULES:
+        return f"got {len(unit.rules)} rules; accepted: 1 to {MOST_RULES} of OOMRules=, none of others"
+    return next((problem for problem in map(rule_name_problem, unit.rules) if problem is not None), None)
 
 
 def _cgroup_problem(cgroup: str) -> str | None:
@@ -86,7 +98,7 @@ def write_report(report: ManagedOomReport) -> bytes:
             continue
         written.append(raw)
         size += len(raw)
-    head = _Head(VERSION, len(written), min(left_out, _MOST_LEFT_OUT), report.problem)
+    head = _Head(VERSION, len(written), min(left_out, _MOST_LEFT_OUT), report.problem, report.reloads)
     return b"".join((_HEAD.write(head), *written))
 
 
@@ -104,7 +116,9 @@ def read_report(raw: bytes) -> Generator[None, None, ManagedOomReport]:
         yield
     if at != len(raw):
         raise FormError(f"got {len(raw)} bytes; accepted: {at} with {head.units} units")
-    return ManagedOomReport(units=tuple(units), problem=head.problem, left_out=head.left_out)
+    return ManagedOomReport(
+        units=tuple(units), problem=head.problem, left_out=head.left_out, reloads=head.reloads
+    )
 
 
 def read_report_at_once(raw: bytes) -> ManagedOomReport:
@@ -119,7 +133,7 @@ def sorted_units(units: Iterable[ManagedOomUnit]) -> list[ManagedOomUnit]:
 def _write_unit(unit: ManagedOomUnit) -> bytes:
     hundredths = round((unit.limit_percent or 0.0) * _PER_PERCENT)
     milliseconds = round((unit.duration_seconds or 0.0) * 1000)
-    return _UNIT.write(_Unit(unit.kind, unit.cgroup, unit.uid, hundredths, milliseconds))
+    return _UNIT.write(_Unit(unit.kind, unit.cgroup, unit.uid, hundredths, milliseconds, unit.rules))
 
 
 def _read_unit(raw: bytes, at: int) -> tuple[ManagedOomUnit, int]:
@@ -131,6 +145,7 @@ def _read_unit(raw: bytes, at: int) -> tuple[ManagedOomUnit, int]:
         uid=found.uid,
         limit_percent=found.hundredths_percent / _PER_PERCENT if found.hundredths_percent else None,
         duration_seconds=found.milliseconds / 1000 if found.milliseconds else None,
+        rules=found.rules,
     )
     problem = unit_problem(unit)
     if problem is not None:

@@ -16,6 +16,7 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
 import struct
 from collections import Counter
@@ -37,6 +38,7 @@ Units = dict[Key, ManagedOomUnit]
 _KINDS: Final = {
     "ManagedOOMSwap": ManagedOomKind.SWAP,
     "ManagedOOMMemoryPressure": ManagedOomKind.MEMORY_PRESSURE,
+    "OOMRules": ManagedOomKind.RULES,  # since systemd 261
 }
 _KILL: Final = "kill"
 _MODES: Final = (_KILL, "auto")
@@ -152,7 +154,7 @@ def _key(one: Any) -> Key | None:
 
 
 def _is_another_property(one: Any) -> bool:
-    """Return whether an element is well formed, and of a property that is not ours, such as OOMRules."""
+    """Return whether an element is well formed, and of a property that only a later systemd knows."""
     kind = one.get("property") if isinstance(one, Mapping) else None
     return isinstance(kind, str) and kind not in _KINDS
 
@@ -161,6 +163,8 @@ def _unit(one: Mapping[str, Any], key: Key, uid: int | None) -> ManagedOomUnit:
     kind, cgroup = key
     if kind is ManagedOomKind.SWAP:
         return ManagedOomUnit(kind=kind, cgroup=cgroup, uid=uid)
+    if kind is ManagedOomKind.RULES:
+        return ManagedOomUnit(kind=kind, cgroup=cgroup, uid=uid, rules=_names(one.get("rules")))
     return ManagedOomUnit(
         kind=kind,
         cgroup=cgroup,
@@ -168,6 +172,13 @@ def _unit(one: Mapping[str, Any], key: Key, uid: int | None) -> ManagedOomUnit:
         limit_percent=_percent(one.get("limit")),
         duration_seconds=_seconds(one.get("duration")),
     )
+
+
+def _names(rules: Any) -> tuple[str, ...]:
+    """Return the names of rule files, each once; none where it is no list of texts: no unit has that."""
+    if not isinstance(rules, list) or not all(isinstance(name, str) for name in rules):
+        return ()
+    return tuple(dict.fromkeys(rules))
 
 
 def _percent(limit: Any) -> float | None:
@@ -245,6 +256,7 @@ class Relay:
         self._of_system: Units = {}
         self._of_users: dict[int, dict[object, Units]] = {}
         self._left_out = 0
+        self._reloads = 0
         self._problem = _NOT_YET
         self._changed = trio.Event()
         self._changed.set()
@@ -254,6 +266,7 @@ class Relay:
         """Relay; users' service managers connect to `listeners`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
+            nursery.start_soon(self._reload)
             if listeners:
                 nursery.start_soon(self._reports.serve, listeners)
             while True:
@@ -262,6 +275,13 @@ class Relay:
                 except VarlinkError as error:
                     self._show_problem(str(error))
                 await self._backoff.pause()
+
+    async def _reload(self) -> None:
+        """Have oomd.conf read again at SIGHUP: `systemctl reload systemd-oomd.service`."""
+        with trio.open_signal_receiver(signal.SIGHUP) as received:
+            async for _ in received:
+                self._reloads += 1
+                self._changed.set()
 
     def _all(self, changes: Changes) -> None:
         self._of_system, self._left_out = {}, 0
@@ -318,7 +338,10 @@ class Relay:
         of_users = (units for of_user in self._of_users.values() for units in of_user.values())
         units = {unit: None for some in (self._of_system, *of_users) for unit in some.values()}
         report = ManagedOomReport(
-            units=tuple(sorted_units(units)), problem=self._problem, left_out=self._left_out
+            units=tuple(sorted_units(units)),
+            problem=self._problem,
+            left_out=self._left_out,
+            reloads=self._reloads,
         )
         beside = self._path.with_name(f".{self._path.name}.new")
         beside.write_bytes(write_report(report))

@@ -56,7 +56,10 @@ class MemoryEvent(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One number of a cgroup. `of` says which one: `memory full avg10`, `memory some`, `max`; or nothing."""
+    """One number of a cgroup. `of` says which one: `memory full avg10`, `memory some`, `max`; or nothing.
+
+    `machine` is the machine's, whatever the cgroup: so a rule asks for both in one cgroup.
+    """
 
     measure: Measure
     of: str = ""
@@ -71,6 +74,9 @@ class Metric(NamedTuple):
         return PressureResource(self.of.split()[0]) if self.measure in OF_PRESSURE else None
 
 
+MACHINE_SWAP: Final = Metric(Measure.SWAP_USED, "machine")
+
+
 class Condition(NamedTuple):
     """A metric is at `limit` or above: in percent, or of a counter the growth within `within_seconds`."""
 
@@ -83,7 +89,7 @@ class Condition(NamedTuple):
         name = {
             Measure.PRESSURE: f"pressure {self.metric.of}",
             Measure.USAGE: "usage of the limit",
-            Measure.SWAP_USED: "swap used",
+            Measure.SWAP_USED: f"swap used {self.metric.of}".rstrip(),
             Measure.STALL: f"stall {self.metric.of}",
             Measure.EVENTS: f"memory.events {self.metric.of}",
             Measure.PAGES_SCANNED: "pages scanned",

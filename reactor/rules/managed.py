@@ -5,6 +5,9 @@ untrusted: it is of a fixed form, of bounded size, and can bring about no more t
 evicted are, one after the other, while tasks of the cgroup that holds them stall or swap is full. A file that
 is gone, wrong or old leaves the rules as they were, and that is reported.
 
+The rule files of OOMRules= are read with oomd.conf (oomd_conf.py): at the start, at a reload, and at that of
+systemd-oomd.service. Each becomes a rule for the units that name it.
+
 Of memory pressure: `full avg10` of the unit is above its limit for its time while reclaim scans pages of it;
 then goes the one below it of which the most pages were scanned. Of swap: the machine's swap and memory are
 used above one limit; then goes the one below any of the units that has the most in swap. After either, 15 s.
@@ -17,23 +20,31 @@ from __future__ import annotations
 import errno
 import math
 import os
-import re
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
 from reactor.forms import FormError
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.files import GONE
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
+from reactor.model.managed_oom import (
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
+    OomAction,
+    OomdDefaults,
+    OomRuleset,
+)
 from reactor.model.name_patterns import PodParent
-from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import MACHINE_SWAP, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.policy.rules import is_at_or_below
+from reactor.rules.oomd_conf import oomd_defaults
 from reactor.text import printable
 from reactor.threads import in_thread, with_pauses
 
@@ -50,6 +61,9 @@ _NAME_KEPT_SECONDS: Final = 3600.0
 _MOST_RULES_OF_A_USER: Final = 4
 _HANGING_SECONDS: Final = 5.0
 _SHOWN: Final = 5
+_OOMS: Final = "user.oomd_ooms"
+_KILLED: Final = "user.oomd_kill"
+_DIGITS: Final = 18
 _MISSING: Final = (
     "is missing: systemd-oomd.service has to run reactor in the place of systemd-oomd, see "
     '"Instead of systemd-oomd" in pressure.md'
@@ -62,28 +76,12 @@ _RECLAIM_SECONDS = 30.0
 _COOLDOWN_SECONDS = 15.0
 # What was scanned is counted from when the conditions began to hold: there has to be a second observation.
 _SHORTEST_SECONDS = 2.0
-# Of oomd.conf, in the order of systemd: the administrator's first.
-DIRECTORIES: Final = ("etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd")
-_MAIN: Final = "oomd.conf"
-_DROP_INS: Final = "oomd.conf.d"
-_SECTION: Final = "OOM"
-_MOST_BYTES: Final = 64 << 10
-_MOST_FILES: Final = 256
-_REFUSALS_SHOWN: Final = 4
-_PER_PERCENT: Final = {"%": 1, "‰": 10, "‱": 100}
-_UNITS_SECONDS: Final = {
-    "": 1.0,
-    **dict.fromkeys(("us", "usec", "µs", "μs"), 1e-6),
-    **dict.fromkeys(("ms", "msec"), 1e-3),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
+# Of one pod below a unit after the other: all of a unit is more than the first promise allows.
+_RANKED_BY: Final = {
+    OomAction.KILL_ALL: RankedBy.MEMORY,
+    OomAction.KILL_BY_PGSCAN: RankedBy.PGSCAN,
+    OomAction.KILL_BY_SWAP: RankedBy.SWAP,
 }
-_SPAN: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-zµμ]*)")
-_SHARE: Final = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,2})?)([%‰‱])")
-_LEAST_PERCENT: Final = 1.0
-_LONGEST_SECONDS: Final = 86400.0
 
 
 class ManagedOomRules:
@@ -156,10 +154,7 @@ class ManagedOomRules:
     async def tick(self) -> None:
         """Read the file if it has changed, and go by it then."""
         if not self._is_conf_read:
-            self._defaults, self._of_oomd_conf = await in_thread(
-                _read_oomd_conf, self._root, abandon_on_cancel=True
-            )
-            self._is_conf_read = True
+            await self._read_conf()
         try:
             raw = self._read_changed()
             if raw is None:
@@ -174,8 +169,16 @@ class ManagedOomRules:
             self._problem = f"{self._path}: {error}"
             return
         self._problem = None
+        if report.reloads != self._report.reloads:
+            await self._read_conf()
         self._report = report
         await self._add(managed_rules(await self._accepted(report.units), self._defaults))
+
+    async def _read_conf(self) -> None:
+        self._defaults, self._of_oomd_conf = await in_thread(
+            _read_oomd_conf, self._root, abandon_on_cancel=True
+        )
+        self._is_conf_read = True
 
     def _read_changed(self) -> bytes | None:
         """Return what the file holds, None where it holds what it did. Raises OSError.
@@ -200,7 +203,7 @@ class ManagedOomRules:
             os.close(fd)
 
     async def _accepted(self, units: Sequence[ManagedOomUnit]) -> list[ManagedOomUnit]:
-        """Return the units for which a rule may evict a pod; record the others."""
+        """Return the units for which a rule may evict a pod; record what does not count."""
         accepted, self._refused = [], {}
         self._release_names()
         for number, unit in enumerate(units):
@@ -209,7 +212,8 @@ class ManagedOomRules:
             because = refused_because(unit, self._parents) or self._too_many_because(unit)
             if because is None:
                 accepted.append(unit)
-            else:
+                because = missing_because(unit, self._defaults)
+            if because is not None:
                 self._refused[printable(unit.cgroup)] = because
         return accepted
 
@@ -217,15 +221,14 @@ class ManagedOomRules:
         """Return why a user's unit has no rule: there would be too many different ones."""
         if unit.uid is None:
             return None
-        name = rule_name(unit, self._defaults)
-        if any(name in names for names in self._user_names.values()):
-            self._wanted.add(name)
-            return None
         own = self._user_names.setdefault(unit.uid, {})
-        if len(own) >= _MOST_RULES_OF_A_USER or sum(map(len, self._user_names.values())) >= _MOST_USER_RULES:
-            return "users have had too many different limits and times within an hour"
-        own[name] = self._clock_seconds()
-        self._wanted.add(name)
+        for name in rule_names(unit, self._defaults):
+            if not any(name in names for names in self._user_names.values()):
+                total = sum(map(len, self._user_names.values()))
+                if len(own) >= _MOST_RULES_OF_A_USER or total >= _MOST_USER_RULES:
+                    return "users have had too many different rules, limits and times within an hour"
+                own[name] = self._clock_seconds()
+            self._wanted.add(name)
         return None
 
     def _release_names(self) -> None:
@@ -238,6 +241,29 @@ class ManagedOomRules:
             if not kept:
                 del self._user_names[uid]
         self._wanted.clear()
+
+
+def count_kill(directory: CgroupDirectory, processes: int) -> None:
+    """Count a kill in a cgroup's attributes, as systemd-oomd does: systemd reports Result=oom-kill then.
+
+    systemd compares `user.oomd_ooms` with what it read last: if the main process of a service has ended, and
+    if the cgroup is empty. Both come after the victim's memory is free: after the kill is in time.
+    `processes` is 0 if it is not known. A tenant may have written anything there; that is counted
+    from 0. Never raises: a cgroup that is gone, or has too many attributes already, has none of these.
+    Source: unit_check_oomd_kill in systemd's src/core/cgroup.c, increment_oomd_xattr in src/oom/oomd-util.c.
+    """
+    for name, by in ((_OOMS, 1), (_KILLED, processes)):
+        if by:
+            with suppress(OSError):
+                os.setxattr(directory.path, name, str(_counted(directory, name) + by).encode())
+
+
+def _counted(directory: CgroupDirectory, name: str) -> int:
+    try:
+        raw = os.getxattr(directory.path, name)
+    except OSError:
+        return 0
+    return int(raw) if raw.isdigit() and len(raw) <= _DIGITS else 0
 
 
 def _read_oomd_conf(root: Path) -> tuple[OomdDefaults, dict[str, str]]:
@@ -255,32 +281,37 @@ def refused_because(unit: ManagedOomUnit, parents: Iterable[PodParent]) -> str |
     return "there are no pods in it: it is neither above nor below reactor.pods.parents"
 
 
+def missing_because(unit: ManagedOomUnit, defaults: OomdDefaults) -> str | None:
+    """Return which of the rule files that a unit names is not in force, None if all are."""
+    missing = (name for name in unit.rules if name not in defaults.rulesets)
+    return next((f"OOMRules={printable(name)}: no such rule file is in force" for name in missing), None)
+
+
 def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tuple[Rule, ...]:
-    """Return the rules for these units: one for swap, and one for each limit and time of memory pressure.
+    """Return the rules for these units: one for swap, one for each limit and time of memory pressure, and one
+    for each rule file.
 
     Users' own units have rules of their own: the name of a rule shows whether it is theirs.
     """
-    by_name: dict[str, tuple[float, float, bool, list[str]]] = {}
+    by_name: dict[str, tuple[ManagedOomUnit, OomRuleset | None, list[str]]] = {}
     of_swap: list[str] = []
     for unit in units:
         if unit.kind is ManagedOomKind.SWAP:
             of_swap.append(unit.cgroup)
             continue
-        made = (*_limit(unit, defaults), unit.uid is None, list[str]())
-        by_name.setdefault(rule_name(unit, defaults), made)[-1].append(unit.cgroup)
+        for name, ruleset in _named(unit, defaults):
+            by_name.setdefault(name, (unit, ruleset, []))[-1].append(unit.cgroup)
     rules = [
         Rule(
             name=name,
             cgroups=tuple(dict.fromkeys(cgroups)),
-            conditions=(Condition(_FULL, percent), Condition(_SCANNED, 1, _RECLAIM_SECONDS)),
-            for_seconds=seconds,
             action=RuleAction.EVICT_WORST,
-            by=RankedBy.PGSCAN,
             cooldown_seconds=_COOLDOWN_SECONDS,
             cooldown_per_cgroup=True,
-            cooldown_per_user_slice=not is_systems,
+            cooldown_per_user_slice=first.uid is not None,
+            **(_of_pressure(first, defaults) if ruleset is None else _of_ruleset(ruleset)),
         )
-        for name, (percent, seconds, is_systems, cgroups) in by_name.items()
+        for name, (first, ruleset, cgroups) in by_name.items()
     ]
     if of_swap:
         limit = defaults.swap_used_percent
@@ -300,121 +331,47 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
     return tuple(rules)
 
 
-def rule_name(unit: ManagedOomUnit, defaults: OomdDefaults) -> str:
-    """Return the name of the rule that a unit comes to."""
-    if unit.kind is ManagedOomKind.SWAP:
-        return f"{_PREFIX}swap"
+def _of_pressure(unit: ManagedOomUnit, defaults: OomdDefaults) -> dict[str, Any]:
     percent, seconds = _limit(unit, defaults)
-    whose = "pressure" if unit.uid is None else "user-pressure"
-    return f"{_PREFIX}{whose}-{percent:g}%-{seconds:g}s"
+    return {
+        "conditions": (Condition(_FULL, percent), Condition(_SCANNED, 1, _RECLAIM_SECONDS)),
+        "for_seconds": seconds,
+        "by": RankedBy.PGSCAN,
+    }
+
+
+def _of_ruleset(ruleset: OomRuleset) -> dict[str, Any]:
+    """Return a rule file's part of a rule. Source: ruleset_check_conditions in systemd's oomd-manager.c."""
+    limits = ((_FULL, ruleset.pressure_percent), (MACHINE_SWAP, ruleset.swap_percent))
+    by = _RANKED_BY[ruleset.action]
+    least = _SHORTEST_SECONDS if by is RankedBy.PGSCAN else 0.0
+    return {
+        "conditions": tuple(Condition(metric, limit) for metric, limit in limits if limit is not None),
+        "for_seconds": max(least, ruleset.seconds),
+        "by": by,
+    }
+
+
+def rule_names(unit: ManagedOomUnit, defaults: OomdDefaults) -> tuple[str, ...]:
+    """Return the names of the rules that a unit comes to."""
+    if unit.kind is ManagedOomKind.SWAP:
+        return (f"{_PREFIX}swap",)
+    return tuple(name for name, _ in _named(unit, defaults))
+
+
+def _named(unit: ManagedOomUnit, defaults: OomdDefaults) -> Iterator[tuple[str, OomRuleset | None]]:
+    """Yield the rules of a unit that is not for swap, by their names; each with its file if it is of one."""
+    whose = _PREFIX if unit.uid is None else f"{_PREFIX}user-"
+    if unit.kind is ManagedOomKind.RULES:
+        for name in unit.rules:
+            if name in defaults.rulesets:
+                yield f"{whose}rule-{name}", defaults.rulesets[name]
+        return
+    percent, seconds = _limit(unit, defaults)
+    yield f"{whose}pressure-{percent:g}%-{seconds:g}s", None
 
 
 def _limit(unit: ManagedOomUnit, defaults: OomdDefaults) -> tuple[float, float]:
     """Return the limit of a unit's memory pressure in percent, and for how many seconds it is above it."""
     seconds = unit.duration_seconds or defaults.pressure_seconds
     return unit.limit_percent or defaults.pressure_percent, max(_SHORTEST_SECONDS, seconds)
-
-
-def oomd_defaults(problems: dict[str, str], *, root: Path = Path("/")) -> OomdDefaults:
-    """Return what systemd-oomd's own configuration below `root` sets, see oomd.conf(5).
-
-    The first oomd.conf counts, and over it the drop-ins of all directories in the order of their names; of
-    one name that of the first directory. What is wrong is named by its file in `problems`, and the default
-    counts, as for systemd-oomd.
-    """
-    found = OomdDefaults()
-    for path in _conf_files(root, problems):
-        try:
-            text = _read_conf(path)
-        except (OSError, ValueError) as error:
-            problems[str(path)] = str(getattr(error, "strerror", None) or error)
-            continue
-        refused: list[str] = []
-        found = with_oomd_conf(found, text, refused.append)
-        if refused:
-            problems[str(path)] = "; ".join(refused[:_REFUSALS_SHOWN])
-    return found
-
-
-def with_oomd_conf(before: OomdDefaults, text: str, refuse: Callable[[str], object]) -> OomdDefaults:
-    """Return the limits with those in the text of a file; `refuse` is called for what does not count."""
-    found, section = before, ""
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#;":
-            continue
-        if stripped.startswith("["):
-            section = stripped.strip("[]")
-            continue
-        key, _, value = (part.strip() for part in stripped.partition("="))
-        if section != _SECTION or key not in _KEYS:
-            continue
-        name, read = _KEYS[key]
-        try:
-            seen = read(value) if value else None
-        except ValueError as error:
-            refuse(f"{key}: got {value!r:.80}; accepted: {error}")
-            continue
-        found = replace(found, **{name: getattr(OomdDefaults(), name) if seen is None else seen})
-    return found
-
-
-def _conf_percent(value: str) -> float:
-    share = _SHARE.fullmatch(value)
-    percent = -1.0 if share is None else float(share[1]) / _PER_PERCENT[share[2]]
-    if not 0 <= percent <= 100:
-        raise ValueError("a share from 0% to 100%, such as 90%")
-    return max(_LEAST_PERCENT, percent)
-
-
-def _conf_seconds(value: str) -> float | None:
-    """Return a time span, None for 0: the default."""
-    at, seconds = 0, 0.0
-    while at < len(value):
-        part = _SPAN.match(value, at)
-        if part is None or part[2] not in _UNITS_SECONDS:
-            raise ValueError("a time span of 1s or more, such as 30s, or 0")
-        seconds += float(part[1]) * _UNITS_SECONDS[part[2]]
-        at = part.end()
-    if seconds and not 1 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError("a time span from 1s to 1d, such as 30s, or 0")
-    return seconds or None
-
-
-_KEYS: Final[dict[str, tuple[str, Callable[[str], float | None]]]] = {
-    "SwapUsedLimit": ("swap_used_percent", _conf_percent),
-    "DefaultMemoryPressureLimit": ("pressure_percent", _conf_percent),
-    "DefaultMemoryPressureDurationSec": ("pressure_seconds", _conf_seconds),
-}
-
-
-def _conf_files(root: Path, problems: dict[str, str]) -> Iterator[Path]:
-    """Yield the files in the order in which they count, the last one most."""
-    main = (root / directory / _MAIN for directory in DIRECTORIES)
-    yield from [path for path in main if path.exists()][:1]
-    by_name: dict[str, Path] = {}
-    for directory in (root / one / _DROP_INS for one in DIRECTORIES):
-        try:
-            names = [name for name in os.listdir(directory) if name.endswith(".conf")]
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problems[str(directory)] = str(error.strerror)
-            continue
-        for name in names:
-            by_name.setdefault(name, directory / name)
-    for name in sorted(by_name)[:_MOST_FILES]:
-        if os.path.realpath(by_name[name]) != os.devnull:  # by which a vendor's file is switched off
-            yield by_name[name]
-
-
-def _read_conf(path: Path) -> str:
-    """Return what is in a file. Raises OSError, ValueError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("not a regular file")
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"larger than {_MOST_BYTES >> 10} KiB")
-    return content.decode()

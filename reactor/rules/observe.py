@@ -20,11 +20,12 @@ from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_fi
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap, parse_swap_traffic, read_swap_traffic
-from reactor.model.rules import Measure, Metric, PressureResource
+from reactor.model.rules import MACHINE_SWAP, Measure, Metric, PressureResource
 
 _ROOT: Final = "/"
 _LIMIT_FRESH_SECONDS: Final = 60.0
 _FAR: Final = 0.5
+_OF_V1: Final = frozenset({"", "max", MACHINE_SWAP.of})
 _ON_V2_ALONE: Final = frozenset({Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC})
 _read: Final = partial(read_value, most_bytes=READ_BYTES)  # all that is read here comes in one piece
 _SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
@@ -96,7 +97,7 @@ class RuleObserver:
             return None if os.path.exists(path) else f"this kernel has no {path}"
         if is_root:
             return "/ does not count it" if metric.measure is Measure.EVENTS else None
-        if not self._is_v2 and (metric.measure in _ON_V2_ALONE or metric.of not in {"", "max"}):
+        if not self._is_v2 and (metric.measure in _ON_V2_ALONE or metric.of not in _OF_V1):
             return "cgroup v1 does not count it"
         return None
 
@@ -169,8 +170,8 @@ class RuleObserver:
         path = f"{directory}/{'memory.max' if self._is_v2 else 'memory.limit_in_bytes'}"
         return parse_limit(_read(path), path)
 
-    def _swap_percent(self, cgroup: str, directory: str, _: str) -> float | None:
-        if cgroup == _ROOT:
+    def _swap_percent(self, cgroup: str, directory: str, of: str) -> float | None:
+        if cgroup == _ROOT or of == MACHINE_SWAP.of:
             path = f"{self._proc}/meminfo"
             total_bytes, free_bytes = parse_swap(_read(path), path)
             return 100.0 * (total_bytes - free_bytes) / total_bytes if total_bytes else None

@@ -12,7 +12,7 @@ from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import PSI, SourceBoard
 from reactor.sources.chain import keep_trying
-from reactor.sources.psi import MACHINE_PRESSURE, PsiHint
+from reactor.sources.memory import MACHINE_PRESSURE, PsiHint
 from reactor.sources.wakes import Wakes
 from tests.support.this_machine import V1_ROOT, needs_memcg_v1, open_descriptors, remove_cgroup
 from tests.support.waiting import until

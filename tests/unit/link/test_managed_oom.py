@@ -22,7 +22,7 @@ from reactor.link.managed_oom import (
 )
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
 
-SWAP, PRESSURE = ManagedOomKind
+SWAP, PRESSURE, RULES = ManagedOomKind
 OF_SYSTEM = ManagedOomUnit(kind=PRESSURE, cgroup="/system.slice/a.service", limit_percent=12.34)
 OF_USER = ManagedOomUnit(
     kind=PRESSURE,
@@ -43,6 +43,9 @@ def unit(**changed: Any) -> ManagedOomUnit:
         ManagedOomReport(units=(OF_SYSTEM, OF_USER, ManagedOomUnit(kind=SWAP, cgroup="/"))),
         ManagedOomReport(units=(unit(cgroup="/ä.slice"),), problem="PID 1 is away", left_out=3),
         ManagedOomReport(units=(unit(limit_percent=100.0, duration_seconds=86400.0),)),
+        ManagedOomReport(
+            units=(ManagedOomUnit(kind=RULES, cgroup="/a", rules=("stall", "ä" * 64)),), reloads=7
+        ),
     ],
 )
 def test_what_is_written_is_read(report: ManagedOomReport) -> None:
@@ -70,6 +73,11 @@ def test_what_is_written_is_read(report: ManagedOomReport) -> None:
         {"limit_percent": float("nan")},
         {"duration_seconds": 0.5},
         {"duration_seconds": 86401.0},
+        {"rules": ("a",)},
+        {"kind": RULES},
+        {"kind": RULES, "rules": tuple("abcdefghi")},
+        {"kind": RULES, "rules": ("a/b",)},
+        {"kind": RULES, "rules": ("a\nb",)},
         {"uid": 1000},
         {"uid": 1000, "cgroup": "/user.slice/user-1000.slice"},
         {"uid": 1000, "cgroup": "/user.slice/user-1001.slice/user@1001.service"},
@@ -118,8 +126,8 @@ _ONE = write_report(ManagedOomReport(units=(OF_SYSTEM,)))
         _ONE[:-1],
         _ONE[: -len(OF_SYSTEM.cgroup) - 1],
         _ONE + b"x",
-        _ONE.replace(b"\1\0\1\0", b"\2\0\1\0", 1),
-        _ONE.replace(b"\2\0\x17\0", b"\3\0\x17\0", 1),
+        _ONE.replace(b"\2\0\1\0", b"\1\0\1\0", 1),
+        _ONE.replace(b"\2\0\x17\0", b"\4\0\x17\0", 1),
         _ONE.replace(b"a.service", b"\xff.service"),
         _ONE.replace(b"a.service", b"..service").replace(b"/..service", b"/../ervice"),
         _ONE + b"x" * LONGEST_BYTES,

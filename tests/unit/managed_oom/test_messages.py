@@ -12,7 +12,7 @@ from reactor.link.managed_oom import unit_problem
 from reactor.managed_oom.relay import VarlinkError, changes_in
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit
 
-SWAP, PRESSURE = ManagedOomKind
+SWAP, PRESSURE, RULES = ManagedOomKind
 WHOLE = 2**32 - 1
 
 
@@ -79,7 +79,23 @@ def test_what_can_not_be_is_counted_and_forgotten_and_the_others_count() -> None
 
 
 def test_another_property_is_no_fault() -> None:
-    assert ([], 0) == of(element(property="OOMRules", rules=["a"]))
+    assert ([], 0) == of(element(property="OOMLater", rules=["a"]))
+
+
+def test_rules_of_a_unit_are_names_each_once() -> None:
+    assert ([ManagedOomUnit(kind=RULES, cgroup="/a", rules=("b", "a"))], 0) == of(
+        element(property="OOMRules", rules=["b", "a", "b"])
+    )
+    assert {(RULES, "/a"): None} == changes_in(
+        {"cgroups": [element(property="OOMRules", mode="auto")]}, None
+    ).units
+
+
+@pytest.mark.parametrize(
+    "rules", [None, [], "a", [1], ["a/b"], [""], ["\n"], ["\ud800"], ["a" * 129], [*"abcdefghi"]]
+)
+def test_rules_that_can_not_be_are_counted_and_the_unit_has_none(rules: Any) -> None:
+    assert ([None], 1) == of(element(property="OOMRules", rules=rules))
 
 
 def test_a_user_s_unit_counts_below_that_users_slice_alone() -> None:

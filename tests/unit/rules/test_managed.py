@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.unit.guard.conftest import FakeLoop
 
 MIB = 1 << 20
-SWAP, PRESSURE = ManagedOomKind
+SWAP, PRESSURE, RULES = ManagedOomKind
 
 
 def averages(avg10: float, total_seconds: float) -> str:
@@ -134,6 +134,36 @@ async def test_a_unit_under_pressure_without_reclaim_is_left_alone(node: Node) -
     node.report(pressure("/node/hog", duration_seconds=3.0))
     await node.ticks(40)
     assert [] == node.loop.kills.killed
+
+
+async def test_a_rule_file_counts_for_the_units_that_name_it_and_is_read_again_when_that_is_asked_for(
+    node: Node, tmp_path: Path
+) -> None:
+    rules = tmp_path / "etc/systemd/oomd/rules.d"
+    rules.mkdir(parents=True)
+    (rules / "full.oomrule").write_text("[Rule]\nSwapUsageMax=70%\nAction=kill-by-swap\n")
+    node.loop.usages.seen = {"uid-hog": PodUsage(memory_working_set_bytes=MIB, swap_bytes=90 * MIB)}
+    named = ManagedOomUnit(kind=RULES, cgroup="/node", rules=("full", "later"))
+    node.report(named)
+    await node.ticks(3)
+    assert ["systemd-oomd:rule-full"] == node.names
+    assert ["OOMRules=later: no such rule file is in force"] == list(
+        node.managed.document()["such_as"].values()
+    )
+    assert [] == node.loop.kills.killed
+
+    (rules / "later.oomrule").write_text("[Rule]\nSwapUsageMax=95%\nAction=kill-by-swap\n")
+    (rules / "full.oomrule").unlink()
+    node.report(named, reloads=1)
+    await node.ticks(10)
+    node.meminfo(available=900, swap_free=100)  # of the machine, as systemd-oomd has it: memory is there
+    await node.ticks(5)
+    assert ["systemd-oomd:rule-later"] == node.names
+    assert [] == node.loop.kills.killed
+
+    node.meminfo(available=900, swap_free=10)
+    await node.ticks(5)
+    assert ["hog"] == node.loop.kills.killed
 
 
 async def test_full_swap_hits_below_the_units_alone(node: Node) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaults
+from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomAction, OomdDefaults, OomRuleset
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
-from reactor.rules.managed import managed_rules, refused_because, rule_name
+from reactor.rules.managed import managed_rules, missing_because, refused_because, rule_names
 from reactor.rules.policy import Extremes, RuleState, cooldown_of_all_seconds, due, why_not
 from tests.support.builders import make_pod
 
-SWAP, PRESSURE = ManagedOomKind
+SWAP, PRESSURE, RULES = ManagedOomKind
 DEFAULTS = OomdDefaults()
 STANDS = RuleState(
     at_seconds=0.0,
@@ -63,7 +63,7 @@ def test_a_limit_and_a_time_of_ones_own_are_another_rule_and_so_are_those_of_use
         ("systemd-oomd:user-pressure-12.5%-2s", ("/user.slice/user-1.slice/a",), 2.0),
         ("systemd-oomd:pressure-40%-30s", ("/b",), 30.0),
     ] == [(one.name, one.cgroups, one.for_seconds) for one in rules]
-    assert rules[0].name == rule_name(own, DEFAULTS)
+    assert (rules[0].name,) == rule_names(own, DEFAULTS)
 
 
 def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> None:
@@ -73,11 +73,53 @@ def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> No
         rule
     )
     assert ("swap", ("/a.slice", "/b.slice")) == (rule.by, rule.below)
-    assert rule_name(units[0], DEFAULTS) == rule.name
+    assert (rule.name,) == rule_names(units[0], DEFAULTS)
 
     cgroups = {"1": "/a.slice/x", "2": "/b.slice", "3": "/c.slice/x", "4": "/a.slicer"}
     pods = [replace(make_pod(uid), cgroup=cgroup) for uid, cgroup in cgroups.items()]
     assert ["/a.slice/x", "/b.slice"] == [pod.cgroup for pod in hit_by(rule, "/", pods)]
+
+
+RULESETS = OomdDefaults(
+    rulesets={
+        one.name: one
+        for one in (
+            OomRuleset(
+                name="stall", action=OomAction.KILL_BY_PGSCAN, pressure_percent=50, swap_percent=80, seconds=1
+            ),
+            OomRuleset(name="full", action=OomAction.KILL_BY_SWAP, swap_percent=90),
+            OomRuleset(name="all", action=OomAction.KILL_ALL, pressure_percent=70, seconds=9),
+        )
+    }
+)
+
+
+def test_a_rule_file_is_one_rule_for_all_units_that_name_it_and_another_for_users_units() -> None:
+    units = [
+        unit(RULES, "/a", rules=("stall", "full")),
+        unit(RULES, "/b", rules=("stall", "all")),
+        unit(RULES, "/user.slice/user-1.slice/a", uid=1, rules=("full",)),
+    ]
+    found = managed_rules(units, RULESETS)
+    both = ["pressure memory full avg10 >= 50 %", "swap used machine >= 80 %"]
+    assert [
+        ("systemd-oomd:rule-stall", ("/a", "/b"), both, 2.0),  # what was scanned takes two observations
+        ("systemd-oomd:rule-full", ("/a",), ["swap used machine >= 90 %"], 0.0),
+        ("systemd-oomd:rule-all", ("/b",), ["pressure memory full avg10 >= 70 %"], 9.0),
+        ("systemd-oomd:user-rule-full", ("/user.slice/user-1.slice/a",), ["swap used machine >= 90 %"], 0.0),
+    ] == list(map(told, found))
+    assert ["pgscan", "swap", "memory", "swap"] == [rule.by for rule in found]
+    assert {RuleAction.EVICT_WORST} == {rule.action for rule in found}
+    assert [False, False, False, True] == [rule.cooldown_per_user_slice for rule in found]
+
+
+def test_a_rule_file_that_is_missing_is_named_and_the_others_count() -> None:
+    one = unit(RULES, "/a", rules=("gone", "all"))
+    assert ["systemd-oomd:rule-all"] == [rule.name for rule in managed_rules([one], RULESETS)]
+    why = missing_because(one, RULESETS)
+    assert why is not None
+    assert "gone" in why
+    assert missing_because(unit(PRESSURE, "/a"), RULESETS) is None
 
 
 def test_the_root_slice_s_swap_hits_every_pod() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.managed_oom import OomdDefaults
-from reactor.rules.managed import oomd_defaults, with_oomd_conf
+from reactor.model.managed_oom import OomAction, OomdDefaults, OomRuleset
+from reactor.rules.oomd_conf import oomd_defaults, ruleset_of, with_oomd_conf
 
 DEFAULTS = OomdDefaults()
 
@@ -122,3 +122,84 @@ def test_no_text_brings_anything_but_limits_that_can_be(text: str) -> None:
         assert 1 <= found.swap_used_percent <= 100
         assert 1 <= found.pressure_percent <= 100
         assert 1 <= found.pressure_seconds <= 86400
+
+
+RULES = "etc/systemd/oomd/rules.d"
+
+
+def rule(text: str) -> tuple[OomRuleset | None, list[str]]:
+    refused: list[str] = []
+    return ruleset_of("stall", text, refused.append), refused
+
+
+def test_a_rule_file_says_all_its_conditions_and_what_is_done() -> None:
+    text = "[Rule]\nMemoryPressureAbove=50%\nSwapUsageMax=805‰\nLastingSec=1min 2s\nAction=kill-by-pgscan\n"
+    expected = OomRuleset(
+        name="stall",
+        action=OomAction.KILL_BY_PGSCAN,
+        pressure_percent=50,
+        swap_percent=80.5,
+        seconds=62,
+    )
+    assert (expected, []) == rule(text)
+    assert (expected, []) == rule(text.replace("kill-by-pgscan", "kill_by_pgscan"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("MemoryPressureAbove=50%", "Action"),
+        ("Action=kill-all", "condition"),
+        ("Action=kill-all\nLastingSec=3s", "condition"),
+        ("Action=kill\nSwapUsageMax=5%", "'kill'"),
+        ("Action=kill-all\nSwapUsageMax=5", "'5'"),
+        ("Action=kill-all\nSwapUsageMax=", "SwapUsageMax"),
+        ("Action=kill-all\nSwapUsageMax=5%\nLastingSec=2d", "LastingSec"),
+        ("Action=kill-all\nSwapUsageMax=5%\nLastingSec=", "LastingSec"),
+        ("Action=kill-all\nSwapUsageMax=5%\nMemoryPresureAbove=1%", "MemoryPresureAbove"),
+    ],
+)
+def test_a_rule_file_with_one_fault_is_not_in_force_and_the_fault_is_named(lines: str, named: str) -> None:
+    found, (why,) = rule(f"[Rule]\n{lines}\n")
+    assert found is None
+    assert named in why
+    assert "accepted: " in why
+
+
+def test_rule_files_are_those_of_the_first_place_of_each_name_and_an_empty_one_switches_off(
+    tmp_path: Path,
+) -> None:
+    of_vendor = "[Rule]\nSwapUsageMax=70%\nAction=kill-by-swap\n"
+    for name in ("own", "off", "masked", "vendors"):
+        put(tmp_path, f"usr/lib/systemd/oomd/rules.d/{name}.oomrule", of_vendor)
+    put(tmp_path, f"{RULES}/own.oomrule", of_vendor.replace("70", "50"))
+    put(tmp_path, f"{RULES}/off.oomrule", "")
+    (tmp_path / RULES / "masked.oomrule").symlink_to(os.devnull)
+    put(tmp_path, f"{RULES}/wrong.oomrule", "[Rule]\nAction=kill\n")
+    put(tmp_path, f"{RULES}/no-rule.conf", of_vendor)
+    problems: dict[str, str] = {}
+    found = oomd_defaults(problems, root=tmp_path).rulesets
+    assert {"own": 50, "vendors": 70} == {name: one.swap_percent for name, one in found.items()}
+    assert [str(tmp_path / RULES / "wrong.oomrule")] == list(problems)
+
+
+def test_more_rule_files_than_are_read_are_a_problem(tmp_path: Path) -> None:
+    for number in range(257):
+        put(tmp_path, f"{RULES}/{number:03}.oomrule", "[Rule]\nSwapUsageMax=70%\nAction=kill-all\n")
+    problems: dict[str, str] = {}
+    assert 256 == len(oomd_defaults(problems, root=tmp_path).rulesets)
+    assert "257 files" in problems["oomd/rules.d"]
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+def test_no_text_brings_anything_but_a_rule_that_can_be_or_a_refusal(text: str, name: str) -> None:
+    lines = f"[Rule]\nAction=kill-all\nSwapUsageMax=5%\nLastingSec={text}\nMemoryPressureAbove={text}"
+    for content in (text, f"[Rule]\n{text}\nAction=kill-all\nSwapUsageMax=5%", lines):
+        refused: list[str] = []
+        found = ruleset_of(name, content, refused.append)
+        assert (found is None) == bool(refused)
+        if found is not None:
+            limits = [one for one in (found.pressure_percent, found.swap_percent) if one is not None]
+            assert limits
+            assert all(1 <= limit <= 100 for limit in limits)
+            assert 0 <= found.seconds <= 86400

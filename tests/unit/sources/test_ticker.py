@@ -3,8 +3,7 @@ import trio.testing
 
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import TICKER, SourceBoard
-from reactor.sources.ticker import Ticker
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Ticker, Wakes
 
 
 async def ticks_within(ticker: Ticker, wakes: Wakes, seconds: float) -> list[float]:
