@@ -64,6 +64,8 @@ class Feed:
     That a crossing is near is sent at most twice a second.
     """
 
+    reads_all = False
+
     def __init__(self) -> None:
         self._pods: Sequence[Pod] = ()
         self._near: Sequence[Pod] = ()

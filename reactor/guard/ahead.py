@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import Decision, PolicyState, Snapshot
@@ -16,6 +16,10 @@ from reactor.sources.levels import MemoryLevel
 
 class Ahead(Protocol):
     """What prepares for a crossing. Nothing waits here or raises."""
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it needs what all pods use, which takes milliseconds more of the loop near a crossing."""
 
     def near(self, forecast: Forecast) -> None:
         """Prepare: a crossing is near, or was passed, and this is what it would find."""
@@ -79,6 +83,8 @@ class KernelKills(Ahead, Protocol):
 
 class NoKernelKills:
     """The kernel is given no decision."""
+
+    reads_all: Final = False
 
     def near(self, _: Forecast) -> None: ...
 

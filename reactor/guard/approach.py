@@ -52,7 +52,7 @@ class Pods(Protocol):
 class Approach:
     """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
 
-    `kernel` is among those ahead. `reads_all`: one of those ahead needs what all pods use.
+    `kernel` is among those ahead.
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class Approach:
         *,
         observer: NodeObserver,
         usages: PodObserver,
-        reads_all: bool = True,
     ) -> None:
         self.is_near = False
         self._node = node
@@ -73,7 +72,7 @@ class Approach:
         self._pods = pods
         self._observer = observer
         self._usages = usages
-        self._reads_all = reads_all
+        self._reads_all = any(one.reads_all for one in ahead)
         self._has_forecast = False
 
     def is_due(self, now_seconds: float) -> bool:

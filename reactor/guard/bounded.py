@@ -25,10 +25,14 @@ _MOST_LARGEST: Final = 8
 
 
 class Known(NamedTuple):
-    """The most that each pod can hold that was not read, and what the others use; by uid."""
+    """The most that each pod can hold that was not read, and what the others use; by uid.
+
+    `are_charges`: the bounds are what is charged to the pods, with no swap in it.
+    """
 
     bounds: dict[str, int]
     used: dict[str, PodUsage]
+    are_charges: bool = False
 
 
 class Enough(Enum):
@@ -56,7 +60,7 @@ class BoundedPods:
 
     def observe(self) -> Known:
         """Return the most that each pod can hold, and what those use of which that is not known."""
-        return Known(*self._usages.bounds())
+        return Known(*self._usages.bounds(), are_charges=not self._settings.counts_swap)
 
     def observe_few(self) -> Known | None:
         """Return what `observe` does with wider bounds and less reading, None if that can't be had."""
@@ -94,6 +98,7 @@ class BoundedPods:
             standings=self._standings,
             now_seconds=now_seconds,
             likely=self.likely,
+            are_charges=found.are_charges,
         )
         for number, uid in enumerate(unsettled(known, heads=heads)):
             if uid is None:

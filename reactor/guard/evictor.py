@@ -217,6 +217,7 @@ _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 class Evictor(Endings):
     """Orders evictions, and prepares for them."""
 
+    reads_all = False
     _retry_seconds = math.inf
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:

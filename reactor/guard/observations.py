@@ -35,6 +35,7 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.attention import has_grown
+from reactor.policy.bounds import asks_for_charges
 from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.events import (
     FilesInMemoryObserved,
@@ -118,15 +119,18 @@ class Observations:
 
         While a victim frees its memory, what its parent has is no bound for others.
         """
-        few = () if self._node.state.claims else ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),)
+        state = self._node.state
+        is_wide = not (state.claims or asks_for_charges(self._settings, state, now_seconds))
+        few = ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),) if is_wide else ()
         for read, most in (*few, (self.bounded.observe, math.inf)):
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
             if not self._needs_pods(now_seconds):
                 return seen
             if found is None:
                 continue
-            state, snapshot = self._node.state, seen.snapshot
-            enough = self.bounded.settle(state, snapshot, found, seen.pods, now_seconds, most=most)
+            enough = self.bounded.settle(
+                self._node.state, seen.snapshot, found, seen.pods, now_seconds, most=most
+            )
             if enough is Enough.SETTLED:
                 return seen
             if enough is Enough.ALL:
@@ -142,13 +146,13 @@ class Observations:
             is_moving=self._is_moving,
             hard_met=self._hard_met,
         )
-        bounds, used = found or Known({}, {})
+        known = found or Known({}, {})
         seen = Seen(
             snapshot=Snapshot(
                 signals=self._node.observed.at(now_seconds),
-                pods=used,
+                pods=known.used,
                 time_left=self._node.time_left,
-                bounds=bounds,
+                bounds=known.bounds,
             ),
             pods=self.eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),

@@ -135,7 +135,6 @@ class Passes:
             self.observations,
             observer=observer,
             usages=usages,
-            reads_all=bool(ahead) or not isinstance(self._kernel, NoKernelKills),
         )
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
@@ -274,15 +273,16 @@ class Passes:
         as observed, if that is not what was `seen` last.
         """
         decided_ns, state = time.monotonic_ns(), self.known.state
-        attempts, seen = self._act(decision, seen, served)
+        self.is_unfinished = False
+        attempts = [self._begun(one, seen.snapshot, served) for one in self._to_begin(decision)]
         if served is None:
             self._kernel.annotate(attempts)
-        if seen.snapshot.bounds:
-            if decision.ranking or decision.soft_reclaim is not None:
-                seen = self.observations.complete(seen)
-            decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
-        if arms:
+        if arms:  # before anything that takes its time
             self._arm_memory(seen.memory)
+        if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
+            seen = self.observations.complete(seen)
+            decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
+        self._record_attempts(attempts, decision, seen, decided_ns)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
         times = StageTimes(
             woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
@@ -300,42 +300,35 @@ class Passes:
             snapshot=shown or seen.snapshot,
             decision=decision,
             times=times,
-            attempts=attempts,
+            attempts=tuple(attempts),
             dry_run=self._dry_run,
         )
 
-    def _act(
-        self, decision: Decision, seen: Seen, served: Served | None
-    ) -> tuple[tuple[EvictionAttempt, ...], Seen]:
-        """Begin the evictions of a decision, or what is left to do of one that the kernel has carried out.
+    def _begun(self, eviction: Eviction, snapshot: Snapshot, served: Served | None) -> EvictionAttempt:
+        """Begin an eviction, or what is left to do of one that the kernel has carried out."""
+        if served is None:
+            attempt = self._begin(eviction, snapshot)
+        else:
+            attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
+            attempt.served = served.document
+        if eviction.resource is Resource.MEMORY:
+            is_by_rule = eviction.threshold is None
+            signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
+            memory = snapshot.signals.get(signal)
+            if attempt.process is None:
+                attempt.credited_bytes = self.observations.held_bytes(eviction.pod.uid, snapshot)
+            attempt.available_bytes = None if memory is None else memory.available
+        return attempt
 
-        Return them, and what was seen with all pods, which are read once the first has been begun.
-        """
-        attempts: list[EvictionAttempt] = []
-        self.is_unfinished = False
-        ordered_ns = time.monotonic_ns()
-        for eviction in self._to_begin(decision):
-            if served is None:
-                attempt = self._begin(eviction, seen.snapshot)
-            else:
-                attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
-                attempt.served = served.document
-            attempts.append(attempt)
-            snapshot = seen.snapshot
-            if eviction.resource is Resource.MEMORY:
-                is_by_rule = eviction.threshold is None
-                signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-                memory = snapshot.signals.get(signal)
-                if attempt.process is None:
-                    attempt.credited_bytes = self.observations.held_bytes(eviction.pod.uid, snapshot)
-                attempt.available_bytes = None if memory is None else memory.available
-            seen = self.observations.complete(seen)
-            if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
+    def _record_attempts(
+        self, attempts: Sequence[EvictionAttempt], decision: Decision, seen: Seen, ordered_ns: int
+    ) -> None:
+        if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
+            for attempt in attempts:
                 self._record_attempt(attempt, seen.snapshot, seen.pods, ordered_ns)
         # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
         are_for_limits = bool(attempts) and decision.acted_on is None
         self.is_unfinished |= are_for_limits and any(map(is_hard_memory, decision.thresholds_met))
-        return tuple(attempts), seen
 
     def _record_attempt(
         self, attempt: EvictionAttempt, snapshot: Snapshot, pods: Sequence[Pod], ordered_ns: int

@@ -80,6 +80,14 @@ class EvictionSettings:
     evicts_holders_only: bool = False
     rechecks_disks: bool = False
 
+    @property
+    def counts_swap(self) -> bool:
+        """Return whether each pass asks what pods have in swap: for a threshold, or to rank by it.
+
+        For a rule it is asked when that acts.
+        """
+        return self.ranks_swap or any(one.signal is Signal.SWAP_AVAILABLE for one in self.thresholds)
+
 
 Command = tuple[str, ...]
 
@@ -349,13 +357,7 @@ class Settings:
 
     @property
     def counts_swap(self) -> bool:
-        """Return whether each pass asks what pods have in swap: for a threshold, or to rank by it.
-
-        For a rule it is asked when that acts.
-        """
-        eviction = self.eviction
-        is_signal = any(one.signal is Signal.SWAP_AVAILABLE for one in eviction.thresholds)
-        return eviction.ranks_swap or is_signal
+        return self.eviction.counts_swap
 
     @property
     def measured_parents(self) -> tuple[str, ...]:

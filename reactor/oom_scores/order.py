@@ -159,6 +159,8 @@ class OomOrder:
     order was taken and restored. `path` is the file that outlives the guard.
     """
 
+    reads_all = True
+
     def __init__(
         self,
         tree: CgroupTree,

@@ -8,8 +8,12 @@ can come before the first that has been read.
 Sums over pods are settled at their other end, as if the pods that were not read held nothing. If evictions
 would not be slowed down then, they are not: the more the pods hold, the less is outside them.
 
-What no bound settles asks for all pods: a slowdown in force, memory outside the pods that may be reclaimed
-first, a victim that does not die, no pod that may be evicted, and whatever is not memory.
+Memory outside the pods that may be reclaimed first has a bound of its own. Nobody's working set is less than
+its charge without its inactive page cache, and all inactive page cache of the pods lies in their parents, of
+which it is known. So what of the parents' charge is in no pod's charge bounds the memory outside.
+
+What no bound settles asks for all pods: a slowdown in force, memory outside that may be reclaimed first, a
+victim that does not die, no pod that may be evicted, and whatever is not memory.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.decide import kept_because, observed
-from reactor.policy.holds import may_be_due
+from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
 from reactor.policy.thresholds import absurdities, is_hard_memory
@@ -61,7 +65,8 @@ class Bounded(NamedTuple):
 
     `bounds` is the most that each pod can hold that was not read, `used` what the others do, both by uid;
     they are the snapshot's. A pod in neither has gone. Whoever reads a pod moves it from the one to the
-    other. `likely` are the pods that are read first.
+    other. `likely` are the pods that are read first. `are_charges`: the bounds are what is charged to the
+    pods, with no swap in it.
     """
 
     settings: EvictionSettings
@@ -71,6 +76,7 @@ class Bounded(NamedTuple):
     standings: Sequence[Standing]
     now_seconds: float
     likely: Collection[str] = ()
+    are_charges: bool = False
 
     @property
     def bounds(self) -> Mapping[str, int]:
@@ -100,7 +106,7 @@ def _until_settled(known: Bounded, heads: int) -> Generator[str, None, bool]:
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
     if not memory and not any(map(is_hard_memory, state.thresholds_met)):
         return not fresh
-    if len(memory) < len(fresh) or _asks_for_all(known, state, memory):
+    if len(memory) < len(fresh) or _asks_for_all(known, state, memory, signals):
         return False
     yield from (uid for uid in _asked_by_name(known, state) if uid in known.bounds)
     used, now_seconds = known.used, known.now_seconds
@@ -134,11 +140,39 @@ def _slowdowns(
     return found
 
 
-def _asks_for_all(known: Bounded, state: PolicyState, memory: Sequence[Threshold]) -> bool:
+def _asks_for_all(
+    known: Bounded,
+    state: PolicyState,
+    memory: Sequence[Threshold],
+    signals: Mapping[Signal, Observation],
+) -> bool:
     if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(state)):
         return True
-    is_due = bool(memory) and known.settings.reclaims_memory and not is_memory_awaited(state)
-    return is_due and may_be_due(state, known.now_seconds, known.now_seconds)
+    return any(_may_be_reclaimed(known, state, one, signals) for one in memory)
+
+
+def asks_for_charges(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> bool:
+    """Return whether wide bounds settle nothing: what is not in the pods is asked for, too."""
+    return settings.reclaims_memory and may_be_due(state, now_seconds, now_seconds)
+
+
+def _may_be_reclaimed(
+    known: Bounded, state: PolicyState, threshold: Threshold, signals: Mapping[Signal, Observation]
+) -> bool:
+    """Return whether so much may lie outside the pods that it is reclaimed before an eviction."""
+    if not asks_for_charges(known.settings, state, known.now_seconds) or is_memory_awaited(state):
+        return False
+    seen = signals[threshold.signal]
+    parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
+    inactive_bytes = parents.inactive_file_bytes
+    if not known.are_charges or inactive_bytes is None or parents.is_mem_available:
+        return True
+    uids = [pod.uid for pod in known.pods]
+    charged_bytes = sum(known.bounds[uid] for uid in uids if uid in known.bounds)
+    read = (known.used[uid].memory_working_set_bytes or 0 for uid in uids if uid in known.used)
+    least_bytes = max(0, charged_bytes - inactive_bytes) + sum(read)
+    outside_bytes = parents.capacity - parents.available - least_bytes
+    return outside_bytes >= least_worth_bytes(threshold, seen)
 
 
 def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import trio
 
@@ -156,6 +156,7 @@ class Warrants:
     is what has become of warrants so far, by their outcome.
     """
 
+    reads_all: ClassVar[bool] = True
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None

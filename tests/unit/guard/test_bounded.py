@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reactor.blackbox import Feed
 from reactor.guard.bounded import FEW_PODS
 from reactor.model.decisions import Measured
 from reactor.model.pods import Pod, PodUsage
@@ -242,3 +243,71 @@ async def test_no_charge_of_a_parent_is_a_bound_while_a_victim_dies(make_bare_lo
     loop.now_seconds += 0.01
     loop.passes.make([wake()])
     assert loop.usages.wide_reads == 1
+
+
+async def test_after_an_eviction_the_charges_say_that_nothing_is_to_be_reclaimed_first(
+    make_loop, make_pod, observation
+):
+    """What lies outside the pods can't be more than what is charged to none of them."""
+    loop = make_loop(reclaims_memory=True)
+    hog, second = make_pod("hog"), make_pod("second")
+    with_many(loop, make_pod, hog, second)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen_by_pods(loop, observation)}
+    loop.passes.make([wake()])
+    loop.usages.seen.pop(hog.uid)
+    loop.now_seconds += 1
+    assert loop.passes.observations.pod_ended(hog.uid)
+    loop.now_seconds += 5
+    hold(loop, second, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen_by_pods(loop, observation)}
+    loop.usages.one_by_one.clear()
+    read_before: list[int] = []
+    reads = loop.usages.memory_reads
+    loop.kills.meanwhile = lambda: read_before.append(loop.usages.memory_reads - reads)
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog", "second"]
+    assert read_before == [0]
+
+
+async def test_the_levels_are_armed_again_before_the_others_are_read(make_loop, make_pod, observation):
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    armed_at: list[int] = []
+    read = loop.usages.memory
+
+    def memory() -> Any:
+        armed_at.append(len(loop.armed))
+        return read()
+
+    loop.usages.memory = memory
+    before = len(loop.armed)
+
+    loop.passes.make([wake()])
+
+    assert armed_at == [before + 1]  # and they are read once
+
+
+def seen_by_pods(loop: Any, observation: Make) -> Any:
+    """Return 99 MiB available, as observed of a node on which nothing lies outside the pods."""
+    held_bytes = sum(used.memory_working_set_bytes for used in loop.usages.seen.values())
+    return observation(99 * MIB)._replace(capacity=99 * MIB + held_bytes, inactive_file_bytes=0)
+
+
+async def test_the_black_box_has_no_pod_read_before_a_crossing(make_loop, make_pod, observation):
+    """What stands ahead of a crossing, and needs no more than who goes first, costs it nothing."""
+    loop, hog = make_loop(), make_pod("hog")
+    loop.features = (Feed(),)
+    loop.passes = loop.passes_by(loop.known.settings)
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready[0] == "hog"
+    assert loop.usages.memory_reads == 0

@@ -34,6 +34,15 @@ class Truth(NamedTuple):
     used: PodUsage | None
 
 
+def inactive(one: Truth) -> int:
+    """Return what of a pod's charge is not in its working set: page cache, all of it in its parents' too.
+
+    One that goes takes nothing along, at the most.
+    """
+    held_bytes = 0 if one.used is None else one.used.memory_working_set_bytes or 0
+    return one.charged_bytes - held_bytes
+
+
 class Case(NamedTuple):
     """A decision's inputs, with what each pod would show."""
 
@@ -43,6 +52,7 @@ class Case(NamedTuple):
     pods: tuple[Pod, ...]
     truth: Mapping[str, Truth]
     likely: tuple[str, ...] = ()
+    are_charges: bool = True
 
 
 class Read(NamedTuple):
@@ -66,6 +76,7 @@ def settle(case: Case, heads: int = 1) -> Read:
         standings=standings(case.pods),
         now_seconds=NOW,
         likely=case.likely,
+        are_charges=case.are_charges,
     )
     is_all = False
     for uid in unsettled(known, heads=heads):
@@ -147,9 +158,13 @@ def cases(draw: st.DrawFn) -> Case:
         ).map(tuple)
     )
     others = (make_threshold(5, Signal.PID_AVAILABLE),) if draw(st.integers(0, 9)) == 0 else ()
+    inactive_bytes = sum(map(inactive, truth.values()))
     signals = {
         signal: Observation(
-            available=MIB * draw(st.integers(0, 44)), capacity=MIB * draw(st.integers(40, 60))
+            available=MIB * draw(st.integers(0, 44)),
+            capacity=MIB * draw(st.integers(40, 60)),
+            inactive_file_bytes=draw(st.none() | sizes.map(lambda beside: inactive_bytes + beside)),
+            is_mem_available=draw(st.integers(0, 9)) == 0,
         )
         for signal in draw(st.lists(st.sampled_from(sorted(MEMORY_SIGNALS)), unique=True, min_size=1))
     }
@@ -172,6 +187,7 @@ def cases(draw: st.DrawFn) -> Case:
         pods=pods,
         truth=truth,
         likely=draw(st.lists(st.sampled_from([*truth, "uid-unknown"]), max_size=2).map(tuple)),
+        are_charges=not settings.ranks_swap and draw(st.integers(0, 3)) > 0,
     )
 
 
@@ -249,6 +265,71 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
     assert state == whole_state
     assert without_numbers(decision) == without_numbers(whole_decision)
+
+
+@st.composite
+def soon_after_an_eviction(draw: st.DrawFn) -> Case:
+    """A crossing at which what lies outside the pods may be reclaimed first, by a little or not."""
+    pods = tuple(make_pod(f"{index}") for index in range(draw(st.integers(1, 5))))
+    truth = {pod.uid: draw(truths()) for pod in pods}
+    signal = draw(st.sampled_from(sorted(MEMORY_SIGNALS)))
+    held = sum(one.used.memory_working_set_bytes or 0 for one in truth.values() if one.used is not None)
+    used_bytes = held + draw(st.integers(0, 8)) * (MIB // 2)
+    missing_bytes = draw(st.integers(1, 4)) * (MIB // 2)
+    wanted_bytes = 64 * MIB
+    seen = Observation(
+        available=wanted_bytes - missing_bytes,
+        capacity=wanted_bytes - missing_bytes + used_bytes,
+        inactive_file_bytes=sum(map(inactive, truth.values())) + draw(st.integers(0, 2)) * (MIB // 2),
+    )
+    return Case(
+        settings=EvictionSettings(thresholds=(make_threshold(wanted_bytes, signal),), reclaims_memory=True),
+        state=PolicyState(evicted_at=(NOW - draw(st.sampled_from([5.0, 20.0])),)),
+        signals={signal: seen},
+        pods=pods,
+        truth=truth,
+    )
+
+
+@given(soon_after_an_eviction())
+def test_what_is_outside_the_pods_is_reclaimed_first_as_by_all_numbers(case: Case) -> None:
+    test_a_decision_by_bounds_is_the_decision_by_all_numbers.hypothesis.inner_test(case)
+
+
+def test_charges_alone_say_that_too_little_is_outside_the_pods(seen_after_an_eviction: Case) -> None:
+    read = settle(seen_after_an_eviction)
+    assert (read.order, read.is_all) == (["uid-hog"], False)
+
+
+def test_wide_bounds_do_not(seen_after_an_eviction: Case) -> None:
+    assert settle(seen_after_an_eviction._replace(are_charges=False)).is_all
+
+
+def test_memory_that_counts_as_mem_available_does_is_asked_for(seen_after_an_eviction: Case) -> None:
+    """Of a pod all that can be reclaimed counts then, which may be more than counts of its parents."""
+    signals = {
+        signal: one._replace(is_mem_available=True) for signal, one in seen_after_an_eviction.signals.items()
+    }
+    assert settle(seen_after_an_eviction._replace(signals=signals)).is_all
+
+
+@pytest.fixture
+def seen_after_an_eviction() -> Case:
+    """A hog and others that hold 1 MiB each, page cache among it; half of 1 MiB lies outside."""
+    pods = (make_pod("hog"), *(make_pod(f"{index}") for index in range(4)))
+    truth = {pod.uid: Truth(MIB, PodUsage(memory_working_set_bytes=MIB // 2)) for pod in pods[1:]} | {
+        pods[0].uid: Truth(40 * MIB, PodUsage(memory_working_set_bytes=40 * MIB))
+    }
+    seen = Observation(
+        available=63 * MIB, capacity=63 * MIB + 42 * MIB + MIB // 2, inactive_file_bytes=2 * MIB
+    )
+    return Case(
+        settings=EvictionSettings(thresholds=(make_threshold(64 * MIB),), reclaims_memory=True),
+        state=PolicyState(evicted_at=(NOW - 20.0,)),
+        signals={Signal.MEMORY_AVAILABLE: seen},
+        pods=pods,
+        truth=truth,
+    )
 
 
 @given(cases())
