@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all setup demo wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
+.PHONY: help help-all setup demo generated wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
 
 ##@ To use it
 demo: .venv/runs ## Watch a memory hog being evicted (root)
@@ -128,6 +128,9 @@ promtool: ## Fetch promtool and prometheus from Debian's package into .cache, wi
 	@rm -rf .cache/package && mkdir -p .cache/package
 	@cd .cache/package && timeout 120 apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .
 	@cp .cache/package/usr/bin/promtool .cache/package/usr/bin/prometheus .cache && rm -rf .cache/package
+
+generated: setup ## Make anew what deploy/generate.py makes from the chart, the settings and the pages (Helm 4)
+	$(BIN)/python deploy/generate.py --helm "$$(tests/kube/fetch-helm.sh)"
 
 dashboard: setup promtool ## Draw the dashboard's first rows, by a real Prometheus's answers, into docs/operations (root, 5 minutes)
 	$(BIN)/python -m tests.dashboard docs/operations/dashboard.svg

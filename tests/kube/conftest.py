@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import rendering
 from cluster import Cluster, Pods, namespaced
 from machine import LostError
 from own_pod import OwnPod
@@ -88,14 +87,6 @@ def guarded(reactor: Reactor) -> Reactor:
     reactor.configure({"evictionHard": HARD})
     reactor.start()
     return reactor
-
-
-@pytest.fixture(scope="session")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program that renders a chart."""
-    if not rendering.can_build():
-        pytest.skip("no Go with sprig; run tests/kube/install-packages.sh as root")
-    return rendering.build(tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ class Deployment:
         body = self._objects["ConfigMap"]
         yaml = YAML()
         document = yaml.load(body["data"]["config.yaml"])
-        section = {**document["reactor"], **configuration.get("reactor", {})}
+        section = {**document["reactor"], "dryRun": False, **configuration.get("reactor", {})}
         out = io.StringIO()
         yaml.dump({**document, **configuration, "reactor": section}, out)
         body["data"]["config.yaml"] = out.getvalue()

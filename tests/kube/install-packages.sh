@@ -6,8 +6,7 @@ set -eu
 build="golang-1.19-go dpkg-dev debian-archive-keyring"
 packages="etcd-server containerd runc busybox-static
   $build gcc libc6-dev make rsync
-  openssl mmdebstrap
-  golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev"
+  openssl mmdebstrap"
 command -v kubectl >/dev/null || packages="$packages kubernetes-client"  # not where another kubectl is there
 [ "${1:-}" != --build ] || packages=$build
 

@@ -1,4 +1,4 @@
-"""The chart and a real Helm 4: rendered as by our own renderer, installed, upgraded and removed."""
+"""The chart and a real Helm 4 on the cluster: installed, tested, upgraded and removed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from api import Object
 from cluster import Cluster, Pods
 from deployed import NAMESPACE, image_archive, remove_objects
 from machine import wait_until
-from rendering import CHART, rendered
-from ruamel.yaml import YAML
 
-FETCH = Path(__file__).resolve().parent / "fetch-helm.sh"
+from tests.support.helm import CHART
+from tests.support.helm import helm as helm_program
+
 TAINT = "node.kubernetes.io/memory-pressure"
 CONDITION = "reactor/MemoryPressure"
-POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 # Without those a DaemonSet, a Job, an account's token, a quota and what is deleted with its owner are no more
 # than objects.
 CONTROLLERS = (
@@ -41,18 +40,10 @@ SOFT = {
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    """Return Helm's program."""
-    done = subprocess.run([FETCH], capture_output=True, text=True, check=False, timeout=500)
-    if done.returncode:
-        pytest.skip(f"no Helm 4: {done.stderr.strip()[-200:]}; HELM=PROGRAM names one")
-    return Path(done.stdout.strip())
-
-
 @pytest.fixture
-def helm(program: Path, tmp_path: Path) -> Helm:
+def helm(tmp_path: Path) -> Helm:
     """Return what runs Helm, with nothing of this user's."""
+    program = helm_program()
 
     def run(
         *words: str | Path, values: dict[str, Any] | None = None, fails: bool = False, **environment: str
@@ -72,63 +63,6 @@ def helm(program: Path, tmp_path: Path) -> Helm:
         return done
 
     return run
-
-
-def by_name(text: str) -> dict[tuple[str, str], Object]:
-    """Return the documents by their kinds and names."""
-    documents = [dict(each) for each in YAML(typ="safe").load_all(text) if each]
-    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
-
-
-def test_it_is_helm_4_and_finds_nothing_wrong_with_the_chart(helm: Helm) -> None:
-    assert helm("version", "--template", "{{.Version}}").stdout.startswith("v4.")
-    told = helm("lint", "--strict", CHART).stdout
-    assert "1 chart(s) linted, 0 chart(s) failed" in told
-    assert "[WARNING]" not in told
-    assert "[ERROR]" not in told
-
-
-@pytest.mark.parametrize(
-    ("version", "apis", "values"),
-    [
-        ("v1.33.0", (POLICY,), {}),
-        ("v1.33.0", (), {"ownNodeOnly": True}),
-        ("v1.20.2", (), {}),
-        ("v1.21.14", (), {"cleanNodes": False}),
-        (
-            "v1.30.0",
-            (POLICY,),
-            {
-                "runtime": "crio",
-                "deleteEvictedPods": True,
-                "ownNodeOnly": False,
-                "resourceQuota": False,
-                "image": {"tag": "1", "pullSecrets": [{"name": "x"}]},
-                "podLabels": {"a": "b"},
-                "podAnnotations": {"c": "d: e"},
-                "seLinuxOptions": {"type": "spc_t"},
-                "config": {"evictionHard": {"memory.available": "1Gi"}},
-            },
-        ),
-    ],
-    ids=["newest", "policy wanted", "before 1.22", "no hook", "every value"],
-)
-def test_helm_renders_what_our_own_renderer_does(
-    helm: Helm, renderer: Path, version: str, apis: tuple[str, ...], values: dict[str, Any]
-) -> None:
-    flags = ["--kube-version", version, *(word for api in apis for word in ("--api-versions", api))]
-    told = helm("template", "reactor", CHART, "--namespace", NAMESPACE, *flags, values=values).stdout
-    ours = rendered(renderer, values, version, *apis)
-    assert ours.returncode == 0, ours.stderr
-    assert by_name(ours.stdout) == by_name(told)
-
-
-def test_what_the_chart_refuses_helm_refuses_by_the_same_words(helm: Helm) -> None:
-    for values, words in (
-        ({"runtime": "docker"}, 'runtime: "docker"; accepted: containerd, crio'),
-        ({"ownNodeOnly": "maybe"}, "accepted: auto, true, false"),
-    ):
-        assert words in helm("template", "reactor", CHART, values=values, fails=True).stderr
 
 
 @pytest.fixture
@@ -156,8 +90,8 @@ def values_with(cluster: Cluster, **changes: Any) -> dict[str, Any]:
     section = {"nodeCgroup": cluster.node.cgroup, "kubernetes": kubernetes}
     # Others of Debian's programs may have the port; null takes the chart's own thresholds of disks away.
     hard = {"memory.available": "64Mi", "nodefs.available": None, "nodefs.inodesFree": None}
-    hard |= {"imagefs.available": None, "pid.available": None}
-    return {"config": {"evictionHard": hard, "reactor": section, **changes}}
+    hard |= {"imagefs.available": None, "imagefs.inodesFree": None}
+    return {"dryRun": False, "config": {"evictionHard": hard, "reactor": section, **changes}}
 
 
 def pods_of(cluster: Cluster) -> list[Object]:
@@ -181,6 +115,9 @@ def test_a_release_is_installed_upgraded_and_removed_and_nothing_of_it_is_left_o
     helm("install", *release, values=values_with(cluster), **to_cluster)
     (first,) = pods_of(cluster)
     wait_until(lambda: node.conditions().get(CONDITION) == "False", "the node has its condition")
+
+    test = ["reactor", "--namespace", NAMESPACE, "--timeout", "200s", "--logs"]
+    assert "every node of reactor is guarded" in helm("test", *test, **to_cluster).stdout
 
     default = f"/api/v1/namespaces/{pods.namespace}/serviceaccounts/default"
     wait_until(lambda: (cluster.api.find(default) or {}).get("secrets"), "the account has a token")

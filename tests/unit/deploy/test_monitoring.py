@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.signals import Signal
@@ -31,6 +38,7 @@ from tests.support.monitoring import (
     tool,
 )
 from tests.support.readings import reading_of
+from tests.support.running_threads import running
 
 INSTANCE = "db-7:9753"
 RISING, FLAT = "0+1x90", "5+0x90"  # by one a minute: 15 in 15 minutes
@@ -206,10 +214,43 @@ def test_each_alert_has_a_case_a_severity_its_words_and_a_page_that_says_what_to
     for rule in alerts():
         assert rule["alert"] in CASES
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
-        link = rule["annotations"]["runbook_url"]
-        assert link == f"file:///usr/share/doc/reactor/operations/alerts.md#{rule['alert'].lower()}"
-        assert f"\n## {rule['alert']}\n" in page
+        assert {"summary", "description", "runbook"} == set(rule["annotations"])
+        section = page.partition(f"\n## {rule['alert']}\n")[2].partition("\n## ")[0]
+        words = re.findall(r"\w+", re.sub(r"\]\([^)]*\)", "", section))
+        assert words == re.findall(r"\w+", rule["annotations"]["runbook"])
+
+
+def test_with_a_base_each_alert_has_an_address_that_opens(tmp_path: Path) -> None:
+    """The command is the one at the top of rules.yaml; the pages are served by a web server."""
+    text = RULES.read_text(encoding="utf-8")
+    (expression,) = re.findall(r"^#   sed -i '(.*)' rules.yaml$", text, re.MULTILINE)
+    with http_server(ROOT / "docs") as address:
+        here = expression.replace("https://wiki.example.com/reactor", address)
+        mine = tmp_path / "rules.yaml"
+        mine.write_text(text)
+        subprocess.run(["sed", "-i", here, mine], check=True)
+        groups = YAML(typ="safe").load(mine)["groups"]
+        rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+        links = [rule["annotations"]["runbook_url"] for rule in rules]
+        assert len(links) == len(set(links)) == len(alerts())
+        for rule, link in zip(rules, links, strict=True):
+            with urllib.request.urlopen(link) as page:  # noqa: S310  # the server above
+                assert f"\n## {rule['alert']}\n" in page.read().decode()
+            assert link.endswith(f"#{rule['alert'].lower()}")
+
+
+@contextmanager
+def http_server(directory: Path) -> Iterator[str]:
+    """Serve a directory on loopback; yield the address."""
+    with HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(directory))) as server:
+        server.timeout = 0.05
+
+        def serve(ended: threading.Event) -> None:
+            while not ended.is_set():
+                server.handle_request()
+
+        with running([serve]):
+            yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_operators_rules_are_the_same() -> None:
