@@ -34,6 +34,7 @@ from reactor.kube.node import (
     status_event,
     taints_patch,
 )
+from reactor.model.rules import Marks
 from reactor.model.settings import KubernetesSettings, Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
@@ -130,6 +131,7 @@ class NodeStatus:
         self._wanted: frozenset[NodeCondition] | None = None
         self._unknown: frozenset[NodeCondition] = frozenset()
         self._is_shutting_down = False
+        self._marks: Marks | None = None
         self._node: NodeObject | None = None
         self._taken = False
         self._changed = trio.Event()
@@ -160,6 +162,12 @@ class NodeStatus:
         self._is_withdrawn = True
         async with self._writing:
             return await clean_node(self._client, self._node_name, begun)
+
+    def mark(self, marks: Marks) -> None:
+        """Have the node show by rules these marks, and no others that rules have put there."""
+        if marks != self._marks:
+            self._marks = marks
+            self._changed.set()
 
     def shut_down(self, *, is_under_way: bool) -> None:
         """Have the node show that it shuts down, or not any more."""
@@ -240,9 +248,9 @@ class NodeStatus:
         wanted, unknown, node = self._wanted, self._unknown, self._node
         if node is None or wanted is None or self._is_withdrawn:
             return False
-        shuts_down, failure, has_tainted = self._is_shutting_down, None, False
+        shuts_down, marks, failure, has_tainted = self._is_shutting_down, self._marks, None, False
         try:
-            has_tainted = await self._write_taints(node, wanted, is_shutting_down=shuts_down)
+            has_tainted = await self._write_taints(node, wanted, marks, is_shutting_down=shuts_down)
         except (BusyError, ConflictError, UnreachableError) as error:
             failure = error
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
@@ -254,6 +262,7 @@ class NodeStatus:
             heartbeat=is_due,
             unknown=unknown,
             is_shutting_down=shuts_down,
+            marks=marks,
         )
         if status is not None:
             await self._client.patch(f"{self._path}/status", status)
@@ -268,14 +277,19 @@ class NodeStatus:
         return has_tainted or status is not None
 
     async def _write_taints(
-        self, node: NodeObject, wanted: frozenset[NodeCondition], *, is_shutting_down: bool
+        self,
+        node: NodeObject,
+        wanted: frozenset[NodeCondition],
+        marks: Marks | None,
+        *,
+        is_shutting_down: bool,
     ) -> bool:
         """Write the taints unless they are left to others for now; return whether anything was written.
 
         A refusal is a problem of the taints alone. Raises ApiError for what another attempt may mend.
         """
-        contested = contested_taints(node, wanted, self._role, self._tainted_by)
-        if not wanted and not is_shutting_down and not node.own_taints:
+        contested = contested_taints(node, wanted, self._role, self._tainted_by, marks)
+        if not wanted and not (marks and marks.shown) and not is_shutting_down and not node.own_taints:
             self._pace.is_over()
             self._taints_problem = None
         elif self._taints_problem is None:
@@ -289,6 +303,7 @@ class NodeStatus:
             self._clock_unix_seconds(),
             left=() if self._pace.is_due else contested,
             is_shutting_down=is_shutting_down,
+            marks=marks,
         )
         if patch is None:
             self._taints_problem = None

@@ -13,6 +13,7 @@ from reactor.config.kubelet import threshold_value
 from reactor.config.scalars import Seconds, as_quantity, enumeration
 from reactor.errors import Refused
 from reactor.model.rules import (
+    MARKING,
     Condition,
     Measure,
     MemoryEvent,
@@ -21,6 +22,7 @@ from reactor.model.rules import (
     RankedBy,
     RuleAction,
 )
+from reactor.model.signals import NodeCondition
 from reactor.model.thresholds import ThresholdValue
 
 RuleName = NewType("RuleName", str)
@@ -31,6 +33,9 @@ Amount = NewType("Amount", int)
 Bytes = NewType("Bytes", int)
 ReclaimAmount = NewType("ReclaimAmount", ThresholdValue)
 ReclaimTime = NewType("ReclaimTime", float)
+MarkedCondition = NewType("MarkedCondition", str)
+MarkedTaint = NewType("MarkedTaint", str)
+TransitionTime = NewType("TransitionTime", float)
 
 MOST_CGROUPS: Final = 32
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1.0, 600.0
@@ -40,6 +45,26 @@ _NEEDS_A_WINDOW: Final = ("stall", "events", "pagesScanned", "swapTraffic", "ref
 _RANKED_IN_TIME: Final = (RankedBy.PGSCAN, RankedBy.GROWTH)
 _BEFORE_RANKED_SECONDS: Final = 2.0
 _LONGEST_RECLAIM_SECONDS: Final = 60.0
+_SHORTEST_TRANSITION_SECONDS: Final = 10.0
+# Of reactor's own.
+_OWN_CONDITIONS: Final = frozenset({*NodeCondition, "NodeShutdown"})
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule")
+_TAINT: Final = re.compile(
+    r"((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?){0,15}/)?"
+    r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)(?::([A-Za-z]{1,32}))?"
+)
+# Set and removed by the node controller, cloud providers or operators; or reactor's own.
+_OTHERS_TAINTS: Final = (
+    frozenset(
+        f"node.kubernetes.io/{name}"
+        for name in (
+            *("memory-pressure", "disk-pressure", "pid-pressure", "network-unavailable", "unschedulable"),
+            *("not-ready", "unreachable", "out-of-service"),
+        )
+    )
+    | {"node.cloudprovider.kubernetes.io/uninitialized", "node.cloudprovider.kubernetes.io/shutdown"}
+    | {"reactor/node-shutdown"}
+)
 
 
 def _name(raw: Any, _: type) -> RuleName:
@@ -102,7 +127,38 @@ def _reclaim_time(raw: Any, _: type) -> ReclaimTime:
     return ReclaimTime(seconds)
 
 
+def _transition_time(raw: Any, _: type) -> TransitionTime:
+    seconds = CONVERTER.structure(raw, Seconds)
+    if seconds < _SHORTEST_TRANSITION_SECONDS:
+        raise Refused(raw, f"{duration.ACCEPTED}, from 10s on: each change is a write to the API server")
+    return TransitionTime(seconds)
+
+
+def _marked_condition(raw: Any, _: type) -> MarkedCondition:
+    if not isinstance(raw, str) or re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,62}", raw) is None:
+        raise Refused(raw, "a name of 63 letters and digits at most, such as MemoryContention")
+    if raw in _OWN_CONDITIONS:
+        raise Refused(raw, f"none of reactor's own: {', '.join(sorted(_OWN_CONDITIONS))}")
+    return MarkedCondition(raw)
+
+
+def _marked_taint(raw: Any, _: type) -> MarkedTaint:
+    found = _TAINT.fullmatch(raw) if isinstance(raw, str) and len(raw) <= 320 else None
+    if found is None:
+        raise Refused(raw, "a key, and an effect after a colon, such as example.com/contention:NoSchedule")
+    key, effect = found[1], found[2] or _EFFECTS[0]
+    if effect not in _EFFECTS:
+        accepted = f"the effect {' or '.join(_EFFECTS)}: NoExecute would evict pods without a choice"
+        raise Refused(raw, accepted)
+    if key in _OTHERS_TAINTS:
+        raise Refused(raw, "a key that is neither Kubernetes' own nor reactor's")
+    return MarkedTaint(f"{key}:{effect}")
+
+
 for _scalar, _hook in (
+    (MarkedCondition, _marked_condition),
+    (MarkedTaint, _marked_taint),
+    (TransitionTime, _transition_time),
     (RuleName, _name),
     (PressureKind, _kind),
     (Share, _share),
@@ -199,10 +255,26 @@ def rule_problems(raw: Mapping[str, Any]) -> Iterator[Refused]:
         for key in ("amount", "timeout"):
             if raw.get(key) is not None:
                 yield Refused(raw[key], f"only with action: {RuleAction.RECLAIM}", at=key)
+    yield from _mark_problems(raw, action)
     for key, most in (("cgroups", MOST_CGROUPS), ("when", MOST_CGROUPS)):
         value = raw.get(key)
         if isinstance(value, list) and not 1 <= len(value) <= most:
             yield Refused(f"{len(value)} of them", f"1 to {most}", at=key)
+
+
+def _mark_problems(raw: Mapping[str, Any], action: Any) -> Iterator[Refused]:
+    """Yield what is wrong with a rule's condition, taint and transition period beside its action."""
+    if action in MARKING and raw.get(action) is None:
+        yield Refused("nothing", f"what the Node is to show with action: {action}", at=str(action))
+    if action in MARKING and raw.get("cooldown") is not None:
+        accepted = f"transitionPeriod with action: {action}, which holds and does not repeat"
+        yield Refused(raw["cooldown"], accepted, at="cooldown")
+    if action != RuleAction.TAINT and raw.get("taint") is not None:
+        yield Refused(raw["taint"], f"only with action: {RuleAction.TAINT}", at="taint")
+    if action not in MARKING:
+        for key in ("condition", "transitionPeriod"):
+            if raw.get(key) is not None:
+                yield Refused(raw[key], f"only with action: {' or '.join(sorted(MARKING))}", at=key)
 
 
 def _not_the_machine(cgroups: Any) -> Iterator[Refused]:

@@ -8,12 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NewType
 
 from reactor.config.decode import CONVERTER, REMOVED, Removed, check_document, register_scalar, strict
-from reactor.config.rules import ReclaimAmount, ReclaimTime, RuleName, WrittenCondition, rule_problems
+from reactor.config.rules import (
+    MarkedCondition,
+    MarkedTaint,
+    ReclaimAmount,
+    ReclaimTime,
+    RuleName,
+    TransitionTime,
+    WrittenCondition,
+    rule_problems,
+)
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.errors import Refused
 from reactor.model.name_patterns import REGEX, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodEntry, ProcessVictimEntry, VictimUnit
-from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
+from reactor.model.rules import (
+    DEFAULT_RECLAIM,
+    DEFAULT_TRANSITION_SECONDS,
+    Mark,
+    RankedBy,
+    Rule,
+    RuleAction,
+)
 from reactor.model.settings import (
     EbpfLoader,
     HookSettings,
@@ -520,19 +536,27 @@ class WrittenRule:
     cooldown: Seconds = Seconds(60.0)
     amount: ReclaimAmount = ReclaimAmount(DEFAULT_RECLAIM)
     timeout: ReclaimTime = ReclaimTime(5.0)
+    condition: MarkedCondition | None = None
+    taint: MarkedTaint | None = None
+    transition_period: TransitionTime = TransitionTime(DEFAULT_TRANSITION_SECONDS)
 
     def rule(self) -> Rule:
         """Return it as the policy has it."""
+        conditions = tuple(one.condition() for one in self.when)
+        because = f"rule {self.name}: {'; '.join(map(str, conditions))}"
+        mark = Mark(self.condition or "", self.taint or "", because)
         return Rule(
             name=self.name,
             cgroups=tuple(self.cgroups),
-            conditions=tuple(one.condition() for one in self.when),
+            conditions=conditions,
             for_seconds=self.for_,
             action=self.action,
             by=self.by,
             cooldown_seconds=self.cooldown,
             amount=self.amount,
             reclaim_seconds=self.timeout,
+            mark=mark if self.condition or self.taint else None,
+            transition_seconds=self.transition_period,
         )
 
 

@@ -31,6 +31,7 @@ from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem, join, shorten
 from reactor.model.name_patterns import PodParent
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
+from reactor.model.rules import MARKING
 from reactor.model.settings import (
     EventKind,
     EvictionSettings,
@@ -319,6 +320,9 @@ def _rule_problems(section: Section) -> list[Problem]:
         if any(rule.name == other.name for other in rules[:index]):
             accepted = "a name that no other rule has"
             problems.append(Problem(path=f"{path}.name", got=repr(rule.name), accepted=accepted))
+        if rule.action in MARKING and section.kubernetes is None:
+            accepted = "with reactor.kubernetes: a plain node has neither conditions nor taints"
+            problems.append(Problem(path=f"{path}.action", got=repr(str(rule.action)), accepted=accepted))
         for place, cgroup in enumerate(rule.cgroups):
             fence = PodParent(cgroup).fence
             if node not in {None, "/"} and fence != node and not fence.startswith(f"{node}/"):

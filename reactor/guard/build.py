@@ -48,7 +48,7 @@ from reactor.model.decisions import Hold, TimeLeft
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.rules import Acts, Firing, RuleAction
+from reactor.model.rules import Acts, Firing, Marked, Marks, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -102,6 +102,8 @@ class Features:
         write: Callable[[Callable[[], Mapping[str, Any]]], object] = lambda _: None,
     ) -> None:
         self.rules_acted: dict[str, Acts] = {}  # by the rules' names
+        self.rules_marked: dict[str, Marked] = {}
+        self.on_marks: Callable[[Marks], None] = lambda _: None  # in a cluster: reports them
         self.needs = Needs()
         self.warrants = Warrants(tree)
         self.oom_order = OomOrder(tree, state_path.with_name(OOM_ORDER_FILE), write=write)
@@ -248,6 +250,8 @@ def _rules(core: Core) -> Joined:
         core.kept.rules_acted,
         clock_seconds=core.clock_seconds,
         triggers=triggers,
+        marked=core.kept.rules_marked,
+        on_marks=(lambda _: None) if settings.dry_run else core.kept.on_marks,
     )
     parts: dict[str, StartedPart] = {}
     on_struck: OnStruck | None = None

@@ -181,6 +181,7 @@ class Daemon:
         )
         if self._cluster is not None:
             self._cluster.own_score = self._features.own_score
+            self._features.on_marks = self._cluster.reports.marks
         self._shutdown = NodeShutdown(
             settings,
             ShutdownDeps(

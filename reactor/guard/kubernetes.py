@@ -38,6 +38,7 @@ from reactor.link.requests import ReclaimOver
 from reactor.model.decisions import NoVictim
 from reactor.model.kills import OomKill, OomScope, Slowdown
 from reactor.model.pods import Pod
+from reactor.model.rules import Marks
 from reactor.model.settings import Settings
 from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, RuleSignal, Signal
 from reactor.model.thresholds import Threshold
@@ -211,6 +212,8 @@ class KubernetesNode:
         By these settings it goes on: which conditions there are follows from their thresholds.
         """
         self._thresholds = settings.eviction.thresholds
+        if not settings.dry_run and not any(rule.mark for rule in settings.rules):
+            self.reports.marks(Marks())  # with such rules they report
         facts = self.facts
         return KubernetesPods(
             self._tree,

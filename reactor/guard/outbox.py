@@ -17,6 +17,7 @@ import trio
 
 from reactor.forms import FormError
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message
+from reactor.model.rules import Marks
 from reactor.model.signals import NodeCondition
 
 _LOG: Final = logging.getLogger("reactor.journal")
@@ -32,7 +33,7 @@ Ranking = Callable[[], Iterable[Sequence[Document]]]
 
 _API_LOG: Final = logging.getLogger("reactor.announce")
 _MOST: Final = 256
-EVICTION, CONDITIONS, SHUTDOWN = "eviction", "conditions", "shutdown"
+EVICTION, CONDITIONS, MARKS, SHUTDOWN = "eviction", "conditions", "marks", "shutdown"
 THRESHOLD_MET, SYSTEM_OOM, SLOWED_DOWN = "threshold met", "system OOM", "evictions slowed down"
 NO_VICTIM: Final = "no evictable pod"
 
@@ -235,6 +236,7 @@ class ClusterReports(_Kept):
     eviction        a pod was evicted, or is to end within its grace period; its uid is the key, by which the
                     latest report stands for those before it
     conditions      those of the node that are in force; sent to each new steward
+    marks           what the node shows by rules; sent to each new steward
     shutdown        whether the node shuts down; sent to each new steward while it does
     events          about the node: a threshold was met, the kernel killed, evictions are slowed down
     """
@@ -243,6 +245,7 @@ class ClusterReports(_Kept):
         super().__init__()
         self._number = 0
         self._conditions: tuple[tuple[NodeCondition, ...], tuple[NodeCondition, ...]] | None = None
+        self._marks: Marks | None = None
         self._is_shutting_down = False
 
     def __len__(self) -> int:
@@ -260,6 +263,12 @@ class ClusterReports(_Kept):
             self._conditions = both
             self._report_conditions(*both)
 
+    def marks(self, marks: Marks) -> None:
+        """Report what the node is to show by rules, where that is something else than before."""
+        if marks != self._marks:
+            self._marks = marks
+            self._report_marks(marks)
+
     def shutdown(self, *, is_under_way: bool) -> None:
         """Report that the node shuts down, or not any more."""
         self._is_shutting_down = is_under_way
@@ -273,6 +282,8 @@ class ClusterReports(_Kept):
         super().restart()
         if self._conditions is not None and CONDITIONS not in self._kept:
             self._report_conditions(*self._conditions)
+        if self._marks is not None and MARKS not in self._kept:
+            self._report_marks(self._marks)
         if self._is_shutting_down and SHUTDOWN not in self._kept:
             self.shutdown(is_under_way=True)
 
@@ -297,6 +308,10 @@ class ClusterReports(_Kept):
     ) -> None:
         document = {"report": CONDITIONS, "conditions": list(conditions)}
         self._report(CONDITIONS, document | ({"unknown": list(unknown)} if unknown else {}))
+
+    def _report_marks(self, marks: Marks) -> None:
+        document = {"shown": [list(one) for one in marks.shown], "left": [list(one) for one in marks.left]}
+        self._report(MARKS, {"report": MARKS, **document})
 
     def _report(self, key: Hashable, document: Mapping[str, Any]) -> None:
         self._number += 1

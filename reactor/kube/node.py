@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode
 from reactor.kube.documents import instant
+from reactor.model.rules import Mark, Marks
 from reactor.model.settings import KubernetesSettings, Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
@@ -59,8 +60,11 @@ _NOT_OBSERVED: Final = {
 
 SHUTDOWN_TYPE: Final = f"{OWN_PREFIX}NodeShutdown"
 _SHUTDOWN_TAINT: Final = "reactor/node-shutdown"
+_NO_MARKS: Final = Marks()
 _OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 _SHUTDOWN_REASON: Final = "ReactorNodeShutdown"
+_MARKED_REASON: Final = "ReactorRuleHolds"
+_NOT_OF_RULES: Final = frozenset({SHUTDOWN_TYPE, *(f"{OWN_PREFIX}{one}" for one in NodeCondition)})
 
 
 class TaintId(NamedTuple):
@@ -180,7 +184,7 @@ def status_event(condition: NodeCondition, *, is_in_force: bool) -> str:
     return _REASONS[condition, is_in_force][0].replace("Reactor", "Node", 1)
 
 
-def conditions_patch(
+def conditions_patch(  # noqa: PLR0913 - all that a node may show
     node: NodeObject,
     wanted: Collection[NodeCondition],
     role: Role,
@@ -189,6 +193,7 @@ def conditions_patch(
     heartbeat: bool = False,
     unknown: Collection[NodeCondition] = (),
     is_shutting_down: bool = False,
+    marks: Marks | None = None,
 ) -> dict[str, Any] | None:
     """Return the patch of the node's status after which its conditions are as wanted; None where they are.
 
@@ -196,6 +201,7 @@ def conditions_patch(
     in any case, with a new lastHeartbeatTime. Conditions are merged by their type: others stay as they are.
     With the kubelet's types in use (role: sole) those of reactor's own, left of another role, are removed.
     A node that shuts down has one more: Ready, which says so beside upstream's manager, is the kubelet's.
+    `marks` are those of rules (None: not known yet): a condition that no rule stands for any more is removed.
     """
     at = instant(now_unix_seconds)
     before = {condition.type: condition for condition in node.conditions}
@@ -223,7 +229,29 @@ def conditions_patch(
         own = (condition_type(condition, Role.ALONGSIDE) for condition in NodeCondition)
         changed += [{"type": one, "$patch": "delete"} for one in own if one in before]
     changed += _shutdown_condition(before.get(SHUTDOWN_TYPE), at, is_shutting_down=is_shutting_down)
+    if marks is not None:
+        changed += _marked_conditions(before, marks, at)
     return {"status": {"conditions": changed}} if changed else None
+
+
+def _marked_conditions(before: Mapping[str, Condition], marks: Marks, at: str) -> list[dict[str, str]]:
+    """Return what is to be changed of the conditions that rules put on the node; there is no False one."""
+    shown = {f"{OWN_PREFIX}{one.condition}": one.because for one in marks.shown if one.condition}
+    left = {f"{OWN_PREFIX}{one.condition}" for one in marks.left}
+    ours = {one for one in before if one.startswith(OWN_PREFIX)} - _NOT_OF_RULES
+    changed = [{"type": one, "$patch": "delete"} for one in sorted(ours - shown.keys() - left)]
+    return changed + [
+        {
+            "type": one,
+            "status": "True",
+            "reason": _MARKED_REASON,
+            "message": because,
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+        for one, because in shown.items()
+        if one not in before or (before[one].status, before[one].reason) != ("True", _MARKED_REASON)
+    ]
 
 
 def _shutdown_condition(was: Condition | None, at: str, *, is_shutting_down: bool) -> list[dict[str, str]]:
@@ -244,6 +272,15 @@ def _shutdown_condition(was: Condition | None, at: str, *, is_shutting_down: boo
     ]
 
 
+def _unknown_taints(node: NodeObject, marks: Marks | None) -> frozenset[TaintId]:
+    """Return the taints of the reactor's own that stay as they are, since an earlier run's rules may hold."""
+    present = node.own_taints & {taint.id for taint in node.taints}
+    if marks is not None:
+        return present & _marked_taints(marks.left)
+    own = {*TAINT_KEYS.values(), _SHUTDOWN_TAINT}
+    return frozenset(one for one in present if one.key not in own)
+
+
 def clean_status_patch(node: NodeObject) -> dict[str, Any] | None:
     """Return the patch after which the node has no condition of the reactor's own types; None if so.
 
@@ -260,13 +297,21 @@ def contested_taints(
     wanted: Collection[NodeCondition],
     role: Role,
     tainted_by: TaintedBy = TaintedBy.REACTOR,
+    marks: Marks | None = None,
 ) -> frozenset[TaintId]:
-    """Return the taints of the wanted conditions that are not there because of another writer.
+    """Return the taints of the wanted conditions, and of rules, that another writer keeps from being there.
 
-    These are the taints that another writer has removed, or that the node controller has still to set.
+    These are the taints that another writer has removed, or that the node controller has still to set, which
+    knows none of rules.
     """
-    absent = _pressure_taints(wanted, role) - {taint.id for taint in node.taints}
-    return absent if tainted_by is TaintedBy.NODE_CONTROLLER else absent & node.own_taints
+    present = {taint.id for taint in node.taints}
+    absent = _pressure_taints(wanted, role) - present
+    removed = (_marked_taints(marks.shown if marks else ()) - present) & node.own_taints
+    return removed | (absent if tainted_by is TaintedBy.NODE_CONTROLLER else absent & node.own_taints)
+
+
+def _marked_taints(marks: Iterable[Mark]) -> frozenset[TaintId]:
+    return frozenset(TaintId(*one.taint.split(":", 1)) for one in marks if one.taint)
 
 
 def _pressure_taints(wanted: Collection[NodeCondition], role: Role) -> frozenset[TaintId]:
@@ -283,14 +328,18 @@ def taints_patch(
     *,
     left: Collection[TaintId] = (),
     is_shutting_down: bool = False,
+    marks: Marks | None = _NO_MARKS,
 ) -> dict[str, Any] | None:
     """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
 
     A taint that was set by others counts as set, and is not the reactor's to remove. Of the `left` ones none
     is set now, and the reactor's own stay its own. The list is replaced as a whole, so the patch names the
-    version that it was read at: a change in between makes the server refuse it (409).
+    version that it was read at: a change in between makes the server refuse it (409). `marks` are those of
+    rules; None: not known yet, so that no taint is removed that may be one's.
     """
     due = set(_pressure_taints(wanted, role))
+    due |= _marked_taints(marks.shown if marks else ())
+    due |= _unknown_taints(node, marks)
     if is_shutting_down:
         due.add(TaintId(_SHUTDOWN_TAINT, _NO_SCHEDULE))
     present = {taint.id for taint in node.taints}

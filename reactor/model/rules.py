@@ -115,16 +115,21 @@ class RuleAction(StrEnum):
     """What a rule that has held for its time does.
 
     `EVICT`: the pod that the cgroup is, or is a part of. `EVICT_WORST`: the first of the pods below the
-    cgroup, in an order of the rule's. `RECLAIM`: memory of the cgroup, and no pod ends.
+    cgroup, in an order of the rule's. `RECLAIM`: memory of the cgroup, and no pod ends. `CONDITION`,
+    `TAINT`: the Node shows it for as long as the rule holds and its transition period lasts.
     """
 
     REPORT = "report"
     EVICT = "evict"
     EVICT_WORST = "evictWorst"
     RECLAIM = "reclaim"
+    CONDITION = "condition"
+    TAINT = "taint"
 
 
 EVICTING: Final = frozenset({RuleAction.EVICT, RuleAction.EVICT_WORST})
+MARKING: Final = frozenset({RuleAction.CONDITION, RuleAction.TAINT})
+DEFAULT_TRANSITION_SECONDS: Final = 300.0
 DEFAULT_RECLAIM: Final = ThresholdValue(text="10%", percent=Fraction(10))
 
 
@@ -141,6 +146,24 @@ class RankedBy(StrEnum):
     GROWTH = "growth"
 
 
+class Mark(NamedTuple):
+    """What a rule shows on the Node: a condition by its name, a taint as `KEY:EFFECT`; "" where it does not.
+
+    `because` is the condition's message.
+    """
+
+    condition: str = ""
+    taint: str = ""
+    because: str = ""
+
+
+class Marks(NamedTuple):
+    """What the Node is to show by rules. What is only in `left` stays as it is, whichever way that is."""
+
+    shown: tuple[Mark, ...] = ()
+    left: tuple[Mark, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One rule. `cgroups` are paths or patterns; all of `conditions` hold for `for_seconds` before it acts.
@@ -150,7 +173,8 @@ class Rule:
     `reclaim_seconds` at the most. If its conditions are the machine's, `below` are the cgroups whose pods it
     may hit; None: those of the cgroup in which the conditions hold. With `cooldown_per_cgroup` the cool-down
     itself is each cgroup's own: it is a setting of units that have nothing to do with each other. With
-    `cooldown_per_user_slice` it is each user's: a user can make cgroups without end.
+    `cooldown_per_user_slice` it is each user's: a user can make cgroups without end. `mark` is what the Node
+    shows (None: nothing), until `transition_seconds` after the conditions held last.
     """
 
     name: str
@@ -165,6 +189,8 @@ class Rule:
     below: tuple[str, ...] | None = None
     cooldown_per_cgroup: bool = False
     cooldown_per_user_slice: bool = False
+    mark: Mark | None = None
+    transition_seconds: float = DEFAULT_TRANSITION_SECONDS
 
 
 class RuleInput(NamedTuple):
@@ -243,3 +269,11 @@ class Acted(NamedTuple):
 
 Acts = Mapping[str, Acted]
 """How a rule acted last for each cgroup."""
+
+
+class Marked(NamedTuple):
+    """Until when a rule's mark is on the Node. `is_known`: it held; else it may have, before the start."""
+
+    mark: Mark
+    until_seconds: float
+    is_known: bool

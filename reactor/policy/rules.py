@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, Hold, PolicyState, RankedPod, Snapshot
 from reactor.model.pods import Pod
-from reactor.model.rules import EVICTING, Firing, RankedBy, Rule, RuleAction
+from reactor.model.rules import EVICTING, MARKING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
 from reactor.policy.claims import candidates, is_memory_awaited
@@ -125,9 +125,9 @@ def _message(firing: Firing) -> str:
 
 
 def rule_holds(settings: EvictionSettings, state: PolicyState, firing: Firing) -> Iterator[str]:
-    """Yield why a rule that is due waits; one that only reports waits for nothing."""
+    """Yield why a rule that is due waits; one that only reports, or marks the Node, waits for nothing."""
     action = firing.rule.action
-    if action is RuleAction.REPORT:
+    if action is RuleAction.REPORT or action in MARKING:
         return
     yield from before_rules(state)
     if action in EVICTING:

@@ -7,11 +7,22 @@ counts: between two observations it is taken to be even, and over more than two 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from reactor.model.rules import Acted, Acts, Condition, Firing, Metric, Rule, RuleAction, RuleInput
+from reactor.model.rules import (
+    Acted,
+    Acts,
+    Condition,
+    Firing,
+    Marked,
+    Marks,
+    Metric,
+    Rule,
+    RuleAction,
+    RuleInput,
+)
 from reactor.text import printable
 
 _SAMPLES_IN_A_WINDOW = 32
@@ -145,6 +156,28 @@ def due(
         others=len(held) - 1,
     )
     return replace(firing, unhelpful=_unhelpful(firing, acted.get(cgroup)))
+
+
+def started(rules: Iterable[Rule], before: Mapping[str, Marked], now_seconds: float) -> dict[str, Marked]:
+    """Return how the rules' marks stand when these rules begin to count: what went on before goes on.
+
+    Of a new one it is not known whether an earlier run has put it on the Node: for its transition period
+    what is there stays.
+    """
+    found = {}
+    for rule in rules:
+        if rule.mark is not None:
+            kept = before.get(rule.name)
+            new = Marked(rule.mark, now_seconds + rule.transition_seconds, is_known=False)
+            found[rule.name] = kept if kept is not None and kept.mark == rule.mark else new
+    return found
+
+
+def marks_of(marked: Mapping[str, Marked], now_seconds: float) -> Marks:
+    """Return what the Node is to show now; what rules show together is shown while one of them does."""
+    lasting = [one for one in marked.values() if now_seconds < one.until_seconds]
+    shown = tuple(one.mark for one in lasting if one.is_known)
+    return Marks(shown, tuple(one.mark for one in lasting if not one.is_known))
 
 
 def why_not(rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: float) -> str | None:

@@ -28,6 +28,9 @@ from reactor.model.rules import (
     Acts,
     Condition,
     Firing,
+    Mark,
+    Marked,
+    Marks,
     Measure,
     Metric,
     PressureResource,
@@ -38,13 +41,16 @@ from reactor.model.rules import (
 from reactor.policy.rules import hit_by
 from reactor.rules.observe import RuleObserver, share_of_machine
 from reactor.rules.policy import (
+    LONGEST_GAP_SECONDS,
     RuleState,
     Sample,
     after_acting,
     cooldown_left_seconds,
     due,
     last_acted,
+    marks_of,
     observed,
+    started,
     why_not,
 )
 from reactor.rules.pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
@@ -153,8 +159,10 @@ class Acting(Protocol):
 class RuleWatch:
     """Observes what the rules are for, and has `guard` do what they ask for.
 
-    `acted`, by the rules' names, outlives it: a reload ends no cool-down. `worked_seconds` is the CPU time
-    that the thread has taken. `triggers` report stalls as they happen; None: the clock alone counts.
+    `acted` and `marked`, by the rules' names, outlive it: a reload ends no cool-down, and of the marks on the
+    Node those of rules that are gone; `on_marks` is called with each change of what the Node is to show.
+    `worked_seconds` is the CPU time that the thread has taken. `triggers` report stalls as they happen; None:
+    the clock alone counts.
     """
 
     def __init__(  # noqa: PLR0913 - what it is connected to
@@ -168,8 +176,13 @@ class RuleWatch:
         clock_seconds: Callable[[], float] = time.monotonic,
         worked_seconds: Callable[[], float] = time.thread_time,
         triggers: RulePressure | None = None,
+        marked: dict[str, Marked] | None = None,
+        on_marks: Callable[[Marks], None] = lambda _: None,
     ) -> None:
         self._triggers = triggers
+        self._marked = {} if marked is None else marked
+        self._on_marks = on_marks
+        self._marks: Marks | None = None
         self._tree = tree
         self._guard = guard
         self._acted = acted
@@ -177,7 +190,11 @@ class RuleWatch:
         self._worked_seconds = worked_seconds
         self._observer = observer or RuleObserver(tree, proc=PROC, clock_seconds=clock_seconds)
         self._cpus = os.cpu_count() or 1
-        self._groups = _grouped(rules)
+        own = tuple(rules)
+        marks = started(own, self._marked, clock_seconds())
+        self._marked.clear()
+        self._marked.update(marks)
+        self._groups = _grouped(own)
         self._own_groups = len(self._groups)
         self._to_add: tuple[tuple[Rule, ...], Mapping[str, PodParent]] | None = None
         self._of_machine = self._machine_triggers()
@@ -356,6 +373,7 @@ class RuleWatch:
             for rule in group.rules:
                 if group.states[rule.name] or rule.name in self._amounts_before:
                     await self._act(group, rule)
+        self._show_marks()
 
     def document(self) -> list[dict[str, Any]]:
         """Return how the rules stand as plain JSON values."""
@@ -497,6 +515,9 @@ class RuleWatch:
     async def _act(self, group: _Group, rule: Rule) -> None:
         """Do what a rule asks for where it is due."""
         states = group.states[rule.name]
+        if rule.mark is not None:
+            self._mark(rule, states)
+            return
         if rule.action is RuleAction.EVICT_WORST and rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
             await self._note_amounts(rule, states)
         firing = self._due(rule, states)
@@ -520,6 +541,30 @@ class RuleWatch:
             self._waiting.pop(rule.name, None)
         else:
             self._waiting[rule.name] = waits_for
+
+    def _mark(self, rule: Rule, states: Mapping[str, RuleState]) -> None:
+        """Have the Node show a rule's mark while the rule holds; that it begins to is recorded."""
+        now_seconds = self._clock_seconds()
+        fresh = {
+            cgroup: one
+            for cgroup, one in states.items()
+            if now_seconds - one.at_seconds <= LONGEST_GAP_SECONDS
+        }
+        firing = due(rule, fresh, {}, now_seconds)
+        if firing is None or rule.mark is None:
+            return
+        until_seconds = now_seconds + rule.transition_seconds
+        before = self._marked.get(rule.name)
+        self._marked[rule.name] = Marked(rule.mark, until_seconds, is_known=True)
+        if before is None or not before.is_known or before.until_seconds <= now_seconds:
+            self._guard.fire(firing)
+
+    def _show_marks(self) -> None:
+        """Report what the Node is to show where that has changed."""
+        marks = marks_of(self._marked, self._clock_seconds())
+        if marks != self._marks:
+            self._marks = marks
+            self._on_marks(marks)
 
     def _due(self, rule: Rule, states: Mapping[str, RuleState]) -> Firing | None:
         return due(rule, states, self._acts(rule), self._clock_seconds())
@@ -607,6 +652,17 @@ class RuleWatch:
             "unhelpful": 0 if last is None else last.unhelpful,
             "cooldown_left_seconds": round(left_seconds, 3),
             "why_not": self._why_not(group, rule, now_seconds),
+            **({} if rule.mark is None else self._mark_document(rule, rule.mark, now_seconds)),
+        }
+
+    def _mark_document(self, rule: Rule, mark: Mark, now_seconds: float) -> dict[str, Any]:
+        marked = self._marked.get(rule.name)
+        left_seconds = marked.until_seconds - now_seconds if marked is not None and marked.is_known else 0.0
+        return {
+            "condition": mark.condition or None,
+            "taint": mark.taint or None,
+            "shown_seconds_left": round(max(0.0, left_seconds), 3),
+            **({"why_not": "the Node shows it"} if left_seconds > 0 else {}),
         }
 
     def _why_not(self, group: _Group, rule: Rule, now_seconds: float) -> str:
@@ -624,9 +680,8 @@ class RuleWatch:
                 shown = map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])
                 return f"no cgroup is or matches {', '.join(shown)}"
         firing = self._due(rule, states)
-        if firing is not None:
-            return self._guard.why_waits(firing) or "it is due now"
-        return why_not(rule, states, acted, now_seconds) or "it is due now"
+        waits = None if firing is None else self._guard.why_waits(firing)
+        return waits or why_not(rule, states, acted, now_seconds) or "it is due now"
 
 
 def _reported(trigger: Trigger, counters: Mapping[Metric, float], now_seconds: float) -> dict[Metric, Sample]:

@@ -47,6 +47,7 @@ from reactor.link.listings import (
     spec_record,
 )
 from reactor.link.requests import Request, RequestKind, Section
+from reactor.model.rules import Mark, Marks
 from reactor.model.settings import KubernetesSettings, Role, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
 from reactor.reclaim.images import RemovedImages
@@ -289,6 +290,9 @@ class Kubernetes:
                 self._node.want(
                     self._conditions, tuple(NodeCondition(one) for one in document.get("unknown", ()))
                 )
+            case "marks":
+                shown, left = (tuple(Mark(*one) for one in document[key]) for key in ("shown", "left"))
+                self._node.mark(Marks(shown, left))
             case "threshold met":
                 self._events.threshold_met(Resource(document["resource"]))
             case "system OOM":

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from reactor.cluster.node_status import NodeStatus
+from reactor.model.rules import Mark, Marks
 from reactor.model.settings import Role, TaintedBy
 from reactor.model.signals import NodeCondition
 from tests.support.api_faults import Asked, Reply, refusal, served
@@ -124,6 +125,27 @@ async def test_pressure_is_shown_and_taken_back_again() -> None:
         await until(lambda: not server.is_true("reactor/MemoryPressure") and not server.is_tainted())
         assert {} == server.annotations
     assert "MemoryPressure" not in server.conditions
+
+
+async def test_what_rules_show_is_written_kept_against_others_and_removed() -> None:
+    server = _Server()
+    mark = Mark("MemoryContention", "example.com/contention:NoSchedule", "rule r")
+
+    def shows() -> bool:
+        tainted = "example.com/contention" in [taint["key"] for taint in server.taints]
+        return tainted and server.is_true("reactor/MemoryContention")
+
+    async with keeping(server) as status:
+        status.want([])
+        status.mark(Marks(shown=(mark,)))
+        await until(shows)
+        server.taints = []
+        server.conditions.pop("reactor/MemoryContention")
+        server.changed()
+        await until(shows)
+        status.mark(Marks())
+        await until(lambda: not server.taints and "reactor/MemoryContention" not in server.conditions)
+        assert {} == server.annotations
 
 
 async def test_alone_on_the_node_the_kubelets_own_condition_is_kept_against_the_kubelet() -> None:

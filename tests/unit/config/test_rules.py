@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import Condition, Mark, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
 
 RULE = {
@@ -154,6 +156,86 @@ def test_a_reclaim_has_an_amount_and_a_time_and_both_have_a_default() -> None:
     assert (RuleAction.RECLAIM, "10%", 5.0) == (rule.action, rule.amount.text, rule.reclaim_seconds)
     (rule,) = settings({**reclaim, "amount": "64Mi", "timeout": "20s"}).rules
     assert (64 << 20, 20.0) == (rule.amount.of(1 << 30), rule.reclaim_seconds)
+
+
+CLUSTER: dict[str, Any] = {"kubernetes": {}}
+
+
+def test_a_condition_and_a_taint_are_read_and_have_a_transition_period() -> None:
+    contention = {**RULE, "action": "condition", "condition": "MemoryContention"}
+    (rule,) = settings(contention, **CLUSTER).rules
+    because = "rule thrash: pressure memory full avg10 >= 60 %"
+    assert (Mark("MemoryContention", "", because), 300.0) == (rule.mark, rule.transition_seconds)
+    tainted = {**RULE, "action": "taint", "taint": "node.kubernetes.io/memory-contention-pressure"}
+    (rule,) = settings({**tainted, "transitionPeriod": "1m"}, **CLUSTER).rules
+    taint = "node.kubernetes.io/memory-contention-pressure:NoSchedule"
+    assert (Mark("", taint, because), 60.0) == (rule.mark, rule.transition_seconds)
+    both = {**RULE, "action": "taint", "taint": "mine:PreferNoSchedule", "condition": "MemoryContention"}
+    (rule,) = settings(both, **CLUSTER).rules
+    assert Mark("MemoryContention", "mine:PreferNoSchedule", because) == rule.mark
+    assert settings(RULE).rules[0].mark is None
+
+
+_CONDITION = {"action": "condition", "condition": "MemoryContention"}
+_TAINT = {"action": "taint", "taint": "example.com/contention"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"action": "condition"}, "[0].condition: got 'nothing'"),
+        ({"action": "taint"}, "[0].taint: got 'nothing'"),
+        ({**_CONDITION, "taint": "mine"}, "[0].taint: got 'mine'; accepted: only with action: taint"),
+        ({"condition": "MemoryContention"}, "only with action: condition or taint"),
+        ({"transitionPeriod": "1m"}, "only with action: condition or taint"),
+        ({**_CONDITION, "cooldown": "1m"}, "transitionPeriod with action: condition"),
+        ({**_CONDITION, "transitionPeriod": "9s"}, "from 10s on"),
+        ({**_CONDITION, "by": "swap"}, "only with action: evictWorst"),
+        ({**_CONDITION, "condition": "MemoryPressure"}, "none of reactor's own"),
+        ({**_CONDITION, "condition": "NodeShutdown"}, "none of reactor's own"),
+        ({**_CONDITION, "condition": "reactor/Contention"}, "63 letters and digits"),
+        ({**_CONDITION, "condition": "C" * 64}, "63 letters and digits"),
+        ({**_CONDITION, "condition": 5}, "63 letters and digits"),
+        ({**_TAINT, "taint": "mine:NoExecute"}, "NoExecute would evict pods without a choice"),
+        ({**_TAINT, "taint": "mine:"}, "a key, and an effect after a colon"),
+        ({**_TAINT, "taint": "mine=value:NoSchedule"}, "a key, and an effect after a colon"),
+        ({**_TAINT, "taint": "Example.com/contention"}, "a key, and an effect after a colon"),
+        ({**_TAINT, "taint": f"{'a' * 64}:NoSchedule"}, "a key, and an effect after a colon"),
+        ({**_TAINT, "taint": f"{'a.' * 200}b/c"}, "a key, and an effect after a colon"),
+        ({**_TAINT, "taint": "node.kubernetes.io/memory-pressure"}, "neither Kubernetes' own nor reactor's"),
+        ({**_TAINT, "taint": "node.kubernetes.io/out-of-service"}, "neither Kubernetes' own nor reactor's"),
+        ({**_TAINT, "taint": "reactor/node-shutdown"}, "neither Kubernetes' own nor reactor's"),
+    ],
+)
+def test_a_condition_or_taint_that_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
+    found = problems({**RULE, **change}, **CLUSTER)
+    assert any(said in one for one in found), found
+
+
+@given(
+    st.text(max_size=400) | st.from_regex(r"[a-z./-]{0,40}/?[A-Za-z]{0,70}:?[A-Za-z]{0,20}", fullmatch=True)
+)
+def test_a_taint_that_is_accepted_is_one_that_the_api_server_accepts(text: str) -> None:
+    try:
+        (rule,) = settings({**RULE, **_TAINT, "taint": text}, **CLUSTER).rules
+    except ConfigError:
+        return
+    assert rule.mark is not None
+    key, _, effect = rule.mark.taint.partition(":")
+    prefix, _, name = key.rpartition("/")
+    assert effect in {"NoSchedule", "PreferNoSchedule"}
+    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", name)
+    assert len(name) <= 63
+    assert len(prefix) <= 253
+    assert not prefix or re.fullmatch(
+        r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", prefix
+    )
+
+
+def test_a_plain_node_has_neither_conditions_nor_taints() -> None:
+    found = problems({**RULE, **_CONDITION})
+    accepted = "with reactor.kubernetes: a plain node has neither conditions nor taints"
+    assert [f"[0].action: got 'condition'; accepted: {accepted}"] == found
 
 
 def test_two_rules_of_one_name_and_more_than_a_hundred_are_refused() -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +30,21 @@ from reactor.link.requests import ReclaimOver, Section
 from reactor.model.decisions import Decision, Eviction, NoVictim, Snapshot
 from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodSource
+from reactor.model.rules import Mark, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, RuleSignal, Signal
 from reactor.supervisor import Supervisor
 from tests.support.builders import make_threshold
 from tests.support.waiting import until
 
+_RULE = Rule(
+    name="r",
+    cgroups=("/",),
+    conditions=(),
+    for_seconds=1.0,
+    action=RuleAction.CONDITION,
+    mark=Mark("MemoryContention", "", "rule r"),
+)
 POD = Pod(name="web", namespace="shop", uid="u", cgroup="/kubepods/podu")
 
 _MEMORY, _DISK, _PID = NodeCondition
@@ -435,3 +445,22 @@ def test_a_filesystem_without_inodes_and_signals_without_a_threshold_make_nothin
     seen = Signal.MEMORY_AVAILABLE, Signal.NODEFS_AVAILABLE
     _at(unobserved, 0.0, *seen)
     assert [] == _at(unobserved, 1.0, *seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [({}, ["marks"]), ({"rules": (_RULE,)}, []), ({"dry_run": True}, [])],
+    ids=["no rule shows anything", "a rule reports itself", "a dry run"],
+)
+async def test_by_settings_without_such_rules_the_node_shows_none(
+    tmp_path: Path, changes: dict[str, Any], reported: list[str]
+) -> None:
+    node = node_in(tmp_path)
+    for _ in range(2):
+        node.pod_list(settings_in(tmp_path, **changes))
+    found = []
+    for _ in range(len(node.reports)):
+        document = json.loads((await node.reports.next()).content)
+        found.append(document["report"])
+        assert document["shown"] == document["left"] == []
+    assert reported == found

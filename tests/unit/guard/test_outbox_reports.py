@@ -9,6 +9,7 @@ import trio
 
 from reactor.forms import FormError
 from reactor.guard.outbox import ClusterReports
+from reactor.model.rules import Mark, Marks
 from reactor.model.signals import NodeCondition
 
 
@@ -64,6 +65,19 @@ async def test_conditions_are_reported_where_they_change_and_to_every_steward(re
     assert await sent(reports) == []
     reports.restart()
     assert [one["conditions"] for one in await sent(reports)] == [["MemoryPressure"]]
+
+
+async def test_marks_of_rules_are_reported_where_they_change_and_to_every_steward(reports):
+    mark = Mark("MemoryContention", "example.com/contention:NoSchedule", "rule r")
+    for _ in range(2):
+        reports.marks(Marks(shown=(mark,)))
+    (first,) = await sent(reports)
+    assert (first["report"], first["shown"], first["left"]) == ("marks", [list(mark)], [])
+    reports.reported(first["number"])
+    reports.restart()
+    assert [one["shown"] for one in await sent(reports)] == [[list(mark)]]
+    reports.marks(Marks())
+    assert [one["shown"] for one in await sent(reports)] == [[]]
 
 
 async def test_what_is_kept_is_bounded_and_what_is_lost_is_counted(reports):

@@ -15,6 +15,7 @@ from reactor.kube.node import (
     read_node,
     taints_patch,
 )
+from reactor.model.rules import Mark, Marks
 from reactor.model.settings import Role, TaintedBy
 from reactor.model.signals import NodeCondition
 
@@ -227,3 +228,74 @@ def test_a_shutdown_that_is_shown_already_is_not_written_again() -> None:
     patch = conditions_patch(shown, [], Role.ALONGSIDE, 60.0, is_shutting_down=True)
     assert patch is not None
     assert "reactor/NodeShutdown" not in [one["type"] for one in patch["status"]["conditions"]]
+
+
+_CONTENTION = Mark("MemoryContention", "example.com/contention:NoSchedule", "rule r: usage >= 90 %")
+_OURS = "reactor/MemoryContention"
+
+
+def _changed(node: NodeObject, marks: Marks | None, role: Role = Role.ALONGSIDE) -> dict[str, Any]:
+    """Return by type what is changed of a node's conditions that rules can put there."""
+    patch = conditions_patch(node, [], role, 60.0, marks=marks)
+    changed = [] if patch is None else patch["status"]["conditions"]
+    return {one["type"]: one for one in changed if not one["type"].endswith("Pressure")}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_rules_condition_is_there_while_it_is_shown_and_removed_then(role: Role) -> None:
+    shown = _changed(_node(), Marks(shown=(_CONTENTION,)), role)[_OURS]
+    assert ("True", "ReactorRuleHolds", "rule r: usage >= 90 %") == (
+        shown["status"],
+        shown["reason"],
+        shown["message"],
+    )
+    there = _node(conditions=[shown, {"type": "NetworkUnavailable", "status": "False"}])
+    assert {} == _changed(there, Marks(shown=(_CONTENTION,)), role)
+    assert {} == _changed(there, Marks(left=(_CONTENTION,)), role)
+    assert {} == _changed(there, None, role)
+    assert {_OURS: {"type": _OURS, "$patch": "delete"}} == _changed(there, Marks(), role)
+    assert {_OURS} == _changed(_node(conditions=[{**shown, "status": "False"}]), Marks((_CONTENTION,))).keys()
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_rules_taint_has_its_own_effect_alone_and_is_removed_again(role: Role) -> None:
+    foreign = _taint("mine", "NoExecute")
+    tainted = _applied(
+        _node(None, foreign), taints_patch(_node(None, foreign), [], role, 60.0, marks=Marks((_CONTENTION,)))
+    )
+    assert [("mine", "NoExecute"), ("example.com/contention", "NoSchedule")] == [
+        (one.key, one.effect) for one in tainted.taints
+    ]
+    for kept in (Marks(shown=(_CONTENTION,)), Marks(left=(_CONTENTION,)), None):
+        assert taints_patch(tainted, [], role, 60.0, marks=kept) is None
+    removed = _applied(tainted, taints_patch(tainted, [], role, 60.0, marks=Marks()))
+    assert ([("mine", "NoExecute")], frozenset()) == (
+        [(one.key, one.effect) for one in removed.taints],
+        removed.own_taints,
+    )
+
+
+def test_while_rules_are_not_known_pressure_taints_go_all_the_same() -> None:
+    node = _node(
+        f"{_MEMORY_TAINT}:NoSchedule,example.com/contention:NoSchedule",
+        _taint(_MEMORY_TAINT),
+        _taint("example.com/contention"),
+    )
+    left = _applied(node, taints_patch(node, [], Role.SOLE, 60.0, marks=None))
+    assert ["example.com/contention"] == [one.key for one in left.taints]
+
+
+def test_a_taint_of_a_rule_that_another_has_set_is_not_ours_to_remove() -> None:
+    node = _node(None, _taint("example.com/contention"))
+    assert taints_patch(node, [], Role.SOLE, 60.0, marks=Marks((_CONTENTION,))) is None
+    assert taints_patch(node, [], Role.SOLE, 60.0, marks=Marks()) is None
+
+
+@pytest.mark.parametrize("tainted_by", TaintedBy)
+def test_a_rules_taint_that_another_writer_removes_is_contested(tainted_by: TaintedBy) -> None:
+    removed = _node("example.com/contention:NoSchedule")
+    marks = Marks((_CONTENTION,))
+    assert {TaintId("example.com/contention", "NoSchedule")} == contested_taints(
+        removed, [], Role.SOLE, tainted_by, marks
+    )
+    assert frozenset() == contested_taints(_node(), [], Role.SOLE, tainted_by, marks)

@@ -18,7 +18,19 @@ from reactor.guard.recorder import Tally
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
-from reactor.model.rules import Acted, Acts, Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import (
+    Acted,
+    Acts,
+    Condition,
+    Mark,
+    Marked,
+    Marks,
+    Measure,
+    Metric,
+    RankedBy,
+    Rule,
+    RuleAction,
+)
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
 from reactor.reclaim.memory import PodReclaim
@@ -57,6 +69,8 @@ class Watched:
         self.fake, self.loop, self.machine = fake, loop, machine
         self.reads: list[str] = []
         self.acted: dict[str, Acts] = {}  # of all watches
+        self.marked: dict[str, Marked] = {}  # likewise
+        self.shown: list[Marks] = []
         self.worked_seconds = self.cost_seconds = 0.0
         self.records: list[PassRecord] = []
         for name in ("hog", "small"):
@@ -116,6 +130,8 @@ class Watched:
             clock_seconds=now,
             worked_seconds=lambda: self.worked_seconds,
             triggers=triggers,
+            marked=self.marked,
+            on_marks=self.shown.append,
         )
 
     async def ticks(self, watch: RuleWatch, count: int, then: Callable[[int], None] = lambda _: None) -> None:
@@ -639,3 +655,75 @@ async def test_a_rule_that_v2_or_the_root_can_observe_is_no_problem(on_v2: Watch
     assert "this kernel has no" in why
     events = on_v2.watch(make_rule(MAX, cgroups=("/",))).problems
     assert ["/ does not count it"] == [one.rpartition(": ")[2] for one in events.values()]
+
+
+CONTENTION = Mark("MemoryContention", "example.com/contention:NoSchedule", "rule r: usage")
+MARKS = {"action": RuleAction.TAINT, "mark": CONTENTION, "transition_seconds": 20.0}
+
+
+async def test_the_node_shows_a_rule_while_it_holds_and_for_its_transition_period_after(
+    watched: Watched,
+) -> None:
+    watch = watched.watch(make_rule(USAGE, **MARKS))
+    await watched.ticks(watch, 21)  # what an earlier run may have left is settled
+    assert [Marks(left=(CONTENTION,)), Marks()] == watched.shown
+
+    watched.use("hog", 90)
+    await watched.ticks(watch, 3)
+    assert [] == watched.shown[2:]  # it has not held for its time
+    await watched.ticks(watch, 60)
+    assert [Marks(shown=(CONTENTION,))] == watched.shown[2:]
+    (record,) = watched.records  # of when it began, and no other while it holds
+    assert ("taint", []) == (record.document()["rule"]["action"], record.document()["evictions"])
+    assert [] == watched.loop.kills.killed
+    (status,) = watch.document()
+    assert ("MemoryContention", "the Node shows it") == (status["condition"], status["why_not"])
+
+    watched.use("hog", 10)
+    await watched.ticks(watch, 19)
+    assert [] == watched.shown[3:]
+    await watched.ticks(watch, 2)
+    assert [Marks()] == watched.shown[3:]
+    (status,) = watch.document()
+    assert 0.0 == status["shown_seconds_left"]
+
+
+async def test_a_rule_that_holds_again_within_its_transition_period_changes_nothing(watched: Watched) -> None:
+    watch = watched.watch(make_rule(USAGE, **MARKS))
+    for _ in range(6):  # a tenant that goes up and down
+        watched.use("hog", 90)
+        await watched.ticks(watch, 8)
+        watched.use("hog", 10)
+        await watched.ticks(watch, 8)
+    assert [Marks(left=(CONTENTION,)), Marks(shown=(CONTENTION,))] == watched.shown
+    assert 1 == len(watched.records)
+
+
+async def test_a_reload_keeps_the_marks_of_rules_that_stay_and_no_others(watched: Watched) -> None:
+    watched.use("hog", 90)
+    other = Mark("Other", "", "rule s: usage")
+    both = (make_rule(USAGE, **MARKS), make_rule(USAGE, **{**MARKS, "mark": other, "name": "s"}))
+    await watched.ticks(watched.watch(*both), 8)
+    assert {CONTENTION, other} == set(watched.shown[-1].shown)
+
+    watched.shown.clear()
+    await watched.ticks(watched.watch(both[0]), 1)
+    assert [Marks(shown=(CONTENTION,))] == watched.shown
+
+    watched.shown.clear()
+    renamed = CONTENTION._replace(condition="Renamed")
+    await watched.ticks(watched.watch(make_rule(USAGE, **{**MARKS, "mark": renamed})), 2)
+    assert [Marks(left=(renamed,))] == watched.shown  # it has to hold for its time under another name
+
+    watched.shown.clear()
+    await watched.ticks(watched.watch(), 1)
+    assert [Marks()] == watched.shown
+
+
+async def test_a_condition_that_holds_in_a_cgroup_that_is_gone_is_over(watched: Watched) -> None:
+    watch = watched.watch(make_rule(USAGE, **MARKS))
+    watched.use("hog", 90)
+    await watched.ticks(watch, 8)
+    shutil.rmtree(watched.fake.directory("/node/hog"))
+    await watched.ticks(watch, 60)
+    assert Marks() == watched.shown[-1]

@@ -507,6 +507,24 @@ async def test_a_shutdown_is_an_event_a_condition_and_a_taint_and_a_cancelled_on
         assert "Shutdown manager detected shutdown cancellation" == server.events[1]["message"]
 
 
+async def test_what_rules_show_is_put_on_the_node(tmp_path: Path) -> None:
+    server = _Server()
+    mark = ["MemoryContention", "example.com/contention:NoSchedule", "rule r: usage >= 90 %"]
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.report("conditions", conditions=[]))
+        kubernetes.take(guard.report("marks", shown=[mark], left=[]))
+        await until(lambda: any("spec" in one for one in server.node_patches))
+        (taint,) = next(one["spec"]["taints"] for one in server.node_patches if "spec" in one)
+        assert ("example.com/contention", "NoSchedule") == (taint["key"], taint["effect"])
+        await until(
+            lambda: any(
+                condition["type"] == "reactor/MemoryContention"
+                for one in server.node_patches
+                for condition in one.get("status", {}).get("conditions", ())
+            )
+        )
+
+
 async def test_a_pod_that_is_ended_for_a_shutdown_has_upstreams_status_and_no_event(tmp_path: Path) -> None:
     server = _Server()
     message = "Pod was terminated in response to imminent node shutdown."
