@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/runs ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo
 
-wheel: setup bpf ## Build the wheel, with the eBPF objects, into dist
+wheel: setup bpf allocators ## Build the wheel for both architectures, with the eBPF objects, into dist
 	$(BIN)/pip wheel --quiet --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/node_reactor-*.whl
 

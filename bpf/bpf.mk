@@ -6,13 +6,17 @@ BPFTOOL ?= $(shell PATH="$$PATH:/usr/sbin:/sbin" command -v bpftool || echo bpft
 # copy of its /sys/kernel/btf/vmlinux or a vmlinux with debug information.
 VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
 BPF_BUILD := .cache/bpf
-BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf/compiled/%.bpf.o,$(wildcard bpf/*.bpf.c))
-BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,reactor/kernel/bpf/compiled/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
+COMPILED := reactor/kernel/bpf/compiled
+# Each but the warrants once more by kprobes, for kernels that have no direct calls (bpf/hooks.bpf.h).
+BPF_KPROBES := $(patsubst %,$(COMPILED)/%_kprobe.bpf.o,memory node node_available oom processes)
+BPF_OBJECTS := $(patsubst bpf/%.bpf.c,$(COMPILED)/%.bpf.o,$(wildcard bpf/*.bpf.c)) $(BPF_KPROBES)
+BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,$(COMPILED)/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
 # Named by its source and the kind of machine, as reactor/testbed/allocator.py looks for it; static, so that it
 # runs on each distribution.
-ALLOCATOR := reactor/testbed/compiled/allocator-$(shell sha256sum reactor/testbed/allocator.c | cut -c 1-16)-$(shell uname -m)
+ALLOCATORS := reactor/testbed/compiled/allocator-$(shell sha256sum reactor/testbed/allocator.c | cut -c 1-16)
+ALLOCATOR := $(ALLOCATORS)-$(shell uname -m)
 
-.PHONY: bpf bpf-tools
+.PHONY: bpf bpf-tools allocators
 
 bpf: bpf-tools $(BPF_OBJECTS) $(BCC_SOURCES) $(ALLOCATOR) ## Build the eBPF objects, and the allocator of demo and tune (clang, libbpf-dev, bpftool, BTF)
 
@@ -23,8 +27,19 @@ bpf-tools:
 	  { echo "make bpf: bpf/bpf_helpers.h is missing (Debian: apt-get install libbpf-dev)" >&2; exit 1; }
 
 $(ALLOCATOR): reactor/testbed/allocator.c
-	@rm -rf $(@D) && mkdir -p $(@D)
+	@mkdir -p $(@D) && find $(@D) -name 'allocator-*' ! -name '$(notdir $(ALLOCATORS))-*' -delete
 	$(CC) -O2 -Wall -pthread -static -s -o $@ $<
+
+# A wheel is for both architectures: the one that is not ours by Debian's cross compiler, if that is there.
+allocators: $(ALLOCATOR) ## Build the allocator for x86-64 and arm64 (gcc-aarch64-linux-gnu, gcc-x86-64-linux-gnu)
+	@for machine in x86_64 aarch64; do \
+	  made=$(ALLOCATORS)-$$machine; compiler=$$machine-linux-gnu-gcc; \
+	  if [ -x $$made ]; then continue; fi; \
+	  command -v $$compiler >/dev/null || { echo "make wheel: no $$compiler: demo and tune compile there what the" \
+	    "wheel lacks for $$machine (Debian: apt-get install gcc-$$(echo $$machine | tr _ -)-linux-gnu)" >&2; continue; }; \
+	  echo $$compiler -o $$made; \
+	  $$compiler -O2 -Wall -pthread -static -s -o $$made reactor/testbed/allocator.c || exit 1; \
+	done
 
 # Written each time, and renewed only where another kernel's types come out: then everything is rebuilt.
 $(BPF_BUILD)/vmlinux.h: bpf-tools
@@ -37,16 +52,23 @@ $(BPF_BUILD)/vmlinux.h: bpf-tools
 
 # -mcpu=v3: compare-and-exchange. -g: the BTF in the object, without which there is no CO-RE; what else -g
 # leaves in it (650 KiB) is not taken over by bpftool's linker.
-reactor/kernel/bpf/compiled/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
+define compiled
 	@mkdir -p $(@D)
-	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) \
+	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) $1 \
 	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
 	$(BPFTOOL) gen object $@ $(BPF_BUILD)/$(@F)
+endef
 
-reactor/kernel/bpf/compiled/node_available.bpf.o: bpf/node.bpf.c
+$(BPF_KPROBES): $(COMPILED)/%_kprobe.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
+	$(call compiled,-DBY_KPROBE)
+
+$(COMPILED)/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
+	$(call compiled)
+
+$(COMPILED)/node_available.bpf.o $(COMPILED)/node_available_kprobe.bpf.o: bpf/node.bpf.c
 
 # What BCC compiles where the kernel has no BTF, with the headers of this repository put into it: BCC rewrites
 # the file that it is given, and none that is included.
-reactor/kernel/bpf/compiled/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)
+$(COMPILED)/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)
 	@mkdir -p $(@D)
 	$(PYTHON) bpf/bcc/flatten.py $< >$@

@@ -7,14 +7,14 @@
  * so the counters are read once in 64 pages, and a record is written 4-250 KiB past its level.
  * (Per-page hooks such as try_charge_memcg cost 4-14 % of a loop that faults pages in; this 0.2-0.4 %.)
  *
- * Everything here reads by BTF alone, without bpf_probe_read_kernel: it also loads under lockdown
+ * By trampolines everything here reads by BTF alone, without bpf_probe_read_kernel: it also loads under lockdown
  * "confidentiality".
  */
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
 #include "counters.bpf.h"
+#include "hooks.bpf.h"
 #include "watch.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -28,15 +28,15 @@ struct {
 } memory_watches SEC(".maps");
 
 /* The root's counter, which has no parent, is left out: no watch is on it (node.bpf.c watches the node). */
-static __always_inline void look_upwards(struct page_counter *counter)
+static __always_inline void look_upwards(struct page_counter *counter, __u64 coming)
 {
-	for (int i = 0; i < MAX_CGROUP_DEPTH && counter && counter->parent; i++) {
+	for (int i = 0; i < MAX_CGROUP_DEPTH && counter && FIELD(counter, parent); i++) {
 		__u64 key = (__u64)counter;
 		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
 		if (watch)
-			look(watch, WATCHED_CGROUP_MEMORY, counter->usage.counter);
-		counter = counter->parent;
+			look(watch, WATCHED_CGROUP_MEMORY, FIELD(counter, usage.counter) + coming);
+		counter = FIELD(counter, parent);
 	}
 }
 
@@ -47,44 +47,37 @@ static __always_inline void tell_reclaim(struct page_counter *counter)
 		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
 		if (watch)
-			tell_limit_met(watch, counter->usage.counter);
-		counter = counter->parent;
+			tell_limit_met(watch, FIELD(counter, usage.counter));
+		counter = FIELD(counter, parent);
 	}
 }
 
-SEC("fexit/page_counter_try_charge")
-int BPF_PROG(memory_try_charge, struct page_counter *counter, unsigned long nr_pages, struct page_counter **fail,
-	     bool charged)
+static __always_inline void heed_charge(struct page_counter *counter, __u64 coming, bool charged)
 {
 	if (charged)
-		look_upwards(counter);
+		look_upwards(counter, coming);
 	else
 		tell_reclaim(counter);
-	return 0;
 }
 
-SEC("fexit/page_counter_charge")
-int BPF_PROG(memory_charge, struct page_counter *counter, unsigned long nr_pages)
-{
-	look_upwards(counter);
-	return 0;
-}
+ON_TRY_CHARGE(memory_try_charge, heed_charge)
+ON_CHARGE(memory_charge, heed_charge)
 
 /*
  * The cgroup is removed, or its parent takes the memory controller from it: the watch has to go before the
  * counter's memory is used for something else. Called once for each css, before it can be freed.
  */
-SEC("fentry/mem_cgroup_css_offline")
-int BPF_PROG(memory_removed, struct cgroup_subsys_state *css)
+static __always_inline void forget(struct cgroup_subsys_state *css)
 {
 	__u64 key = (__u64)css + bpf_core_field_offset(struct mem_cgroup, memory);
 	struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 	__u64 id;
 
 	if (!watch)
-		return 0;
+		return;
 	id = watch->id;
 	if (!bpf_map_delete_elem(&memory_watches, &key))
 		tell(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
-	return 0;
 }
+
+ON_ENTRY(mem_cgroup_css_offline, memory_removed, forget)

@@ -13,7 +13,7 @@
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
+#include "hooks.bpf.h"
 #include "watch.bpf.h"
 #include "node.bpf.h"
 
@@ -103,20 +103,13 @@ static __always_inline __u64 look_at_node(void)
 	return margin;
 }
 
-SEC("fexit/page_counter_try_charge")
-int BPF_PROG(node_try_charge, struct page_counter *counter, unsigned long nr_pages, struct page_counter **fail,
-	     bool charged)
+static __always_inline void heed_charge(struct page_counter *counter, __u64 coming, bool charged)
 {
 	look_at_node();
-	return 0;
 }
 
-SEC("fexit/page_counter_charge")
-int BPF_PROG(node_charge, struct page_counter *counter, unsigned long nr_pages)
-{
-	look_at_node();
-	return 0;
-}
+ON_TRY_CHARGE(node_try_charge, heed_charge)
+ON_CHARGE(node_charge, heed_charge)
 
 static int sample(void *map, __u32 *key, struct sampler *sampler)
 {

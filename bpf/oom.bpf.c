@@ -6,40 +6,43 @@
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
 #include "core_fixes.bpf.h"
+#include "hooks.bpf.h"
 #include "watch.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* The one place that all OOM kills pass, with the victim chosen and still whole. */
-SEC("fentry/oom_kill_process")
-int BPF_PROG(oom_kill, struct oom_control *oc, const char *message)
+static __always_inline void tell_kill(struct oom_control *oc)
 {
 	struct oom_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
-	struct task_struct *victim = oc->chosen;
-	struct mem_cgroup *memcg = oc->memcg;
-	struct mm_struct *mm = victim->mm;
+	struct task_struct *victim = FIELD(oc, chosen);
+	struct mem_cgroup *memcg = FIELD(oc, memcg);
+	struct mm_struct *mm = FIELD(victim, mm);
+	struct css_set *cgroups;
+	struct kernfs_node *named;
 	struct cgroup *cgroup;
 
 	if (!record) {
 		count_lost();
-		return 0;
+		return;
 	}
 	record->kind = RECORD_OOM_KILL;
-	record->pid = victim->tgid;
+	record->pid = FIELD(victim, tgid);
 	record->at_ns = bpf_ktime_get_ns();
 	record->limit_cgroup = 0;
-	record->limit_pages = oc->totalpages;
+	record->limit_pages = FIELD(oc, totalpages);
 	record->usage_pages = 0;
 	if (memcg) {
-		record->limit_cgroup = memcg->css.cgroup->kn->id;
-		record->limit_pages = memcg->memory.max;
-		record->usage_pages = memcg->memory.usage.counter;
+		cgroup = FIELD(memcg, css.cgroup);
+		named = FIELD(cgroup, kn);
+		record->limit_cgroup = FIELD(named, id);
+		record->limit_pages = FIELD(memcg, memory.max);
+		record->usage_pages = FIELD(memcg, memory.usage.counter);
 	}
 	record->victim_pages = mm ? mm_resident_pages(mm) : 0;
 	BPF_CORE_READ_STR_INTO(&record->comm, victim, comm);
-	cgroup = victim->cgroups->dfl_cgrp;
+	cgroups = FIELD(victim, cgroups);
+	cgroup = FIELD(cgroups, dfl_cgrp);
 #pragma clang loop unroll(full)
 	for (int i = 0; i < OOM_PATH_LEVELS; i++) {
 		record->path[i].id = BPF_CORE_READ(cgroup, kn, id); /* of no cgroup: 0 */
@@ -47,5 +50,7 @@ int BPF_PROG(oom_kill, struct oom_control *oc, const char *message)
 		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
 	}
 	bpf_ringbuf_submit(record, 0);
-	return 0;
 }
+
+/* The one place that all OOM kills pass, with the victim chosen and still whole. */
+ON_ENTRY(oom_kill_process, oom_kill, tell_kill)

@@ -7,9 +7,9 @@
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
 #include "core_fixes.bpf.h"
 #include "counters.bpf.h"
+#include "hooks.bpf.h"
 #include "watch.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -32,8 +32,7 @@ struct {
 } node_tasks SEC(".maps");
 
 /* Called for every fork, also for one that the limit refuses. */
-SEC("fexit/pids_can_fork")
-int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
+static __always_inline void heed_fork(struct css_set *cset, __u64 coming)
 {
 	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id___optional, pids_cgrp_id___optional);
 	struct cgroup_subsys_state *css = 0;
@@ -45,26 +44,41 @@ int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
 		__s64 tasks = 0;
 
 		if (watch && !bpf_probe_read_kernel(&tasks, sizeof(tasks), (const void *)key) && tasks > 0)
-			look(watch, WATCHED_CGROUP_TASKS, tasks);
+			look(watch, WATCHED_CGROUP_TASKS, tasks + coming);
 		css = BPF_CORE_READ(css, parent);
 	}
-	return 0;
 }
 
-SEC("fentry/pids_css_free")
-int BPF_PROG(tasks_removed, struct cgroup_subsys_state *css)
+#ifdef BY_KPROBE
+SEC("kprobe/pids_can_fork")
+int tasks_fork(void *registers)
+{
+	heed_fork((void *)second_argument(registers), 1);
+	return 0;
+}
+#else
+SEC("fexit/pids_can_fork")
+int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
+{
+	heed_fork(cset, 0);
+	return 0;
+}
+#endif
+
+static __always_inline void forget(struct cgroup_subsys_state *css)
 {
 	__u64 key = (__u64)css + bpf_core_field_offset(struct pids_cgroup___optional, counter);
 	struct counter_watch *watch = bpf_map_lookup_elem(&task_watches, &key);
 	__u64 id;
 
 	if (!watch)
-		return 0;
+		return;
 	id = watch->id;
 	if (!bpf_map_delete_elem(&task_watches, &key))
 		tell(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
-	return 0;
 }
+
+ON_ENTRY(pids_css_free, tasks_removed, forget)
 
 SEC("raw_tp/sched_process_fork")
 int node_fork(void *ctx)

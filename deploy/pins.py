@@ -107,6 +107,7 @@ def main() -> int:
     fetch.add_argument("python", help="the version that they are for, as 3.11")
     fetch.add_argument("directory", type=Path)
     fetch.add_argument("requirements", type=Path)
+    fetch.add_argument("--machine", default="x86_64", help="the processor that they are for (x86_64)")
     rest = commands.add_parser("rest", help="print what constraints.txt has not")
     rest.add_argument("requirements", type=Path)
     arguments = parser.parse_args()
@@ -120,7 +121,7 @@ def main() -> int:
             found = by_name(arguments.requirements.read_text())
             print(pins("".join(found.values()), set(found) - set(runtime)), end="")
         else:
-            download(arguments.directory, arguments.requirements, target(arguments.python))
+            download(arguments.directory, arguments.requirements, target(arguments.python, arguments.machine))
     except (OSError, LookupError, subprocess.SubprocessError) as error:
         print(f"pins: {error}", file=sys.stderr)
         return 1

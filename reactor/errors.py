@@ -80,6 +80,10 @@ class BpfError(ReactorError):
         super().__init__(f"{self.detail}: {remedy}" if remedy else self.detail)
 
 
+class BpfNotAttachedError(BpfError):
+    """The kernel takes an eBPF program, but lets it not be called where it was to be."""
+
+
 class NoDaemonError(ReactorError):
     """No daemon answers on the socket; one line for the client."""
 

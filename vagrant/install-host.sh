@@ -1,5 +1,5 @@
 #!/bin/sh
-# usage: install-host.sh libvirt|qemu
+# usage: install-host.sh libvirt|qemu|arm64
 #
 # Install what the machines need on the host, from Debian's own packages; nothing where all of it is there.
 # Run by the vm-* targets, and for QEMU alone by .ci/run.
@@ -7,11 +7,12 @@ set -eu
 packages="qemu-system-x86 qemu-utils rsync openssh-client mmdebstrap debian-archive-keyring e2fsprogs"
 case $1 in
 qemu) ;;
+arm64) packages="$packages qemu-system-arm qemu-user-static arch-test" ;;
 libvirt)
   packages="$packages vagrant vagrant-libvirt libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
     dnsmasq-base iptables iproute2"
   ;;
-*) echo "usage: install-host.sh libvirt|qemu" >&2; exit 2 ;;
+*) echo "usage: install-host.sh libvirt|qemu|arm64" >&2; exit 2 ;;
 esac
 
 missing=""

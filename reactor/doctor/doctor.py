@@ -349,8 +349,8 @@ def kernel_kill_plan(settings: Settings, features: Mapping[str, Feature]) -> str
     )
     if eventfd is not None and eventfd.available:
         because = _ON_V1
-    elif settings.sources.ebpf_loader is EbpfLoader.BCC:
-        because = "reactor.ebpf.loader is bcc"
+    elif (loader := settings.sources.ebpf_loader) in {EbpfLoader.BCC, EbpfLoader.KPROBE}:
+        because = f"reactor.ebpf.loader is {loader}"
     if settings.kernel_kill is KernelKill.OFF:
         can = "this node can" if because is None else f"this node can't: {because}"
         return f"not used: switched off in the configuration; {can}"

@@ -182,10 +182,14 @@ class RestartLoopSettings:
 
 
 class EbpfLoader(StrEnum):
-    """Who makes the eBPF programs; libbpf needs the kernel's BTF, BCC its headers."""
+    """Who makes the eBPF programs; libbpf needs the kernel's BTF, BCC its headers.
+
+    By libbpf they hook the kernel's functions with trampolines, or with kprobes where it has none.
+    """
 
     AUTO = "auto"
     LIBBPF = "libbpf"
+    KPROBE = "kprobe"
     BCC = "bcc"
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from definitions import CPUS, MEMORY_MIB, Definition
-from host import CACHE, HOST_SECONDS, GuestLostError, HostError, built_box, install_packages, run, say
+from host import CACHE, HOST_SECONDS, NATIVE, GuestLostError, HostError, built_box, install_packages, run, say
 
 _BOOT_SECONDS: Final = 600
+_FOREIGN_BOOT_SECONDS: Final = 1800
 _END_SECONDS: Final = 20
 
 
@@ -54,7 +55,9 @@ class DirectQemu:
 
     def up(self, definition: Definition, log: Path) -> None:
         """Boot it from a box of the present builder. Raises GuestLostError if it stays away."""
-        base = self._unpacked(built_box(definition.suite, log), definition.suite, log)
+        if definition.architecture != NATIVE:
+            install_packages(definition.architecture)
+        base = self._unpacked(built_box(definition, log), definition.box, log)
         own = self._own(definition.name)
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True)
@@ -65,7 +68,7 @@ class DirectQemu:
 
     def boot_again(self, definition: Definition, log: Path) -> None:
         """Boot a machine that went down from its own disk. Raises GuestLostError if it stays away."""
-        self._boot(definition, self._directory / f"box-{definition.suite}", self._own(definition.name), log)
+        self._boot(definition, self._directory / f"box-{definition.box}", self._own(definition.name), log)
 
     def cut_power(self, name: str) -> None:
         """End it at once, as a lost power supply does: what the guest has not written to its disk is lost."""
@@ -104,14 +107,21 @@ class DirectQemu:
     def _boot(self, definition: Definition, base: Path, own: Path, log: Path) -> None:
         port = _free_port()
         (own / "port").write_text(str(port))
-        if not _has_kvm():
+        seconds = _BOOT_SECONDS
+        if definition.architecture != NATIVE:
+            seconds = _FOREIGN_BOOT_SECONDS
+            say(f"{definition.name}: emulated: another architecture than this host's")
+        elif not _has_kvm():
             say(f"{definition.name}: emulated: there is no KVM here")
         run(self._command(definition, base, own, port), limit_seconds=HOST_SECONDS, log=log)
-        self._wait_for_ssh(definition.name, own)
+        self._wait_for_ssh(definition.name, own, seconds)
 
     def _command(self, definition: Definition, base: Path, own: Path, port: int) -> list[str | Path]:
-        accelerator, processor = ["-accel", "kvm"], "host"
-        if self._counted or not _has_kvm():
+        accelerator, processor, board = ["-accel", "kvm"], "host", "pc"
+        if definition.architecture != NATIVE:
+            # Graviton2's.
+            accelerator, processor, board = ["-accel", "tcg,thread=multi"], "neoverse-n1", "virt"
+        elif self._counted or not _has_kvm():
             # What "max" has above it (AVX2, XSAVE) makes an emulated boot 1.5 to 2 times longer.
             accelerator, processor = ["-accel", "tcg,thread=multi"], "Nehalem"
         if self._counted:
@@ -121,8 +131,8 @@ class DirectQemu:
         disk = f"file={own / 'disk.qcow2'},if=virtio,cache=unsafe,format=qcow2"
         network = f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"
         return [
-            "qemu-system-x86_64",
-            *accelerator,
+            f"qemu-system-{definition.processor}",
+            *("-machine", board, *accelerator),
             *("-cpu", processor, "-smp", "1" if self._counted else str(CPUS), "-m", str(MEMORY_MIB)),
             *("-kernel", base / "vmlinuz", "-initrd", base / "initrd.img", "-append", definition.arguments),
             *("-drive", disk, "-nic", network, "-device", "virtio-rng-pci"),
@@ -130,10 +140,10 @@ class DirectQemu:
             *("-no-reboot", "-pidfile", own / "pid", "-daemonize"),
         ]
 
-    def _unpacked(self, box: Path, suite: str, log: Path) -> Path:
+    def _unpacked(self, box: Path, name: str, log: Path) -> Path:
         """Return a directory with the box's kernel, initrd and disk, unpacked once for each build."""
-        directory = self._directory / f"box-{suite}"
-        digest = (CACHE / f"{suite}.box.digest").read_text()
+        directory = self._directory / f"box-{name}"
+        digest = (CACHE / f"{name}.box.digest").read_text()
         stamp = directory / "digest"
         if not stamp.exists() or stamp.read_text() != digest:
             shutil.rmtree(directory, ignore_errors=True)
@@ -143,10 +153,10 @@ class DirectQemu:
             stamp.write_text(digest)
         return directory
 
-    def _wait_for_ssh(self, name: str, own: Path) -> None:
+    def _wait_for_ssh(self, name: str, own: Path, seconds: float) -> None:
         config = own / "ssh-config"
         config.write_text(self.ssh_config(name))
-        deadline = time.monotonic() + _BOOT_SECONDS
+        deadline = time.monotonic() + seconds
         ask = ["ssh", "-F", config, "-o", "ConnectTimeout=20", "-o", "BatchMode=yes", name, "true"]
         while time.monotonic() < deadline:
             if not self.is_running(name):
@@ -155,7 +165,7 @@ class DirectQemu:
                 if run(ask, limit_seconds=60, check=False).returncode == 0:
                     return
             time.sleep(0.5)
-        raise GuestLostError(f"it did not come up in {_BOOT_SECONDS} s; see {self.console(name)}")
+        raise GuestLostError(f"it did not come up in {seconds} s; see {self.console(name)}")
 
     def _pid(self, name: str) -> int | None:
         """Return its QEMU's process id; an id that another process has got since is not taken for it."""

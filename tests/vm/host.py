@@ -8,14 +8,19 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+if TYPE_CHECKING:
+    from definitions import Definition
+
+NATIVE: Final = "amd64"
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = Path(os.environ.get("REACTOR_VM_CACHE") or ROOT / ".cache" / "vagrant").resolve()
 VAGRANT: Final = ROOT / "vagrant"
 
 # Limits, not expectations: under emulation beside other load everything swings by a factor of three.
 HOST_SECONDS: Final = 600
+FOREIGN_SECONDS: Final = 7200  # a box whose packages' scripts are emulated
 ASK_SECONDS: Final = 60
 
 
@@ -89,11 +94,13 @@ def exclusively() -> Iterator[None]:
 
 
 def install_packages(purpose: str) -> None:
-    """Install what the host lacks for `libvirt` or for `qemu` alone, from Debian's packages."""
+    """Install what the host lacks for `libvirt`, for `qemu` alone or for `arm64`, from Debian's packages."""
     run([VAGRANT / "install-host.sh", purpose], limit_seconds=HOST_SECONDS, log=CACHE / "host.log")
 
 
-def built_box(suite: str, log: Path) -> Path:
-    """Return the suite's box, built unless the one in the cache is of the present builder."""
-    run([VAGRANT / "build-box.sh", suite, CACHE], limit_seconds=HOST_SECONDS, log=log)
-    return CACHE / f"{suite}.box"
+def built_box(definition: Definition, log: Path) -> Path:
+    """Return a machine's box, built unless the one in the cache is of the present builder."""
+    builder = [VAGRANT / "build-box.sh", definition.suite, CACHE, definition.architecture]
+    foreign = definition.architecture != NATIVE
+    run(builder, limit_seconds=FOREIGN_SECONDS if foreign else HOST_SECONDS, log=log)
+    return CACHE / f"{definition.box}.box"

@@ -27,7 +27,7 @@ import debian_packages
 import host
 import kube_programs
 import wheelhouse
-from definitions import MACHINES
+from definitions import MACHINES, NATIVES
 from direct_qemu import DirectQemu
 from figures import tables
 from host import CACHE, HOST_SECONDS, ROOT, GuestLostError, HostError, InstallError, say
@@ -98,7 +98,7 @@ def _in_one(machine: Machine, work: Callable[[Machine], Result], *, keep: bool) 
 
 def _install(machine: Machine) -> None:
     machine.up()
-    machine.install(wheelhouse.collect(ROOT, CACHE, machine.definition.python))
+    machine.install(wheelhouse.collect(ROOT, CACHE, machine.definition))
 
 
 def test(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
@@ -122,6 +122,8 @@ def boot_again(names: Sequence[str], hypervisor: DirectQemu, arguments: argparse
 
 def kube(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Test with containerd in the machines, pods in scopes that systemd makes."""
+    if foreign := sorted(set(names) - set(NATIVES)):
+        raise HostError(f"{', '.join(foreign)}: kube has programs for {', '.join(NATIVES)}")
     programs = {name: kube_programs.collect(CACHE, MACHINES[name].suite) for name in names}
     words = shlex.split(arguments.pytest)
     return in_each(
@@ -227,7 +229,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = ("up", "test", "boots", "suites", "kube", "soak", "package", "bench", "race", "destroy")
     parser.add_argument("verb", choices=verbs)
-    parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
+    parser.add_argument(
+        "machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: {', '.join(NATIVES)}"
+    )
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
     parser.add_argument("--skip", default="", help="for bench: not these sources, nor probe-cost (a,b,...)")
@@ -245,7 +249,7 @@ def _arguments() -> argparse.Namespace:
     unknown = sorted(set(arguments.machines) - set(MACHINES))
     if unknown:
         parser.error(f"no such machine: {', '.join(unknown)}; there are {', '.join(MACHINES)}")
-    arguments.machines = arguments.machines or list(MACHINES)
+    arguments.machines = arguments.machines or (list(MACHINES) if arguments.verb == "destroy" else NATIVES)
     return arguments
 
 

@@ -12,6 +12,7 @@ from host import (
     ASK_SECONDS,
     CACHE,
     HOST_SECONDS,
+    NATIVE,
     VAGRANT,
     GuestLostError,
     HostError,
@@ -63,7 +64,9 @@ class VagrantLibvirt:
 
     def up(self, definition: Definition, log: Path) -> None:
         """Boot it, from a box of the present builder. Raises GuestLostError if it stays away."""
-        _add_box(definition.suite, log)
+        if definition.architecture != NATIVE:
+            raise HostError(f"{definition.name} is for QEMU alone: --direct")
+        _add_box(definition, log)
         try:
             _run("vagrant", "up", "--no-provision", definition.name, limit_seconds=_UP_SECONDS, log=log)
         except (HostError, subprocess.TimeoutExpired) as error:
@@ -86,9 +89,10 @@ class VagrantLibvirt:
             added.unlink()
 
 
-def _add_box(suite: str, log: Path) -> None:
-    """Build the suite's box unless it is there, and give it to Vagrant unless it has that very one."""
-    box = built_box(suite, log)
+def _add_box(definition: Definition, log: Path) -> None:
+    """Build the machine's box unless it is there, and give it to Vagrant unless it has that very one."""
+    suite = definition.box
+    box = built_box(definition, log)
     digest = (CACHE / f"{suite}.box.digest").read_text()
     added = CACHE / f"{suite}.box.added"
     name = f"{PREFIX}/{suite}"

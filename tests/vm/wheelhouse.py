@@ -7,14 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from host import ASK_SECONDS, HOST_SECONDS, run
+from definitions import Definition
+from host import ASK_SECONDS, HOST_SECONDS, NATIVE, run
 
 _TEST_TOOLS: Final = ("pytest", "pytest-trio", "pytest-timeout", "pip")
 
 
-def collect(root: Path, cache: Path, python: str) -> Path:
-    """Return the directory of wheels for a guest's Python ("3.11"), downloaded once for each set of pins."""
-    directory = cache / f"wheels-{python}"
+def collect(root: Path, cache: Path, guest: Definition) -> Path:
+    """Return the directory of wheels for a guest, downloaded once for each set of pins."""
+    python = guest.python
+    directory = cache / (
+        f"wheels-{python}" if guest.architecture == NATIVE else f"wheels-{python}-{guest.processor}"
+    )
     directory.mkdir(parents=True, exist_ok=True)
     requirements = _pins(root, "show", python, *_TEST_TOOLS, limit_seconds=ASK_SECONDS)
     digest = hashlib.sha256(requirements.encode()).hexdigest()
@@ -24,7 +28,8 @@ def collect(root: Path, cache: Path, python: str) -> Path:
         directory.mkdir()
         pinned = directory / "requirements.txt"
         pinned.write_text(requirements)
-        _pins(root, "fetch", python, directory, pinned, limit_seconds=HOST_SECONDS)
+        wanted = (python, directory, pinned, "--machine", guest.processor)
+        _pins(root, "fetch", *wanted, limit_seconds=HOST_SECONDS)
         stamp.write_text(digest)
     _build(root, directory)
     return directory

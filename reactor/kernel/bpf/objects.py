@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.errors import BpfError
+from reactor.errors import BpfError, BpfNotAttachedError
 from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, ffi, load_library, messages
 
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
@@ -29,7 +29,9 @@ _STATISTICS: Final = re.compile(r"processed \d+ insns|peak_states|stack depth|ve
 # From 7.3 on a report for people follows, of some twenty lines, which begins so.
 _REPORT: Final = "Verification failed: "
 _LONGEST_TEXT: Final = 200
+_ENOTSUPP: Final = 524  # the kernel's own, which the C library has no text for
 _HINTS: Final = {
+    _ENOTSUPP: "this kernel has no direct calls, which trampolines need (arm64: from 6.4 on)",
     errno.EPERM: "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing",
     errno.EACCES: "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing",
     errno.ESRCH: "a function or type that it hooks or reads is not in this kernel",
@@ -176,7 +178,10 @@ class BpfObject:
         return BpfMap(self._c, name, self._c.bpf_map__fd(found), self._c.bpf_map__max_entries(found))
 
     def attach(self) -> None:
-        """Attach every program that hooks something. Raises BpfError; then nothing of it is attached."""
+        """Attach every program that hooks something.
+
+        Raises BpfNotAttachedError; then nothing of it is attached.
+        """
         program = ffi.NULL
         while (program := self._c.bpf_object__next_program(self._object, program)) != ffi.NULL:
             section = _text(self._c.bpf_program__section_name(program))
@@ -187,7 +192,7 @@ class BpfObject:
             if link == ffi.NULL:
                 number = ffi.errno
                 self._detach()
-                raise self._error(number, f"{section} not attached")
+                raise self._error(number, f"{section} not attached", BpfNotAttachedError)
             self._links.append(link)
 
     def iterate(self, program_name: str, cgroup_fd: int) -> bytes:
@@ -278,9 +283,9 @@ class BpfObject:
         if result < 0:
             raise self._error(-result, what)
 
-    def _error(self, number: int, what: str) -> BpfError:
+    def _error(self, number: int, what: str, kind: type[BpfError] = BpfError) -> BpfError:
         log = _text(self._log)
-        return BpfError(f"eBPF object {self.name}", f"{what}: {explain(number, messages, log)}", log=log)
+        return kind(f"eBPF object {self.name}", f"{what}: {explain(number, messages, log)}", log=log)
 
 
 def _read_object(path: Path) -> bytes:

@@ -41,6 +41,7 @@ _ALIGNMENT: Final = 8
 KEY: Final = struct.Struct("=Q")
 ONLY: Final = struct.pack("=I", 0)  # the key of an array's one value
 _COUNT: Final = struct.Struct("=Q")
+_KPROBES: Final = "kprobes"
 _NODE_START: Final = struct.Struct("=qq")
 _TASKS_START: Final = struct.Struct("=q")
 NEEDS_SYSLOG: Final = "the kernel's counters can't be read; needs CAP_SYSLOG and kernel.kptr_restrict below 2"
@@ -123,10 +124,12 @@ class Loaded(Protocol):
 class Probe:
     """Loaded programs, attached, with their ring buffer. `fd` is readable while there are records.
 
-    `made_by` says who made them, and at what cost, where that is not libbpf.
+    `made_by` says who made them, and at what cost, where that is not libbpf; `hooks` how they are called
+    where that is not by trampolines.
     """
 
     made_by = ""
+    hooks = ""
 
     def __init__(self, loaded: Loaded) -> None:
         with ExitStack() as owned:
@@ -196,11 +199,17 @@ def counters_of(loaded: BpfObject, directory: Path) -> CounterAddresses:
     return found[0]
 
 
+def file_name(name: str, *, kprobes: bool) -> str:
+    """Return the object with the same bodies that is called by trampolines, or by kprobes."""
+    return f"{name}_kprobe" if kprobes else name
+
+
 class _CoreProbe(WatchProbe):
     """One of the objects that libbpf loads."""
 
-    def __init__(self, name: str, cgroups: str, *, directory: Path, library: str) -> None:
-        self._object = BpfObject(name, directory=directory, library=library)
+    def __init__(self, name: str, cgroups: str, *, kprobes: bool, directory: Path, library: str) -> None:
+        self.hooks = _KPROBES if kprobes else ""
+        self._object = BpfObject(file_name(name, kprobes=kprobes), directory=directory, library=library)
         super().__init__(self._object, cgroups)
 
     def counters(self, directory: Path) -> CounterAddresses:
@@ -211,8 +220,8 @@ class _CoreProbe(WatchProbe):
 class MemoryProbe(_CoreProbe):
     """Memory watches on any number of cgroups and, after `prepare_node`, on the node; in pages."""
 
-    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
-        super().__init__("memory", "memory_watches", directory=directory, library=library)
+    def __init__(self, *, kprobes: bool = False, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("memory", "memory_watches", kprobes=kprobes, directory=directory, library=library)
         self._directory = directory
         self._library = library
         self._node: BpfMap | None = None
@@ -237,7 +246,7 @@ class MemoryProbe(_CoreProbe):
         if self._node is not None:
             return
         shared = {"events": self._events, "lost": self._lost}
-        name = "node_available" if mem_available else "node"
+        name = file_name("node_available" if mem_available else "node", kprobes=bool(self.hooks))
         with ExitStack() as owned:
             node = BpfObject(name, shared=shared, directory=self._directory, library=self._library)
             owned.callback(node.close)
@@ -256,8 +265,8 @@ class MemoryProbe(_CoreProbe):
 class TasksProbe(_CoreProbe):
     """Process-count watches on any number of cgroups and on the node; threads count."""
 
-    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
-        super().__init__("processes", "task_watches", directory=directory, library=library)
+    def __init__(self, *, kprobes: bool = False, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("processes", "task_watches", kprobes=kprobes, directory=directory, library=library)
         self._node = self._object.map("node_tasks")
 
     def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
@@ -278,5 +287,6 @@ class OomRecords(Probe):
 class OomProbe(OomRecords):
     """The kernel's OOM kills, by libbpf."""
 
-    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
-        super().__init__(BpfObject("oom", directory=directory, library=library))
+    def __init__(self, *, kprobes: bool = False, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        self.hooks = _KPROBES if kprobes else ""
+        super().__init__(BpfObject(file_name("oom", kprobes=kprobes), directory=directory, library=library))

@@ -419,7 +419,7 @@ def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
         ("{realtime: {fifoPriority: 100}}", "reactor.realtime.fifoPriority"),
         ("{realtime: {lockMemory: 'no'}}", "reactor.realtime.lockMemory"),
         ("{sources: {kprobe: true}}", "reactor.sources.kprobe"),
-        ("{ebpf: {loader: kprobe}}", "reactor.ebpf.loader"),
+        ("{ebpf: {loader: clang}}", "reactor.ebpf.loader"),
         ("{filesystems: {tmpfs: /tmp}}", "reactor.filesystems.tmpfs"),
         ("{layout: triple}", "reactor.layout"),
         ("{reclaim: {nodefs: rm -rf /tmp}}", "reactor.reclaim.nodefs"),

@@ -42,24 +42,27 @@ def cgroup() -> Iterator[probing.Cgroup]:
             one.remove()
 
 
-LOADERS = ["libbpf", "bcc"]  # BCC compiles once in a run; what was pinned serves the other tests
+LOADERS = ["libbpf", "kprobe", "bcc"]  # BCC compiles once in a run; what was pinned serves the other tests
 
 
 @pytest.fixture(scope="module", params=LOADERS)
 def memory(request: pytest.FixtureRequest) -> Iterator[MemoryProbe | BccMemoryProbe]:
-    with MemoryProbe() if request.param == "libbpf" else BccMemoryProbe() as probe:
+    kprobes = request.param == "kprobe"
+    with BccMemoryProbe() if request.param == "bcc" else MemoryProbe(kprobes=kprobes) as probe:
         yield probe
 
 
 @pytest.fixture(params=LOADERS)
 def tasks(request: pytest.FixtureRequest) -> Iterator[TasksProbe | BccTasksProbe]:
-    with TasksProbe() if request.param == "libbpf" else BccTasksProbe() as probe:
+    kprobes = request.param == "kprobe"
+    with BccTasksProbe() if request.param == "bcc" else TasksProbe(kprobes=kprobes) as probe:
         yield probe
 
 
 @pytest.fixture(params=LOADERS)
 def oom(request: pytest.FixtureRequest) -> Iterator[OomRecords]:
-    with OomProbe() if request.param == "libbpf" else BccOomProbe() as probe:
+    kprobes = request.param == "kprobe"
+    with BccOomProbe() if request.param == "bcc" else OomProbe(kprobes=kprobes) as probe:
         yield probe
 
 
