@@ -213,10 +213,11 @@ class _Steward:
         if settings.metrics_address is not None:
             metrics = partial(
                 serve_metrics,
-                self._metrics.registry,
+                self._metrics.short,
                 settings.metrics_address,
                 self._is_alive,
                 self._scrapes.failed,
+                every=self._metrics.registry,
                 refresh=self._refresh,
                 live=self._live,
             )

@@ -1,9 +1,9 @@
 """The HTTP endpoint of the steward's: /metrics, /healthz for what restarts a daemon that hangs, a page at /.
 
 The first two ask the guard, which answers when its loop comes round to it: health is what guards says of
-itself. The metrics are asked for and printed once a second at the most for each of the two formats, and all
-who ask meanwhile get the same. What connections cost is bound by `connections`, what is a request is h11's
-to say.
+itself. Metrics come in short, or all of them (`?series=all`). They are asked for and printed once a second at
+the most, in each of the two formats and extents, and all who ask meanwhile get the same. What connections
+cost is bound by `connections`, what is a request is h11's to say.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import parse_qs
 
 import h11
 import trio
@@ -32,6 +33,9 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
 _OPEN_METRICS: Final = "application/openmetrics-text"
 _TEXT: Final = "text/plain"
+_ALL: Final = "all"
+_MOST_FIELDS: Final = 16
+_EXTENTS: Final = b"accepted: series=all, or nothing for the short form\n"
 
 OnFailure = Callable[[Exception], None]
 
@@ -45,8 +49,8 @@ class Response:
     kind: str = _PLAIN
 
 
-# Given what the client accepts.
-Page = Callable[[str], Awaitable[Response]]
+# Given what the client accepts, and its query.
+Page = Callable[[str, str], Awaitable[Response]]
 IsAlive = Callable[[], bool | Awaitable[bool]]
 Refresh = Callable[[], Awaitable[None]]
 
@@ -55,18 +59,20 @@ def _log_failure(error: Exception) -> None:
     _LOG.error("answering a request failed", exc_info=error)
 
 
-async def serve_metrics(
+async def serve_metrics(  # noqa: PLR0913 - what is served
     registry: CollectorRegistry,
     address: tuple[str, int],
     is_alive: IsAlive = lambda: True,
     on_failure: OnFailure = _log_failure,
     *,
+    every: CollectorRegistry | None = None,
     refresh: Refresh = trio.lowlevel.checkpoint,
     live: Callable[[], bytes] | None = None,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
 
+    Who asks for `?series=all` gets those of `every` in place of `registry`'s.
     `live` makes the page of the last hour, at `/`. `/healthz` answers 200 while `is_alive` says so, else 503.
     `refresh` brings what the registry collects up to date. A page that fails is answered by 500, and
     `on_failure` is called with the reason.
@@ -76,8 +82,8 @@ async def serve_metrics(
     """
     listeners = await _listen(address, task_status)
     pages: dict[str, Page] = {
-        "/metrics": Exposition(registry, on_failure, refresh).page,
-        "/healthz": lambda _: _health(is_alive),
+        "/metrics": Exposition(registry, on_failure, refresh, every=every).page,
+        "/healthz": lambda *_: _health(is_alive),
     }
     if live is not None:
         pages["/"] = partial(_live, live)
@@ -119,7 +125,7 @@ async def _listen(
 
 
 class Exposition:
-    """The metrics as printed text, each format printed once a second at most.
+    """The metrics as printed text, each format and extent printed once a second at most.
 
     `printed` counts how often they were printed.
     """
@@ -129,17 +135,22 @@ class Exposition:
         registry: CollectorRegistry,
         on_failure: OnFailure,
         refresh: Refresh = trio.lowlevel.checkpoint,
+        *,
+        every: CollectorRegistry | None = None,
     ) -> None:
-        self._registry = registry
+        self._registries = {False: registry, True: registry if every is None else every}
         self._on_failure = on_failure
         self._refresh = refresh
         self._printing = trio.Lock()
-        self._kept: dict[str, tuple[float, Response]] = {}
+        self._kept: dict[tuple[str, bool], tuple[float, Response]] = {}
         self.printed = 0
 
-    async def page(self, accept: str) -> Response:
+    async def page(self, accept: str, query: str = "") -> Response:
         """Return the metrics in the format that is accepted first; text where none of ours is."""
-        wanted = _format(accept)
+        wants_all = _wants_all(query)
+        if wants_all is None:
+            return Response(status=HTTPStatus.BAD_REQUEST, body=_EXTENTS)
+        wanted = _format(accept), wants_all
         async with self._printing:
             now = trio.current_time()
             kept = self._kept.get(wanted)
@@ -149,15 +160,24 @@ class Exposition:
             self._kept[wanted] = (now, response)
             return response
 
-    async def _print(self, wanted: str) -> Response:
+    async def _print(self, wanted: tuple[str, bool]) -> Response:
         self.printed += 1
         try:
             await self._refresh()
-            encode, kind = choose_encoder(wanted)
-            return Response(status=HTTPStatus.OK, kind=kind, body=encode(self._registry))
+            encode, kind = choose_encoder(wanted[0])
+            return Response(status=HTTPStatus.OK, kind=kind, body=encode(self._registries[wanted[1]]))
         except Exception as error:  # noqa: BLE001 - what can't be printed ends neither scrapes nor the daemon
             self._on_failure(error)
             return _failed()
+
+
+def _wants_all(query: str) -> bool | None:
+    """Return whether all series are asked for, None where the query can't be understood."""
+    try:
+        asked = parse_qs(query, max_num_fields=_MOST_FIELDS).get("series", [])
+    except ValueError:
+        return None
+    return bool(asked) if asked in ([], [_ALL]) else None
 
 
 def _format(accept: str) -> str:
@@ -220,7 +240,7 @@ async def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: 
         return Response(status=HTTPStatus.NOT_FOUND, body=f"only {' and '.join(pages)}\n".encode())
     accept = ",".join(value.decode("latin-1") for name, value in request.headers if name == b"accept")
     try:
-        return await pages[path](accept)
+        return await pages[path](accept, request.target.partition(b"?")[2].decode("latin-1"))
     except Exception as error:  # noqa: BLE001 - a page that fails is the client's 500 and nothing more
         on_failure(error)
         return _failed()
@@ -243,7 +263,7 @@ def _failed() -> Response:
     return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error; see the log\n")
 
 
-async def _live(live: Callable[[], bytes], _: str) -> Response:
+async def _live(live: Callable[[], bytes], *_: str) -> Response:
     await trio.lowlevel.checkpoint()
     return Response(status=HTTPStatus.OK, kind=_HTML, body=live())
 

@@ -24,7 +24,8 @@ from reactor.kernel.swap import SwapTraffic
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth, SourceState
-from reactor.tell.metrics import Metrics, StewardReading
+from reactor.sources.catalogue import SOURCES
+from reactor.tell.metrics import CollectorRegistry, Metrics, StewardReading
 from tests.support.monitoring import (
     OF_OTHERS,
     ROOT,
@@ -293,6 +294,97 @@ def test_each_metric_in_rules_and_panels_is_exported_and_each_exported_one_is_in
     there = exported()
     assert set() == named - there
     assert set() == {name for name in there - named if not name.startswith(OF_OTHERS)}
+
+
+def ordinary_node(metrics: Metrics, **more: Any) -> None:
+    """Have metrics of a Kubernetes node with the kubelet's thresholds, at rest, or as `more` has it."""
+    signals = [
+        Signal.MEMORY_AVAILABLE,
+        Signal.NODEFS_AVAILABLE,
+        Signal.NODEFS_INODES_FREE,
+        Signal.IMAGEFS_AVAILABLE,
+        Signal.PID_AVAILABLE,
+    ]
+    percent = ThresholdValue(text="5%", percent=Fraction(1, 20))
+    armed = {"ebpf", "ebpf-oom", "ebpf-pids", "psi", "processes", "ticker"}
+    at_rest: dict[str, Any] = {
+        "sources": tuple(
+            SourceState(name=one.name, health=SourceHealth.ARMED if one.name in armed else SourceHealth.OFF)
+            for one in SOURCES
+        ),
+        "parts": {f"of the guard {number}": 0 for number in range(33)},
+        "no_victims": dict.fromkeys(signals, 0),
+    }
+    metrics.read(
+        reading_of(
+            *(Threshold(signal=signal, value=percent) for signal in signals),
+            seen={signal: Observation(available=1 << 20, capacity=1 << 30) for signal in signals},
+            cluster={"node": "a", "watches": {"pods": True, "node": True}, "untold_evictions": 0},
+            **{**at_rest, **more},
+        ),
+        StewardReading(
+            parts={f"of the steward {number}": 0 for number in range(30)},
+            notifications=[{"channel": "journald", "sent": 0, "failed": 0, "dropped": 0, "skipped": 0}],
+        ),
+    )
+
+
+def series(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    """Return the values of a scrape by name and labels."""
+    samples = (one for family in registry.collect() for one in family.samples)
+    return {(one.name, str(sorted(one.labels.items()))): one.value for one in samples}
+
+
+def test_a_scrape_of_an_ordinary_node_has_at_most_150_series_and_each_is_one_of_all() -> None:
+    metrics = Metrics()
+    ordinary_node(metrics)
+    short, every = series(metrics.short), series(metrics.registry)
+    print(f"{len(short)} of {len(every)}")
+    assert len(short) <= 150
+    assert short.keys() <= every.keys()
+    assert 450 < len(every)
+    left_out = {name for name, _ in every.keys() - short.keys() if every[name, _]}
+    assert left_out <= {"reactor_signal_observed", "reactor_source_state"}
+
+
+def test_what_is_not_at_rest_is_in_the_short_form() -> None:
+    metrics = Metrics()
+    ordinary_node(
+        metrics,
+        parts={"journal": 1, "loop": 0},
+        no_victims={Signal.MEMORY_AVAILABLE: 1, Signal.PID_AVAILABLE: 0},
+        warrants={"served": 2},
+        sources=(
+            SourceState(name="ebpf", health=SourceHealth.DEGRADED, lost=3),
+            SourceState(name="psi", health=SourceHealth.OFF, wakes=4),
+        ),
+    )
+    value = metrics.short.get_sample_value
+    assert value("reactor_part_restarts_total", {"part": "journal"}) == 1
+    assert value("reactor_part_restarts_total", {"part": "loop"}) is None
+    assert value("reactor_no_evictable_pod", {"signal": "memory.available"}) == 1
+    assert value("reactor_warrants_total", {"outcome": "served"}) == 2
+    assert value("reactor_source_state", {"source": "ebpf", "state": "degraded"}) == 1
+    assert value("reactor_source_state", {"source": "ebpf", "state": "armed"}) is None
+    assert value("reactor_source_lost_events_total", {"source": "ebpf"}) == 3
+    assert value("reactor_source_wakes_total", {"source": "psi"}) == 4
+
+
+def test_what_rules_and_panels_select_by_a_bucket_is_in_the_short_form() -> None:
+    metrics = Metrics()
+    ordinary_node(metrics)
+    expressions = [*(rule["expr"] for rule in alerts()), *(query for _, query in queries())]
+    asked = {
+        found for text in expressions for found in re.findall(r'(reactor_\w+_bucket)\{le="([^"]+)"', text)
+    }
+    assert asked
+    shown = {
+        (one.name, one.labels["le"])
+        for family in metrics.short.collect()
+        for one in family.samples
+        if "le" in one.labels
+    }
+    assert asked <= shown
 
 
 def test_the_dashboard_is_one_that_grafana_imports() -> None:

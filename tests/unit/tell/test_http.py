@@ -233,3 +233,28 @@ async def test_metrics_are_printed_once_a_second_for_each_format(autojump_clock)
 
     assert exposition.printed <= 2 * 6
     assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "has_all"),
+    [
+        (b"/metrics", 200, False),
+        (b"/metrics?series=all", 200, True),
+        (b"/metrics?collect%5B%5D=x&series=all", 200, True),
+        (b"/metrics?series=", 200, False),
+        (b"/metrics?series=some", 400, False),
+        (b"/metrics?series=all&series=all", 400, False),
+        (b"/metrics?" + b"&".join([b"a=1"] * 100), 400, False),
+    ],
+)
+async def test_all_series_are_shown_to_those_who_ask_for_them(
+    target: bytes, status: int, *, has_all: bool
+) -> None:
+    metrics = some_metrics()
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_metrics, metrics.short, ("127.0.0.1", 0), every=metrics.registry)
+        (listener,) = await nursery.start(serve)
+        answer = await exchange(listener.socket.getsockname()[1], GET % target)
+        nursery.cancel_scope.cancel()
+    assert status == status_of(answer)
+    assert has_all is (b'reactor_evictions_total{outcome="failed",signal="pid.available"} 0.0' in answer)
