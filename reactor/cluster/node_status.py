@@ -3,7 +3,8 @@
 The kubelet sends its own conditions every ten seconds where they differ, and the cluster's node controller
 takes away pressure taints (NoSchedule) that no condition of the kubelet's stands for: what was overwritten is
 written again, at first at once, then with growing pauses, so that a quarrel stays cheap. Taints have pauses
-of their own, up to five minutes, and no condition waits for them.
+of their own, up to five minutes, and no condition waits for them. What is not overwritten is written again
+every five minutes, by the nodes of a cluster that come up together at different times.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class NodeStatus:
         backoff = Backoff(*_REWRITE_SECONDS)
         quiet_since = trio.current_time()
         while True:
-            with trio.move_on_after(min(self._heartbeat_seconds, self._pace.left_seconds)):
+            with trio.move_on_after(min(self._beat_in_seconds(), self._pace.left_seconds)):
                 await self._changed.wait()
             self._changed = trio.Event()
             if trio.current_time() - quiet_since > _QUIET_SECONDS:
@@ -237,6 +238,11 @@ class NodeStatus:
                     continue
                 await backoff.pause()
             quiet_since = trio.current_time()
+
+    def _beat_in_seconds(self) -> float:
+        """Return how long nothing need be written: a while, also where it is overdue and could not be."""
+        left_seconds = self._beat_at + self._heartbeat_seconds - trio.current_time()
+        return left_seconds if left_seconds > 0 else self._heartbeat_seconds
 
     async def _write(self) -> bool:
         """Write what differs; return whether anything did. Raises ApiError.
@@ -267,7 +273,9 @@ class NodeStatus:
         if status is not None:
             await self._client.patch(f"{self._path}/status", status)
             if is_due:
-                self._beat_at = trio.current_time()
+                is_first = self._beat_at == -math.inf
+                early_seconds = self._heartbeat_seconds * random.random() if is_first else 0.0  # noqa: S311
+                self._beat_at = trio.current_time() - early_seconds
         if self._role is Role.SOLE:
             self._report_changes(node, wanted, unknown)
         if failure is not None:
@@ -386,8 +394,7 @@ def _age(node: NodeObject) -> int:
 # where the guard hangs or has no steward. Source: component-helpers/apimachinery/lease, controller.go.
 
 _OFF: Final = "off"
-_DURATION_SECONDS: Final = 40  # nodeLeaseDurationSeconds of a kubelet
-_RENEW_SECONDS: Final = 10.0  # a quarter of it
+_RENEWALS: Final = 4  # in the time that a Lease lasts, as upstream
 _JITTER: Final = 0.04
 _RETRY_SECONDS: Final = (0.25, 10.0)
 
@@ -402,6 +409,7 @@ class NodeLease:
         node_name: str,
         is_alive: Callable[[], Awaitable[bool]],
         *,
+        lease_seconds: float,
         node_uid: Callable[[], str] = lambda: "",
         clock_unix_seconds: Callable[[], float] = time.time,
     ) -> None:
@@ -410,12 +418,14 @@ class NodeLease:
         self._node_name = node_name
         self._is_alive = is_alive
         self._node_uid = node_uid
+        self._lease_seconds = lease_seconds
         self._clock_unix_seconds = clock_unix_seconds
         self.problem: str | None = None
 
     async def run(self) -> None:
         """Renew until cancelled."""
         backoff = Backoff(*_RETRY_SECONDS)
+        spread = random.random()  # noqa: S311 - no secret
         while True:
             if await self._is_alive():
                 try:
@@ -428,12 +438,13 @@ class NodeLease:
                     continue
             self.problem = None
             backoff.reset()
-            await trio.sleep(_RENEW_SECONDS * (1 + _JITTER * random.random()))  # noqa: S311 - no secret
+            await trio.sleep(self._lease_seconds / _RENEWALS * spread)
+            spread = 1 + _JITTER * random.random()  # noqa: S311 - no secret
 
     async def _renew(self) -> None:
         spec = {
             "holderIdentity": self._node_name,
-            "leaseDurationSeconds": _DURATION_SECONDS,
+            "leaseDurationSeconds": round(self._lease_seconds),
             "renewTime": _micro_time(self._clock_unix_seconds()),
         }
         document: dict[str, Any] = {"metadata": self._metadata(), "spec": spec}

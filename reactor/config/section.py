@@ -86,12 +86,14 @@ Positive = NewType("Positive", int)
 FifoPriority = NewType("FifoPriority", int)
 OomScore = NewType("OomScore", int)
 HookTime = NewType("HookTime", float)
+LeaseTime = NewType("LeaseTime", float)
 SoftReclaimTime = NewType("SoftReclaimTime", float)
 
 _SHORTEST_INTERVAL_SECONDS = 0.01
 _MOST_COMPONENTS = 16
 _LONGEST_SOFT_RECLAIM_SECONDS = 60.0
 _LONGEST_HOOK_SECONDS = 60.0
+_LEASE_SECONDS: Final = (20.0, 3600.0)
 
 
 def _protecting(raw: Any, _: type) -> ProtectingRule:
@@ -331,6 +333,13 @@ def _hook_time(raw: Any, _: type) -> HookTime:
     return HookTime(seconds)
 
 
+def _lease_time(raw: Any, _: type) -> LeaseTime:
+    seconds = CONVERTER.structure(raw, Seconds)
+    if not _LEASE_SECONDS[0] <= seconds <= _LEASE_SECONDS[1] or seconds != int(seconds):
+        raise Refused(raw, "whole seconds, 20s to 1h: it is renewed four times as often")
+    return LeaseTime(seconds)
+
+
 def _size(raw: Any, _: type) -> Size:
     size = as_quantity(raw).value
     if size < 4096:
@@ -367,6 +376,7 @@ _HOOKS: Final[Sequence[tuple[Any, Callable[[Any, type], Any]]]] = (
     (Interval, _interval),
     (SoftReclaimTime, _soft_reclaim_time),
     (HookTime, _hook_time),
+    (LeaseTime, _lease_time),
     (Size, _size),
     (Positive, _within(1, 1_000_000)),
     (FifoPriority, _within(0, 99)),
@@ -468,6 +478,7 @@ class Kubernetes:
     kubelet: _Kubelet = field(default_factory=_Kubelet)
     evicted_pod_ttl: Seconds = field(default=Seconds(0.0), metadata={"key": "evictedPodTTL"})
     lease_namespace: Namespace | None = None
+    lease_duration: LeaseTime = LeaseTime(KubernetesSettings().lease_seconds)
 
 
 @strict

@@ -468,6 +468,7 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
         kubelet_config_path=section.kubelet.config,
         evicted_pod_ttl_seconds=section.evicted_pod_ttl,
         lease_namespace=section.lease_namespace,
+        lease_seconds=section.lease_duration,
     )
 
 

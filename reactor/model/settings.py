@@ -275,7 +275,8 @@ class KubernetesSettings:
     `node_name` None is NODE_NAME from the environment, else the host's name. `kubeconfig_path` None takes
     the credentials that a pod is given. `kubelet_ca_path` None is the system's authorities; the kubelet's
     certificate is checked only if `kubelet_verified`, its configuration only by `reactor doctor`. A TTL
-    of 0 keeps evicted pods. `lease_namespace` None is the pod's own, "off" none.
+    of 0 keeps evicted pods. `lease_namespace` None is the pod's own, "off" none; the Lease is `lease_seconds`
+    long, and renewed four times in them.
     """
 
     node_name: str | None = None
@@ -289,6 +290,7 @@ class KubernetesSettings:
     kubelet_config_path: str = "/var/lib/kubelet/config.yaml"
     evicted_pod_ttl_seconds: float = 0.0
     lease_namespace: str | None = None
+    lease_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

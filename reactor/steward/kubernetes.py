@@ -183,7 +183,12 @@ class Kubernetes:
         self._lease = None
         if namespace is not None:
             self._lease = NodeLease(
-                client, namespace, self.node_name, self._is_guarded, node_uid=lambda: self._node.uid
+                client,
+                namespace,
+                self.node_name,
+                self._is_guarded,
+                node_uid=lambda: self._node.uid,
+                lease_seconds=self._kubernetes.lease_seconds,
             )
         self._cleanup = Cleanup(client, store, self._kubernetes.evicted_pod_ttl_seconds)
         self._runtime = NodeRuntime(

@@ -130,7 +130,9 @@ def test_the_node_has_an_event_of_the_threshold(cluster: Cluster, pods: Pods, gu
 def test_a_lease_of_the_node_is_renewed_for_as_long_as_it_is_guarded(
     cluster: Cluster, reactor: Reactor
 ) -> None:
-    reactor.configure({"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE}})
+    reactor.configure(
+        {"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE, "leaseDuration": "40s"}}
+    )
     reactor.start()
     path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{cluster.node.name}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ async def renewing(client: _Client, guard: _Guard) -> AsyncIterator[NodeLease]:
             "reactor-system",
             "one",
             guard.answer,
+            lease_seconds=40,
             node_uid=lambda: "u",
             clock_unix_seconds=lambda: 60.25 + trio.current_time() * 0,
         )
@@ -86,8 +87,17 @@ async def test_it_is_made_and_renewed_as_a_kubelets(autojump_clock: object) -> N
         } == client.lease["spec"]
         owner = {"apiVersion": "v1", "kind": "Node", "name": "one", "uid": "u"}
         assert {"name": "one", "ownerReferences": [owner]} == client.lease["metadata"]
-        assert 6 <= client.renewed <= 7
+        assert 6 <= client.renewed <= 8
         assert lease.problem is None
+
+
+async def test_nodes_that_come_up_together_renew_at_different_times(autojump_clock: object) -> None:
+    clients = [_Client() for _ in range(50)]
+    async with AsyncExitStack() as stack:
+        for client in clients:
+            await stack.enter_async_context(renewing(client, _Guard()))
+        await trio.sleep(5)  # of 10
+        assert 10 < sum(client.renewed > 1 for client in clients) < 40
 
 
 async def test_it_has_its_owner_once_the_node_is_known(autojump_clock: object) -> None:
@@ -140,3 +150,16 @@ def test_the_key_takes_a_namespace_or_off(text: str, expected: str) -> None:
     assert expected == found.lease_namespace
     with pytest.raises(ConfigError, match=r"reactor\.kubernetes\.leaseNamespace"):
         settings_from_text("reactor: {kubernetes: {leaseNamespace: A_b}}", "x")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("20s", 20.0), ("2m", 120.0), ("1h", 3600.0)])
+def test_its_duration_is_configured(text: str, expected: float) -> None:
+    found = settings_from_text(f"reactor: {{kubernetes: {{leaseDuration: {text}}}}}", "x").kubernetes
+    assert found is not None
+    assert expected == found.lease_seconds
+
+
+@pytest.mark.parametrize("text", ["0s", "19s", "30500ms", "2h", "-1s", "often"])
+def test_a_duration_that_helps_nobody_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"reactor\.kubernetes\.leaseDuration"):
+        settings_from_text(f"reactor: {{kubernetes: {{leaseDuration: {text}}}}}", "x")
