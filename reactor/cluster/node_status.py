@@ -391,7 +391,9 @@ def _age(node: NodeObject) -> int:
 #
 # Leases in kube-node-lease are the kubelet's; this one lies in reactor's namespace, under the node's
 # name. It is renewed as upstream renews its own, while the guard answers that its passes go on. It lapses
-# where the guard hangs or has no steward. Source: component-helpers/apimachinery/lease, controller.go.
+# where the guard hangs or has no steward. Nobody fails a node over by it, so it is renewed less often than a
+# kubelet's, whose writes are the largest part of an idle node's load. The nodes of a cluster that come up
+# together renew at different times. Source: component-helpers/apimachinery/lease, controller.go.
 
 _OFF: Final = "off"
 _RENEWALS: Final = 4  # in the time that a Lease lasts, as upstream

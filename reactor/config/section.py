@@ -335,7 +335,7 @@ def _hook_time(raw: Any, _: type) -> HookTime:
 
 def _lease_time(raw: Any, _: type) -> LeaseTime:
     seconds = CONVERTER.structure(raw, Seconds)
-    if not _LEASE_SECONDS[0] <= seconds <= _LEASE_SECONDS[1] or seconds != int(seconds):
+    if not _LEASE_SECONDS[0] <= seconds <= _LEASE_SECONDS[1] or not seconds.is_integer():
         raise Refused(raw, "whole seconds, 20s to 1h: it is renewed four times as often")
     return LeaseTime(seconds)
 

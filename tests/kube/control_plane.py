@@ -30,13 +30,30 @@ rules:
 """
 
 
+# Of everybody but the server itself, its controllers and the administrator.
+AUDIT_OF_NODES: Final = """apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:masters", "system:unauthenticated"]}
+- {level: Metadata}
+"""
+
+
 class ControlPlane:
     """etcd and kube-apiserver in `machine`; the API server can be stopped and started again.
 
     `users` are further (name, groups) who get a token. Raises LostError where something doesn't come up.
     """
 
-    def __init__(self, machine: Machine, programs: Path, users: Sequence[tuple[str, Sequence[str]]]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        programs: Path,
+        users: Sequence[tuple[str, Sequence[str]]],
+        *,
+        audit: str = _AUDIT,
+    ) -> None:
         self._machine = machine
         self._programs = programs
         self.directory = machine.state / "control-plane"
@@ -44,7 +61,7 @@ class ControlPlane:
         self.authority = self.directory / "ca.crt"
         self._tokens = {name: secrets.token_hex(16) for name, _ in [(_ADMIN, ()), *users]}
         self._write_keys()
-        (self.directory / "audit.yaml").write_text(_AUDIT)
+        (self.directory / "audit.yaml").write_text(audit)
         rows = [(_ADMIN, ("system:masters",)), *users]
         (self.directory / "tokens.csv").write_text(
             "".join(f'{self._tokens[name]},{name},{name},"{",".join(groups)}"\n' for name, groups in rows)
@@ -100,7 +117,7 @@ class ControlPlane:
                 "--allow-privileged=true",
                 f"--cert-dir={directory}",
                 f"--audit-policy-file={directory}/audit.yaml",
-                f"--audit-log-path={self._audit_log()}",
+                f"--audit-log-path={self.audit_log()}",
             ],
         )
         self.server.wait_ready(self._is_ready, seconds=120)
@@ -152,7 +169,7 @@ class ControlPlane:
 
     def audited(self, user: str) -> list[Object]:
         """Return the requests that this user has made, in the order in which they were answered."""
-        lines = json_lines(self._audit_log())
+        lines = json_lines(self.audit_log())
         # Whoever came with a wrong token has no name.
         return [line for line in lines if line["user"].get("username") == user]
 
@@ -177,7 +194,8 @@ users:
         )
         return path
 
-    def _audit_log(self) -> Path:
+    def audit_log(self) -> Path:
+        """Return the file of the requests."""
         return self.directory / "audit.jsonl"
 
     def _is_ready(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cgroups import IS_V1
 from cluster import REACTOR_USER, Cluster
+from control_plane import ControlPlane
 from deployed import NAMESPACE, collection, manifests
 from machine import Program, wait_until
 
@@ -29,7 +30,7 @@ PRESSED: Final[Mapping[str, Any]] = {
 _READY_SECONDS: Final = 30.0
 
 
-def grant_rights(cluster: Cluster) -> None:
+def grant_rights(cluster: Cluster | ControlPlane) -> None:
     """Give REACTOR_USER the roles that deploy/ gives its service account, and nothing else."""
     cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     for body in manifests():
