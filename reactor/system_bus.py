@@ -1,4 +1,4 @@
-"""One connection to the system bus: calls with a time limit, and signals of known senders.
+"""One connection to the system bus: calls with a time limit, signals of known senders, a name to serve by.
 
 Any local user may send a signal straight to this connection, whatever was subscribed to: only what comes from
 the unique name that the caller has asked the bus for is passed on. A message of more than 64 KiB is dropped
@@ -12,7 +12,18 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import trio
-from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call, new_signal
+from jeepney import (
+    DBusAddress,
+    HeaderFields,
+    Message,
+    MessageFlag,
+    MessageType,
+    Properties,
+    new_error,
+    new_method_call,
+    new_method_return,
+    new_signal,
+)
 from jeepney.auth import BEGIN, Authenticator
 from jeepney.bus import get_bus
 from jeepney.bus_messages import message_bus
@@ -26,6 +37,9 @@ from reactor.errors import ReactorError, failure_text
 _CALL_SECONDS: Final = 10.0
 _LONGEST_MESSAGE_BYTES: Final = 64 << 10
 _MOST_SIGNALS: Final = 16
+_MOST_CALLS: Final = 16
+_DO_NOT_QUEUE: Final = 4
+_OWNERS: Final = frozenset({1, 4})  # primary owner, already owner
 
 
 class BusError(ReactorError):
@@ -39,6 +53,7 @@ class Bus:
         self._connection = connection
         self._awaited: dict[int, trio.MemorySendChannel[Message]] = {}
         self._senders: set[str] = {"org.freedesktop.DBus"}
+        self._calls: trio.MemorySendChannel[Message] | None = None
         self._pass_on, self.signals = trio.open_memory_channel[Message](_MOST_SIGNALS)
 
     async def call(self, address: DBusAddress, method: str, signature: str = "", *arguments: Any) -> Any:
@@ -77,6 +92,36 @@ class Bus:
         self._senders.add(owner)
         return owner
 
+    async def own(self, name: str) -> None:
+        """Become the owner of a name. Raises BusError, also where another process has it."""
+        (result,) = await self._ask(message_bus.RequestName(name, _DO_NOT_QUEUE), f"RequestName {name}")
+        if result not in _OWNERS:
+            raise BusError(f"{name}: another process has this name on the system bus")
+
+    def serve(self) -> trio.MemoryReceiveChannel[Message]:
+        """Return the calls from now on; 16 of them wait at the most, and more are dropped."""
+        self._calls, calls = trio.open_memory_channel[Message](_MOST_CALLS)
+        return calls
+
+    async def answer(self, call: Message, signature: str = "", *values: Any) -> None:
+        """Answer a call. Raises BusError."""
+        await self._reply(new_method_return(call, signature or None, values), call)
+
+    async def refuse(self, call: Message, error: str, text: str) -> None:
+        """Answer a call with an error of this name. Raises BusError."""
+        await self._reply(new_error(call, error, "s", (text,)), call)
+
+    async def _reply(self, reply: Message, call: Message) -> None:
+        if call.header.flags & MessageFlag.no_reply_expected:
+            return
+        try:
+            with trio.fail_after(_CALL_SECONDS):
+                await self._connection.send(reply)
+        except trio.TooSlowError:
+            raise BusError(f"system bus: a reply is not taken within {_CALL_SECONDS:g} s") from None
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise BusError(f"system bus: {failure_text(error)}") from error
+
     async def run(self) -> None:
         """Receive until cancelled. Raises BusError where the connection is lost."""
         while True:
@@ -98,6 +143,12 @@ class Bus:
                 self._pass_on.send_nowait(message)
             except trio.WouldBlock:
                 raise BusError("system bus: more signals than can be read") from None
+            return
+        if message.header.message_type is MessageType.method_call:
+            _discard(message)  # descriptors: none that is served takes any
+            with suppress(trio.WouldBlock):
+                if self._calls is not None:
+                    self._calls.send_nowait(message)
             return
         awaited = self._awaited.pop(fields.get(HeaderFields.reply_serial, -1), None)
         if awaited is None:

@@ -34,7 +34,7 @@ from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.kills import OomScope
-from reactor.model.settings import Settings
+from reactor.model.settings import Settings, SystemdOomd
 from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import (
     RecentRecords,
@@ -64,6 +64,7 @@ from reactor.threads import NameLookups, in_thread, limit_threads
 if TYPE_CHECKING:
     from reactor.blackbox.live import LivePage
     from reactor.steward.kubernetes import Kubernetes
+    from reactor.steward.oom1 import Oom1
 
 _LOG: Final = logging.getLogger("reactor.steward")
 _ASKED: Final = frozenset(
@@ -128,6 +129,8 @@ class _Steward:
         self._pod_oom_kills: Counter[tuple[str, str]] = Counter()
         self._loops: RestartLoops | None = None
         self._notifications: Notifications | None = None
+        self._oom1: Oom1 | None = None
+        self._is_oomd_replaced = trio.Event()
         self._metrics = Metrics()
         self._disks: Disks | None = None
         self._kubernetes: Kubernetes | None = None
@@ -210,6 +213,7 @@ class _Steward:
         nursery.start_soon(keep, "black box", self._sampler.run)
         if self._notifications is not None:
             nursery.start_soon(self._notifications.run)
+        nursery.start_soon(keep, "systemd-oomd's name", self._run_oom1)
         if settings.metrics_address is not None:
             metrics = partial(
                 serve_metrics,
@@ -284,6 +288,10 @@ class _Steward:
                 orders.settings, self._supervisor, run=self._commands.run_to_problem
             )
         self._notifications.settings = orders.settings
+        if orders.settings.systemd_oomd is SystemdOomd.REPLACE:
+            self._is_oomd_replaced.set()
+        if self._oom1 is not None:
+            self._oom1.order(orders.settings)
         self._orders = orders
         if self._disks is not None:
             with self._lines.guard():
@@ -342,6 +350,15 @@ class _Steward:
             write=self._write_own,
         )
 
+    async def _run_oom1(self) -> None:
+        """Have systemd-oomd's name on the bus once it is replaced; imported then."""
+        await self._is_oomd_replaced.wait()
+        from reactor.steward.oom1 import Oom1  # noqa: PLC0415
+
+        self._oom1 = Oom1()
+        self._oom1.order(self._settings())
+        await self._oom1.run()
+
     def _take_report(self, message: Message) -> None:
         if self._kubernetes is None:
             self._early_reports.append(message)
@@ -390,6 +407,9 @@ class _Steward:
         if self._notifications is not None and is_news:
             with self._events.guard():
                 self._notifications.take(_for_receivers(document))
+        if self._oom1 is not None and is_news:
+            with self._events.guard():
+                self._oom1.take(document)
 
     def _with_black_box(self, document: Document, message: Message) -> tuple[Document, Message]:
         """Return a line with what was seen before it, as `black_box`; others as they are."""
@@ -499,7 +519,7 @@ class _Steward:
         if self._sampler.problem is not None:
             problems["black box"] = self._sampler.problem
         problems |= self._storage.problems
-        for part in (self._disks, self._notifications, self._kubernetes):
+        for part in (self._disks, self._notifications, self._oom1, self._kubernetes):
             problems |= {} if part is None else part.problems
         return problems | self._supervisor.problems
 

@@ -28,6 +28,7 @@ UNITS: Final = Path("/etc/systemd/system")
 SHIPPED: Final = HERE.parent / "deploy/systemd-oomd"
 OOMD: Final = "systemd-oomd.service"
 DROP_IN: Final = UNITS / f"{OOMD}.d/test.conf"
+BUS_POLICY: Final = Path("/etc/dbus-1/system.d/reactor-oom1.conf")
 OOMD_CONF: Final = Path("/run/systemd/oomd.conf.d/50-test.conf")
 SWAP_MIB: Final = 600
 # Of its limit each of them needs twice as much, and swaps all the time.
@@ -52,6 +53,7 @@ def in_place() -> Iterator[None]:
     """Have the process run in the place of systemd-oomd, as the page says."""
     for name in (OOMD, "systemd-oomd.socket"):
         shutil.copy(SHIPPED / name, UNITS / name)
+    shutil.copy(SHIPPED / BUS_POLICY.name, BUS_POLICY)
     DROP_IN.parent.mkdir(exist_ok=True)
     DROP_IN.write_text(f"[Service]\nExecStart=\nExecStart={BIN} managed-oom\n")
     run("systemctl", "daemon-reload")
@@ -59,7 +61,7 @@ def in_place() -> Iterator[None]:
     eventually(lambda: Path(PATH).exists() and not report().problem, "systemd's answer", SECONDS)
     yield
     run("systemctl", "disable", "--now", "systemd-oomd.socket", OOMD)
-    for path in (UNITS / OOMD, UNITS / "systemd-oomd.socket", DROP_IN, OOMD_CONF, Path(PATH)):
+    for path in (UNITS / OOMD, UNITS / "systemd-oomd.socket", BUS_POLICY, DROP_IN, OOMD_CONF, Path(PATH)):
         path.unlink(missing_ok=True)
     if (Path("/run/systemd/system.control") / f"{SLICE}.d").exists():
         run("systemctl", "revert", SLICE)
@@ -90,6 +92,15 @@ def wait_for_rule(service: Service, name: str, matched: int = 1) -> None:
     eventually(lambda: rules(service).get(name, {}).get("matched") == matched, f"{name}: {rules(service)}")
 
 
+CALL: Final = (
+    "busctl",
+    "call",
+    "org.freedesktop.oom1",
+    "/org/freedesktop/oom1",
+    "org.freedesktop.oom1.Manager",
+)
+
+
 def two_more_passes(service: Service) -> None:
     passes = service.status()["passes"]
     eventually(lambda: service.status()["passes"] > passes + 1, "two more passes")
@@ -113,6 +124,11 @@ def test_unit_that_thrashes_in_its_own_limit_is_killed_and_the_others_live(
     silent = Tenant("silent", "revisit", "80", properties=THRASHING)
     quiet = Tenant("quiet", "hold", "20", properties=PRESSURE)
     wait_for_rule(service, "systemd-oomd:pressure-10%-30s", 2)
+    eventually(
+        lambda: run(*CALL, "DumpByFileDescriptor", check=False).startswith("h "),
+        "an answer as oomctl gets it",
+    )
+    assert "systemdOomd: bus" not in service.status()["problems"]
     thrash = Tenant("thrash", "revisit", "80", properties={**THRASHING, **PRESSURE})
 
     eventually(lambda: service.evicted() == [thrash.pod], "the one that says kill is evicted", 2 * SECONDS)
@@ -125,7 +141,7 @@ def test_unit_that_thrashes_in_its_own_limit_is_killed_and_the_others_live(
     full, scanned = decision["rule"]["inputs"]
     assert full["lowest"] >= 10
     assert scanned["lowest"] >= 1
-    eventually(lambda: thrash.result() == "signal", "systemd saw it killed")
+    eventually(lambda: thrash.result() == "oom-kill", "systemd says why it was killed")
     eventually(lambda: bool(spared_because(service, omitted)), "the rule acts for the one to be omitted")
     assert "never is (user.oomd_omit)" in spared_because(service, omitted)[0]
     assert service.evicted() == [thrash.pod]
@@ -239,7 +255,7 @@ def test_users_own_unit_that_says_kill_is_killed_and_what_says_nothing_lives(
 
     decision = service.evictions()[0]
     assert (decision["rule"]["name"], decision["rule"]["cgroup"]) == (name, thrash.path)
-    eventually(lambda: thrash.result() == "signal", "the user's service manager saw it killed")
+    eventually(lambda: thrash.result() == "oom-kill", "the user's service manager says why")
     wait_for_rule(service, name)
     assert service.evicted() == [thrash.pod]
     assert [quiet.is_alive(), silent.is_alive()] == [True, True]
