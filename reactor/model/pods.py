@@ -117,7 +117,8 @@ class Pod:
     `container_cgroups`, by the containers' names, and `spared_cgroups`, which a kill leaves alone: the
     sandbox's pause container, the runtime's own monitors.
     `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
-    `storage` is where its files lie.
+    `storage` is where its files lie. `partition` is the cgroup with a limit of its own that keeps it from
+    being evicted for the node, and for nothing else: a rule for that cgroup may evict it.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Pod:
     container_cgroups: Mapping[str, str] = field(default_factory=dict)
     spared_cgroups: tuple[str, ...] = ()
     storage: tuple[StoragePlace, ...] = ()
+    partition: str | None = None
 
     @property
     def key(self) -> str:

@@ -95,11 +95,22 @@ def _ranking(
     eligible: Sequence[Pod],
 ) -> tuple[RankedPod, ...]:
     rule = firing.rule
-    pods = hit_by(rule, firing.cgroup, eligible)
+    pods = tuple(_of_its_partition(firing, pod) for pod in hit_by(rule, firing.cgroup, eligible))
     if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
         return rank_by_amount(pods, firing.amounts)
     signal = Signal.SWAP_AVAILABLE if rule.by is RankedBy.SWAP else Signal.MEMORY_AVAILABLE
     return rank(pods, snapshot.pods, signal, settings.layout, with_swap=settings.ranks_swap)
+
+
+def _of_its_partition(firing: Firing, pod: Pod) -> Pod:
+    """Return a pod of a partition as one that may go, if the rule is for that partition or what lies in it.
+
+    A rule of the node's, or of the pods' parent, hits none: what the partition may use is its own.
+    """
+    tops = (firing.cgroup,) if firing.rule.below is None else firing.rule.below
+    if pod.partition is None or not all(is_at_or_below(top, pod.partition) for top in tops):
+        return pod
+    return replace(pod, critical_because=None)
 
 
 def _nobody_because(firing: Firing, ranking: Sequence[RankedPod]) -> str:

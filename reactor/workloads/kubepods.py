@@ -74,10 +74,14 @@ def pod_cgroups(
             yield PodCgroup(uid, qos_class, within, inode)
 
 
-def is_in_partition(cgroup: str, parents: Iterable[str]) -> bool:
-    """Return whether a pod lies in the system partition of one of the cgroups that hold all pods."""
-    below = (cgroup[len(parent) + 1 :] for parent in parents if cgroup.startswith(f"{parent}/"))
-    return any(_last_word(path.partition("/")[0]) == _PARTITION for path in below)
+def partition_of(cgroup: str, parents: Iterable[str]) -> str | None:
+    """Return the system partition, of one of the cgroups that hold all pods, in which a pod lies, or None."""
+    for parent in parents:
+        if cgroup.startswith(f"{parent}/"):
+            name = cgroup[len(parent) + 1 :].partition("/")[0]
+            if _last_word(name) == _PARTITION:
+                return f"{parent}/{name}"
+    return None
 
 
 def container_cgroups(tree: CgroupTree, pod: str) -> tuple[ContainerCgroup, ...]:

@@ -42,7 +42,7 @@ from reactor.workloads.kubepods import (
     PodCgroup,
     container_cgroups,
     is_config_hash,
-    is_in_partition,
+    partition_of,
     pod_cgroups,
 )
 from reactor.workloads.parents import PodBoundaries
@@ -439,16 +439,20 @@ class KubernetesPods:
                 return before.pod
             inside, spared, own = (), (), []
             pod = spec or _unread(found)
+        critical_because = (
+            pod.critical_because
+            or self._boundaries.spared.get(found.cgroup)
+            # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
+            or (_STATIC if is_config_hash(found.uid) else None)
+        )
+        partition = None if critical_because else partition_of(found.cgroup, self._parents)
         return replace(
             pod,
             uid=found.uid,
             cgroup=found.cgroup,
             cgroup_inode=found.inode,
-            critical_because=pod.critical_because
-            or self._boundaries.spared.get(found.cgroup)
-            # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
-            or (_STATIC if is_config_hash(found.uid) else None)
-            or (_IN_PARTITION if is_in_partition(found.cgroup, self._parents) else None),
+            critical_because=critical_because if partition is None else _IN_PARTITION,
+            partition=partition,
             container_cgroups=_by_name(own, reported),
             spared_cgroups=spared,
             storage=before.pod.storage if before is not None else (),

@@ -155,6 +155,49 @@ def test_vpa_learns_from_a_rules_eviction_whatever_number_of_containers_the_pod_
     assert {"memory"} == set(eviction.annotations["starved_resource"].split(","))
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "victim"),
+    [
+        ("/apps/system", ["agent"]),  # which has less than the hog outside
+        ("/apps/system/burstable", ["agent"]),
+        ("/apps", ["hog"]),
+        ("/", ["hog"]),
+    ],
+)
+def test_a_pod_of_a_partition_goes_for_a_rule_of_the_partition_alone(cgroup: str, victim: list[str]) -> None:
+    because = "in the system partition (kubepods/system), which has a limit of its own"
+    agent = replace(
+        make_pod("agent"),
+        cgroup="/apps/system/burstable/agent",
+        partition="/apps/system",
+        critical_because=because,
+    )
+    spared = replace(
+        make_pod("node-critical"), cgroup="/apps/system/burstable/b", critical_because="priority 2000001000"
+    )
+    used = {
+        **USED,
+        "uid-agent": PodUsage(memory_working_set_bytes=20 * MIB),
+        "uid-node-critical": PodUsage(memory_working_set_bytes=500 * MIB),
+    }
+    found = fired(firing_of(cgroup), PolicyState(), Snapshot(pods=used), (*PODS, agent, spared))[1]
+    assert victim == victims(found)
+
+
+def test_a_threshold_never_evicts_a_pod_of_a_partition() -> None:
+    """Not even where it alone could help: the node's threshold is not for what the partition may use."""
+    agent = replace(
+        make_pod("agent"), cgroup="/apps/system/a", partition="/apps/system", critical_because="in it"
+    )
+    snapshot = Snapshot(
+        signals={Signal.MEMORY_AVAILABLE: make_observation(1)},
+        pods={"uid-agent": PodUsage(memory_working_set_bytes=90 * MIB)},
+    )
+    settings = EvictionSettings(thresholds=(make_threshold(50),))
+    _, decision = decide(settings, PolicyState(), snapshot, (agent,), 1.0)
+    assert ((), True) == (decision.evictions, decision.no_victim is not None)
+
+
 def test_a_report_evicts_nobody_and_ranks_nobody() -> None:
     decision = decided(firing_of(action=RuleAction.REPORT))
     assert ((), (), None) == (decision.evictions, decision.ranking, decision.deferred_because)

@@ -10,7 +10,7 @@ from reactor.model.pods import QosClass
 from reactor.workloads.kubepods import (
     container_cgroups,
     is_config_hash,
-    is_in_partition,
+    partition_of,
     pod_cgroups,
     uid_of,
 )
@@ -79,19 +79,21 @@ def test_pods_of_the_system_partition_are_found_and_told_from_the_others(
         "c": QosClass.BURSTABLE,
         "x": QosClass.GUARANTEED,
     } == {uid: one.qos_class for uid, one in found.items()}
-    assert {"g", "b", "c"} == {uid for uid, one in found.items() if is_in_partition(one.cgroup, (root,))}
+    assert {"g", "b", "c"} == {
+        uid for uid, one in found.items() if partition_of(one.cgroup, (root,)) == f"{root}/{partition}"
+    }
     # For a daemon whose pods' parent it is, it is no partition.
     own = list(pod_cgroups(fake.tree, f"{root}/{partition}"))
     assert {"g", "b", "c"} == {one.uid for one in own}
-    assert not any(is_in_partition(one.cgroup, (f"{root}/{partition}",)) for one in own)
+    assert all(partition_of(one.cgroup, (f"{root}/{partition}",)) is None for one in own)
 
 
 def test_a_pod_that_is_called_system_is_no_partition(fake: FakeTree) -> None:
     fake.add("/kubepods/podsystem/system")
     assert ["system"] == [one.uid for one in pod_cgroups(fake.tree, "/kubepods")]
-    assert not is_in_partition("/kubepods/podsystem", ("/kubepods",))
-    assert not is_in_partition("/kubepods/burstable/podsystem", ("/kubepods",))
-    assert not is_in_partition("/elsewhere/system/poda", ("/kubepods",))
+    assert partition_of("/kubepods/podsystem", ("/kubepods",)) is None
+    assert partition_of("/kubepods/burstable/podsystem", ("/kubepods",)) is None
+    assert partition_of("/elsewhere/system/poda", ("/kubepods",)) is None
 
 
 def test_a_tree_that_is_not_there_is_an_error_and_not_an_empty_one(fake: FakeTree) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,14 @@ def test_a_pod_of_the_system_partition_is_listed_and_never_a_candidate(node: Nod
             "in the system partition (kubepods/system), which has a limit of its own"
             == found.critical_because
         )
+        assert "/kubepods/system" == found.partition
+
+
+def test_a_critical_pod_of_the_partition_is_spared_for_itself(node: Node) -> None:
+    node.pod(f"/kubepods/system/burstable/pod{UID}")
+    node.specs = {UID: replace(spec(), critical_because="priority 2000001000")}
+    found = only(trio.run(node.list().listed))
+    assert ("priority 2000001000", None) == (found.critical_because, found.partition)
 
 
 def test_a_pod_of_the_partition_that_is_guarded_alone_is_a_candidate(node: Node) -> None:
