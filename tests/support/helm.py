@@ -45,10 +45,17 @@ def template(
     namespace: str = NAMESPACE,
 ) -> subprocess.CompletedProcess[str]:
     """Return how `helm template` ended for values; `served` are APIs that the server has."""
+    return _templated(json.dumps(values), served, version, release, namespace)
+
+
+@functools.lru_cache(maxsize=64)
+def _templated(
+    values: str, served: tuple[str, ...], version: str, release: str, namespace: str
+) -> subprocess.CompletedProcess[str]:
     flags = ["--kube-version", version, *(word for api in served for word in ("--api-versions", api))]
     return subprocess.run(
         [helm(), "template", release, CHART, "--namespace", namespace, "--values", "-", *flags],
-        input=json.dumps(values),
+        input=values,
         capture_output=True,
         text=True,
         check=False,

@@ -26,9 +26,14 @@ def document(name: str) -> Any:
     return YAML(typ="safe").load((MONITORING / name).read_text(encoding="utf-8"))
 
 
+def rules() -> list[dict[str, Any]]:
+    """Return all rules, what they record and their alerts."""
+    return [rule for group in document("rules.yaml")["groups"] for rule in group["rules"]]
+
+
 def alerts() -> list[dict[str, Any]]:
     """Return the alerts of the rules."""
-    return [rule for group in document("rules.yaml")["groups"] for rule in group["rules"]]
+    return [rule for rule in rules() if "alert" in rule]
 
 
 def dashboard() -> dict[str, Any]:

@@ -36,6 +36,7 @@ from tests.support.monitoring import (
     metrics_in,
     panels,
     queries,
+    rules,
     tool,
 )
 from tests.support.readings import reading_of
@@ -49,13 +50,15 @@ RISING, FLAT = "0+1x90", "5+0x90"  # by one a minute: 15 in 15 minutes
 class Case:
     """Series by which an alert fires (each with its values), and others by which it stays silent.
 
-    `labels` are the alert's beside its severity and instance, `value` is its value as it is printed.
+    `labels` are the alert's beside its severity and instance, `value` is its value as it is printed. An alert
+    `of_all` nodes together names no instance.
     """
 
     fires: dict[str, str]
     silent: dict[str, str]
     labels: dict[str, str] = field(default_factory=dict)
     value: str = "1"
+    of_all: bool = False
 
 
 def gauge(name: str, labels: dict[str, str] | None = None, *, bad: int = 1, good: int = 0) -> Case:
@@ -77,6 +80,19 @@ def _series(name: str, labels: dict[str, str]) -> str:
     return f"{name}{{{inside}}}"
 
 
+def kills(*, slow_of_two: int, value: str) -> Case:
+    """Two kills a minute, of which so many took longer than 5 ms; none did where all is well."""
+    count, fast = "reactor_wake_to_kill_seconds_count{}", 'reactor_wake_to_kill_seconds_bucket{le="0.005"}'
+    return Case(
+        fires={count: "0+2x90", fast: f"0+{2 - slow_of_two}x90"},
+        silent={count: "0+2x90", fast: "0+2x90"},
+        value=value,
+        of_all=True,
+    )
+
+
+_KERNELS = 'reactor_oom_kills_total{scope="node"}'
+_EVICTED = 'reactor_evictions_total{signal="memory.available", outcome="killed"}'
 _LEASE = 'kube_lease_renew_time{lease="b", namespace="reactor-system"}'  # in seconds since 1970
 
 CASES = {
@@ -126,6 +142,24 @@ CASES = {
         "reactor_notifications_total", {"channel": "webhook", "result": "dropped"}, shown={"channel"}
     ),
     "ReactorProblems": gauge("reactor_problems", bad=2),
+    # Of two kills a minute for 80 minutes one is slow; then none, and then one in two hundred.
+    "ReactorKillTimeBudgetFast": kills(slow_of_two=1, value="50%"),
+    "ReactorKillTimeBudgetSlow": kills(slow_of_two=1, value="50%"),
+    "ReactorKernelFasterBudgetFast": Case(
+        fires={_KERNELS: "0+2x90", _EVICTED: "0+3x90"},
+        silent={_KERNELS: "0x90", _EVICTED: "7x90"},
+        value="40%",
+        of_all=True,
+    ),
+    "ReactorKernelFasterBudgetSlow": Case(
+        fires={_KERNELS: "0+2x90"},  # nothing was evicted: there is no such series
+        silent={_KERNELS: "7x90", _EVICTED: "7x90"},
+        value="100%",
+        of_all=True,
+    ),
+    "ReactorUnneededEviction": counter(
+        "reactor_in_time_evictions_total", {"result": "not-needed"}, shown=set()
+    ),
 }
 # What says that all is well: nothing fires by it.
 WELL = {
@@ -156,13 +190,14 @@ def _rendered(text: str, labels: dict[str, str], value: str) -> str:
     """Return an annotation as Prometheus renders it. A label that the alert lacks stays as it is written."""
     for key, label in labels.items():
         text = text.replace(f"{{{{ $labels.{key} }}}}", label)
-    return re.sub(r"{{ \$value( \| humanize)? }}", value, text)
+    return re.sub(r"{{ \$value( \| humanize(Percentage)?)? }}", value, text)
 
 
-def promtool_test(directory: Path, *tests: dict[str, Any]) -> None:
+def promtool_test(directory: Path, *tests: dict[str, Any], every: str = "1m") -> None:
+    """Run promtool; it evaluates all groups at one interval, whatever their own."""
     file = directory / "test.json"
     file.write_text(
-        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": list(tests)})
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": every, "tests": list(tests)})
     )
     done = subprocess.run(
         [tool("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
@@ -177,7 +212,7 @@ def _rule(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_alert_fires_with_its_words_and_not_before_its_time(name: str, tmp_path: Path) -> None:
     rule, case = _rule(name), CASES[name]
-    labels = {**case.labels, **rule["labels"], "instance": INSTANCE}
+    labels = {**case.labels, **rule["labels"], **({} if case.of_all else {"instance": INSTANCE})}
     fired = {
         "exp_labels": labels,
         "exp_annotations": {
@@ -185,7 +220,7 @@ def test_alert_fires_with_its_words_and_not_before_its_time(name: str, tmp_path:
         },
     }
     tests = [_at(80, name, fired)]
-    if "for" in rule:
+    if "for" in rule or case.of_all:
         tests.insert(0, _at(0, name))
     promtool_test(
         tmp_path,
@@ -289,8 +324,66 @@ def exported() -> set[str]:
     return {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
 
 
+def test_what_is_recorded_is_used_by_an_alert_or_is_a_figure_of_its_own() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    used = {name for rule in rules() for name in re.findall(r"reactor:\w+:\w+", rule["expr"])}
+    assert used <= recorded
+    assert recorded - used == {"reactor:wake_to_kill_seconds:p99_1d"}
+
+
+def test_budgets_burn_by_the_numbers_and_not_by_a_single_slow_kill(tmp_path: Path) -> None:
+    """One in two hundred is within the budget; few kills say nothing of one in a hundred."""
+    count, fast = "reactor_wake_to_kill_seconds_count{}", 'reactor_wake_to_kill_seconds_bucket{le="0.005"}'
+    budgets = ("ReactorKillTimeBudgetFast", "ReactorKillTimeBudgetSlow")
+    silent = [_at(minutes, name) for name in budgets for minutes in (60, 400)]
+    within = _of_instance({count: "0+200x420", fast: "0+199x420"})
+    few = _of_instance({count: "0x32 1x388", fast: "0x420"})
+    promtool_test(
+        tmp_path,
+        *(
+            {
+                "interval": "1m",
+                "input_series": series,
+                "alert_rule_test": silent,
+                "promql_expr_test": recorded,
+            }
+            for series, recorded in (
+                (within, [_value("reactor:slow_kills:ratio6h", "400m", 0.005)]),
+                (few, [_value("sum_over_time(reactor:kills:increase5m[3d]) < bool 2", "400m", 1)]),
+            )
+        ),
+        every="5m",
+    )
+
+
+def test_recordings_are_of_all_nodes_of_a_job_together(tmp_path: Path) -> None:
+    """Two nodes, one fast and one slow: half of the kills; the 99th percentile is the slow node's."""
+    name = "reactor_wake_to_kill_seconds"
+    series = []
+    for node, bounds in (("a", ("0.001", "0.005", "0.05", "+Inf")), ("b", ("0.05", "+Inf"))):
+        for bound in ("0.001", "0.005", "0.05", "+Inf"):
+            values = "0+1x90" if bound in bounds else "0x90"
+            one = f'{name}_bucket{{job="reactor", instance="{node}", le="{bound}"}}'
+            series.append({"series": one, "values": values})
+        series.append({"series": f'{name}_count{{job="reactor", instance="{node}"}}', "values": "0+1x90"})
+    labels = '{job="reactor"}'
+    recorded = [
+        _value("reactor:kills:increase5m", "60m", 10, f"reactor:kills:increase5m{labels}"),
+        _value("reactor:slow_kills:ratio1h", "80m", 0.5, f"reactor:slow_kills:ratio1h{labels}"),
+        _value("reactor:wake_to_kill_seconds:p99_1d > bool 0.04", "80m", 1, labels),
+    ]
+    promtool_test(tmp_path, {"interval": "1m", "input_series": series, "promql_expr_test": recorded})
+
+
+def _value(expression: str, at: str, value: float, labels: str = "") -> dict[str, Any]:
+    """Return the test of an expression that has one sample."""
+    is_name = re.fullmatch(r"[\w:]+", expression) is not None
+    sample = {"labels": labels or (expression if is_name else "{}"), "value": value}
+    return {"expr": expression, "eval_time": at, "exp_samples": [sample]}
+
+
 def test_each_metric_in_rules_and_panels_is_exported_and_each_exported_one_is_in_them() -> None:
-    named = metrics_in([*(rule["expr"] for rule in alerts()), *(query for _, query in queries())])
+    named = metrics_in([*(rule["expr"] for rule in rules()), *(query for _, query in queries())])
     there = exported()
     assert set() == named - there
     assert set() == {name for name in there - named if not name.startswith(OF_OTHERS)}
