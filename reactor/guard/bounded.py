@@ -16,7 +16,7 @@ from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
-from reactor.policy.bounds import Bounded, Standing, completed, standings, unsettled
+from reactor.policy.bounds import Bounded, completed, standings, unsettled
 
 # To read so few is as fast as to choose among them.
 FEW_PODS: Final = 16
@@ -55,8 +55,7 @@ class BoundedPods:
         self.largest: Collection[str] = ()
         self._settings = settings
         self._usages = usages
-        self._pods: Sequence[Pod] = ()
-        self._standings: Sequence[Standing] = ()
+        self._standings = standings(())
 
     def observe(self) -> Known:
         """Return the most that each pod can hold, and what those use of which that is not known."""
@@ -87,14 +86,14 @@ class BoundedPods:
 
         What is read comes into `found`, and so into the snapshot.
         """
-        if pods != self._pods:
+        if pods != self._standings.pods:
             self._standings = standings(pods)
-        self._pods = pods  # equal, and from here on the same: a tuple compares those at once
+        elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
+            self._standings = self._standings._replace(pods=pods)
         known = Bounded(
             settings=self._settings,
             state=state,
             snapshot=snapshot,
-            pods=pods,
             standings=self._standings,
             now_seconds=now_seconds,
             likely=self.likely,

@@ -22,6 +22,7 @@ import heapq
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from reactor.model.decisions import PolicyState, Snapshot
@@ -39,24 +40,53 @@ from reactor.policy.thresholds import absurdities, is_hard_memory
 
 _MOST_FOR_A_SUM: Final = 8
 _NOTHING: Final = PodUsage(memory_working_set_bytes=0)
-_Place = tuple[bool, int, bool, int, int, int]
+# A pod's, or the best that one of many alike can have: then the last is their number, not -1.
+_Place = tuple[bool, int, bool, int, int, int, int]
 
 
 class Standing(NamedTuple):
     """What decides a pod's place for memory beside its usage."""
 
-    uid: str
+    position: int
     preference: int
     priority: int
     request_bytes: int
 
+    def place(self, amount: int, minimum_bytes: Fraction | int, alike: int = -1) -> _Place:
+        """Return the place in the ranking that it has with so much: least first."""
+        position, preference, priority, request = self
+        is_small, is_within = amount < minimum_bytes, amount <= request
+        return is_small, preference, is_within, priority, request - amount, position, alike
 
-def standings(pods: Sequence[Pod]) -> tuple[Standing, ...]:
-    """Return how the pods stand that may be evicted, in their order. It changes when the pods do."""
-    return tuple(
-        Standing(pod.uid, int(pod.preference), pod.priority, pod.requests.get(Resource.MEMORY, 0))
-        for pod in pods
-        if pod.critical_because is None
+
+class Standings(NamedTuple):
+    """How `pods` stand, by uid those that may be evicted. `alike`: the first of them, and the uids of all.
+
+    Of pods that stand alike the one with the most goes first: their largest bound says where that may be.
+    """
+
+    pods: Sequence[Pod]
+    listed: Mapping[str, Pod]
+    evictable: Mapping[str, Standing]
+    alike: Sequence[tuple[Standing, Sequence[str]]]
+    could_not_be_ended: Sequence[str]
+
+
+def standings(pods: Sequence[Pod]) -> Standings:
+    """Return how the pods stand. It changes when the pods do."""
+    evictable: dict[str, Standing] = {}
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for index, pod in enumerate(pods):
+        if pod.critical_because is None:
+            how = (int(pod.preference), pod.priority, pod.requests.get(Resource.MEMORY, 0))
+            evictable[pod.uid] = Standing(index, *how)
+            alike.setdefault(how, []).append(pod.uid)
+    return Standings(
+        pods=pods,
+        listed={pod.uid: pod for pod in pods},
+        evictable=evictable,
+        alike=[(evictable[uids[0]], uids) for uids in alike.values()],
+        could_not_be_ended=[pod.uid for pod in pods if pod.could_not_be_ended],
     )
 
 
@@ -72,11 +102,14 @@ class Bounded(NamedTuple):
     settings: EvictionSettings
     state: PolicyState
     snapshot: Snapshot
-    pods: Sequence[Pod]
-    standings: Sequence[Standing]
+    standings: Standings
     now_seconds: float
     likely: Collection[str] = ()
     are_charges: bool = False
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        return self.standings.pods
 
     @property
     def bounds(self) -> Mapping[str, int]:
@@ -167,9 +200,9 @@ def _may_be_reclaimed(
     inactive_bytes = parents.inactive_file_bytes
     if not known.are_charges or inactive_bytes is None or parents.is_mem_available:
         return True
-    uids = [pod.uid for pod in known.pods]
-    charged_bytes = sum(known.bounds[uid] for uid in uids if uid in known.bounds)
-    read = (known.used[uid].memory_working_set_bytes or 0 for uid in uids if uid in known.used)
+    listed = known.standings.listed
+    charged_bytes = sum(map(known.bounds.__getitem__, known.bounds.keys() & listed.keys()))
+    read = (known.used[uid].memory_working_set_bytes or 0 for uid in known.used.keys() & listed.keys())
     least_bytes = max(0, charged_bytes - inactive_bytes) + sum(read)
     outside_bytes = parents.capacity - parents.available - least_bytes
     return outside_bytes >= least_worth_bytes(threshold, seen)
@@ -182,9 +215,8 @@ def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:
     """
     found = [*known.likely, *(claim.uid for claim in state.claims if claim.uid is not None)]
     if state.hard_memory_kills:
-        listed = {pod.uid for pod in known.pods}
-        found += [uid for uid in known.bounds if uid not in listed]
-        found += [pod.uid for pod in known.pods if pod.could_not_be_ended]
+        found += known.bounds.keys() - known.standings.listed.keys()
+        found += known.standings.could_not_be_ended
         for kill in state.hard_memory_kills:
             found += [kill.uid, *kill.kept]
     return found
@@ -193,32 +225,29 @@ def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:
 def _at_least(
     known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation]
 ) -> PolicyState | None:
-    """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
-    lowest = Snapshot(signals=signals, pods=_Lowest(known))
-    found, _ = with_slowdowns(known.settings, state, lowest, known.pods, known.now_seconds)
+    """Return the state with the slowdowns if pods hold no more than is known; None if one is for that.
+
+    A pod that was not read, or has gone since it was listed, holds nothing then, and adds nothing to a sum:
+    it is left out. One that may be evicted stays in, so that there is one if there is.
+    """
+    listed, used = known.standings.listed, dict(known.used)
+    uids = dict.fromkeys((*used, *(kill.uid for kill in state.hard_memory_kills)))
+    for uid in known.standings.evictable:
+        uids[uid] = None
+        break
+    pods = [listed[uid] for uid in uids if uid in listed]
+    for pod in pods:
+        used.setdefault(pod.uid, _NOTHING)
+    lowest = Snapshot(signals=signals, pods=used)
+    found, _ = with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)
     if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
         return None
     return found
 
 
-class _Lowest(dict[str, PodUsage]):
-    """What pods use, where a pod that was not read, or has gone since it was listed, holds nothing."""
-
-    def __init__(self, known: Bounded) -> None:
-        super().__init__(known.used)
-        self._known = known
-
-    def get(self, uid: str, default: PodUsage | None = None) -> PodUsage | None:  # type: ignore[override]
-        found = super().get(uid)
-        if found is not None:
-            return found
-        is_low = uid in self._known.bounds or any(pod.uid == uid for pod in self._known.pods)
-        return _NOTHING if is_low else default
-
-
 def _largest(known: Bounded) -> list[str]:
     """Return the few pods, by uid, that may hold the most of those that may be evicted and were not read."""
-    left = (one.uid for one in known.standings if one.uid in known.bounds)
+    left = known.bounds.keys() & known.standings.evictable.keys()
     return heapq.nlargest(_MOST_FOR_A_SUM, left, key=known.bounds.__getitem__)
 
 
@@ -230,22 +259,23 @@ def _first(
     minimum_bytes: Fraction | int = 0
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         minimum_bytes = settings.minimum_victim.of(threshold.missing(seen))
-    chosen = None
+    evictable, alike = known.standings.evictable, known.standings.alike
+    taken: Collection[str] = ()
     if state.claims:
-        chosen = {pod.uid for pod in candidates(known.pods, state, threshold, known.now_seconds)}
-
-    # On the way to a kill: a plain loop over all pods, for which no function is called.
-    places: list[_Place] = [
-        (amount < minimum_bytes, preference, amount <= request, priority, request - amount, index)
-        for index, (uid, preference, priority, request) in enumerate(known.standings)
-        if chosen is None or uid in chosen
-        if (amount := bounds[uid] if uid in bounds else _read_bytes(known, uid)) is not None
-    ]
+        may_go = candidates(known.pods, state, threshold, known.now_seconds)
+        taken = evictable.keys() - {pod.uid for pod in may_go}
+    places = _places(known, taken, minimum_bytes)
     heapq.heapify(places)
     found = 0
     while places and found < heads:
-        index = places[0][-1]
-        uid = known.standings[index].uid
+        *_, position, number = places[0]
+        if number >= 0:
+            heapq.heappop(places)
+            for uid in alike[number][1]:
+                if uid in bounds and uid not in taken:
+                    heapq.heappush(places, evictable[uid].place(bounds[uid], minimum_bytes))
+            continue
+        uid = known.pods[position].uid
         if uid not in bounds:
             found += 1
             heapq.heappop(places)
@@ -255,11 +285,27 @@ def _first(
         if amount is None:  # it has gone, or can't be read, which makes it the last
             heapq.heappop(places)
         else:
-            _, preference, priority, request = known.standings[index]
-            is_small, is_within = amount < minimum_bytes, amount <= request
-            place = (is_small, preference, is_within, priority, request - amount, index)
-            heapq.heapreplace(places, place)
+            heapq.heapreplace(places, evictable[uid].place(amount, minimum_bytes))
     return bool(found)
+
+
+def _places(known: Bounded, taken: Collection[str], minimum_bytes: Fraction | int) -> list[_Place]:
+    """Return the places of the pods that were read, and the best that one of the others can have.
+
+    On the way to a kill: no loop over all pods but in C.
+    """
+    evictable, bounds = known.standings.evictable, known.bounds
+    places = [
+        evictable[uid].place(amount, minimum_bytes)
+        for uid in known.used.keys() & evictable.keys() - taken
+        if (amount := _read_bytes(known, uid)) is not None
+    ]
+    for number, (first, uids) in enumerate(known.standings.alike):
+        left = [uid for uid in uids if uid not in taken] if taken else uids
+        most_bytes = max(map(bounds.get, left, repeat(-1)), default=-1)
+        if most_bytes >= 0:
+            places.append(first.place(most_bytes, minimum_bytes, number))
+    return places
 
 
 def _read_bytes(known: Bounded, uid: str) -> int | None:

@@ -57,7 +57,7 @@ class NodeAtThreshold(NamedTuple):
 
     def outside_bytes(self) -> int | None:
         """Return the memory outside the pods that evicting can bring back, None where it is not known."""
-        pods = [pod for pod in self.pods if not self._is_kept(pod)]
+        pods = (pod for pod in self.pods if not self._is_kept(pod))  # up to the first that was not observed
         return memory_outside_pods(self.seen, pods, self.used, gone=self.dying)
 
     def uncharged_bytes(self) -> int | None:

@@ -72,7 +72,6 @@ def settle(case: Case, heads: int = 1) -> Read:
         settings=case.settings,
         state=case.state,
         snapshot=Snapshot(signals=case.signals, pods=used, bounds=bounds),
-        pods=case.pods,
         standings=standings(case.pods),
         now_seconds=NOW,
         likely=case.likely,
@@ -132,9 +131,10 @@ def truths(draw: st.DrawFn) -> Truth:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     count = draw(st.integers(0, 7))
+    requests = draw(st.sampled_from([sizes, st.just(0), st.just(3 * MIB)]))  # many stand alike, or none do
     pods = tuple(
         replace(
-            make_pod(f"{index}", request_bytes=draw(sizes), priority=draw(st.integers(0, 1))),
+            make_pod(f"{index}", request_bytes=draw(requests), priority=draw(st.integers(0, 1))),
             critical_because=(because := draw(st.sampled_from([None, None, None, "static pod"]))),
             could_not_be_ended=because is not None and draw(st.booleans()),
             preference=draw(st.sampled_from([Preference.NONE, Preference.NONE, *Preference])),
@@ -330,6 +330,29 @@ def seen_after_an_eviction() -> Case:
         pods=pods,
         truth=truth,
     )
+
+
+def test_a_pod_that_is_never_evicted_does_not_hide_that_there_are_others() -> None:
+    """Evictions are slowed down if all that may go hold too little, not if none may go."""
+    static = replace(make_pod("static"), critical_because="static pod")
+    pods = (static, make_pod("small"))
+    truth = {pod.uid: Truth(MIB, PodUsage(memory_working_set_bytes=MIB)) for pod in pods}
+    case = Case(
+        settings=EvictionSettings(
+            thresholds=(make_threshold(64 * MIB),), unhelpful_eviction_pause_seconds=30.0
+        ),
+        state=PolicyState(),
+        signals={Signal.MEMORY_AVAILABLE: Observation(available=8 * MIB, capacity=128 * MIB)},
+        pods=pods,
+        truth=truth,
+        likely=(static.uid,),
+    )
+
+    read = settle(case)
+
+    state, decision = decided(case, read.snapshot, pods)
+    assert (state, decision) == decided(case, whole(case, read), pods)
+    assert [one.reason for one in state.slowdowns] == [SlowReason.OUTSIDE_PODS]
 
 
 @given(cases())
