@@ -13,6 +13,8 @@ COMMANDS = (
     daemon.add_run,
     measure.add_simulate,
     measure.add_record,
+    measure.add_shadow,
+    measure.add_fleet,
     ask.add_status,
     ask.add_top,
     ask.add_explain,

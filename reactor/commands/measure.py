@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from reactor.commands.arguments import (
+    CONFIGURED,
     DEFAULT_CONFIG,
     Commands,
     add_command,
@@ -13,6 +14,7 @@ from reactor.commands.arguments import (
     add_config_dir,
     add_output,
     from_checkout,
+    journal_of,
     positive_seconds,
 )
 
@@ -348,6 +350,149 @@ def _simulate(options: argparse.Namespace) -> int:
     from reactor.simulate import run_scenario_file
 
     return run_scenario_file(options.scenarios[0], options.output)
+
+
+_WITHIN = "how far apart a decision and what others did may be to belong together, in seconds (600)"
+_ANONYMISE = (
+    "replace the names of nodes, pools, pods and rules, the same name alike; with FILE, a key of 16 bytes or "
+    "more, alike in all reports"
+)
+
+
+def add_shadow(commands: Commands) -> None:
+    """Declare `reactor shadow`."""
+    command = add_command(
+        commands,
+        "shadow",
+        _shadow,
+        "compare what reactor decided, in a dry run or in force, with what kubelet and kernel did then",
+        "reactor shadow --journal /var/log/reactor/journal.jsonl --report shadow.html",
+    )
+    command.add_argument(
+        "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
+    )
+    add_config(command, default=None)
+    add_config_dir(command)
+    _add_comparison(command)
+
+
+def add_fleet(commands: Commands) -> None:
+    """Declare `reactor fleet`."""
+    command = add_command(
+        commands,
+        "fleet",
+        _fleet,
+        "the same for the journals and recordings of many nodes, by pool, and under another policy",
+        "reactor fleet journals/ --policy new.yaml --allow-fewer 0 --report fleet.html",
+    )
+    command.add_argument(
+        "paths",
+        metavar="DIRECTORY",
+        nargs="+",
+        type=Path,
+        help="journals and recordings: NODE.jsonl, NODE.json, or NODE/journal.jsonl, NODE/recording.json; "
+        "each may end in .gz",
+    )
+    command.add_argument(
+        "--policy",
+        metavar="FILE",
+        type=Path,
+        help="a configuration: which evictions it would make more, and which fewer, in all recordings",
+    )
+    command.add_argument(
+        "--allow-more", metavar="N", type=_count, help="with --policy: exit with 3 if there are more than N"
+    )
+    command.add_argument(
+        "--allow-fewer", metavar="N", type=_count, help="with --policy: exit with 3 if there are N fewer"
+    )
+    command.add_argument(
+        "--allow-disagreements",
+        metavar="N",
+        type=_count,
+        help="exit with 3 if reactor and the others disagreed more than N times",
+    )
+    command.add_argument(
+        "--pool-label", metavar="LABEL", help="the Node's label that names its pool (the usual ones)"
+    )
+    command.add_argument(
+        "--jobs", metavar="N", type=_positive_count, help="how many processes read (one a CPU)"
+    )
+    _add_comparison(command)
+    command.set_defaults(usage_error=command.error)
+
+
+def _add_comparison(command: argparse.ArgumentParser) -> None:
+    """Add what both commands have."""
+    command.add_argument(
+        "--within-seconds", metavar="SECONDS", type=positive_seconds, default=600.0, help=_WITHIN
+    )
+    command.add_argument("--report", metavar="FILE", type=Path, help="one HTML page, too")
+    command.add_argument(
+        "--anonymise", metavar="FILE", nargs="?", type=Path, const=CONFIGURED, help=_ANONYMISE
+    )
+    add_output(command)
+
+
+def _count(text: str) -> int:
+    """Return a number from 0 on. Raises ValueError, which argparse reports."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number from 0 on")
+    return int(text)
+
+
+def _key(options: argparse.Namespace) -> bytes | None:
+    from reactor.shadow.fleet import key_in
+
+    if options.anonymise is None:
+        return None
+    return key_in(None if options.anonymise == CONFIGURED else options.anonymise)
+
+
+def _shadow(options: argparse.Namespace) -> int:
+    import socket
+
+    from reactor.shadow.fleet import Found, Options, Source, journal_files
+    from reactor.shadow.page import run
+
+    name = socket.gethostname()
+    source = Source(name=name, journals=journal_files(journal_of(options)))
+    key = _key(options)
+    run(
+        Found(sources=[source], problems=()),
+        Options(within_seconds=options.within_seconds, key=key),
+        title="reactor and the others" if key is not None else f"{name}: reactor and the others",
+        output=options.output,
+        report=options.report,
+    )
+    return 0
+
+
+def _fleet(options: argparse.Namespace) -> int:
+    import os
+
+    from reactor.shadow.fleet import Options, sources_in
+    from reactor.shadow.page import run
+    from reactor.shadow.replay import Policy
+
+    if options.policy is None and (options.allow_more, options.allow_fewer) != (None, None):
+        options.usage_error("--allow-more and --allow-fewer go with --policy")
+    policy = None if options.policy is None else Policy.in_file(options.policy)
+    found = sources_in(options.paths)
+    key = _key(options)
+    fleet = run(
+        found,
+        Options(within_seconds=options.within_seconds, pool_label=options.pool_label, policy=policy, key=key),
+        title=f"A fleet of {len(found.sources)} nodes: reactor and the others",
+        output=options.output,
+        report=options.report,
+        jobs=options.jobs or len(os.sched_getaffinity(0)),
+    )
+    limits = (
+        (options.allow_more, fleet.total.more),
+        (options.allow_fewer, fleet.total.fewer),
+        (options.allow_disagreements, fleet.total.disagreements),
+    )
+    return 3 if any(allowed is not None and count > allowed for allowed, count in limits) else 0
 
 
 def add_record(commands: Commands) -> None:

@@ -96,7 +96,7 @@ def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()
     notes = [f"<p>The first {left_out} of {len(shown)} are left out.</p>"] if left_out else []
     if len(kept) > 1:
         notes.append(_overview(kept))
-    return _whole(title, [*notes, *parts])
+    return whole_page(title, [*notes, *parts])
 
 
 def _title(shown: Sequence[Document]) -> str:
@@ -107,27 +107,28 @@ def _title(shown: Sequence[Document]) -> str:
     return f"{len(shown)} evictions and OOM kills from {_moment(shown[0])} to {_moment(shown[-1])}"
 
 
-def _whole(title: str, parts: Sequence[str]) -> str:
+def whole_page(title: str, parts: Sequence[str], *, made_from: str = "the journal", style: str = "") -> str:
+    """Return a page of these elements, in which texts are escaped; `style` is added to the common one."""
     shown = escape(printable(title))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{shown}</title>\n<style>{STYLE}{LEGEND_STYLE}{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{shown}</title>\n<style>{STYLE}{LEGEND_STYLE}{_STYLE}{style}</style>\n</head>\n<body>\n"
         f"<h1>{shown}</h1>\n"
         + "\n".join(parts)
-        + f'\n<p class="soft">reactor {escape(reactor.__version__)}, from the journal. Times are UTC.</p>\n'
+        + f'\n<p class="soft">reactor {escape(reactor.__version__)}, from {escape(made_from)}. '
+        "Times are UTC.</p>\n"
         "</body>\n</html>\n"
     )
 
 
 def _overview(shown: Sequence[Document]) -> str:
     rows = [
-        [_Cell(_moment(one)), _Cell(_headline(one)), _Cell(str(_box(one).get("text") or "-"))]
-        for one in shown
+        [Cell(_moment(one)), Cell(_headline(one)), Cell(str(_box(one).get("text") or "-"))] for one in shown
     ]
-    return _table(("TIME", "WHAT HAPPENED", "WHO TOOK THE MEMORY"), rows)
+    return html_table(("TIME", "WHAT HAPPENED", "WHO TOOK THE MEMORY"), rows)
 
 
 def _section(one: Document, among: Sequence[Document]) -> str:
@@ -346,12 +347,14 @@ def _neighbours(one: Document, among: Sequence[Document], first: float, last: fl
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class Cell:
+    """One cell of a table; a number is set to the right."""
+
     text: str
     is_number: bool = False
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[_Cell]], marked: Sequence[bool] = ()) -> str:
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[bool] = ()) -> str:
     """Return a table whose rows are cards on a narrow screen."""
     numbers = [any(row[place].is_number for row in rows) for place in range(len(columns))]
     head = "".join(
@@ -378,30 +381,32 @@ def _ranking(one: Document) -> str:
     victims = {each.get("uid") for each in one.get("evictions") or ()}
     shown = ranking[:_MOST_RANKED]
     rows = [
-        [_Cell(str(place), is_number=True), _Cell(str(each.get("pod"))), _Cell(str(each.get("because")))]
+        [Cell(str(place), is_number=True), Cell(str(each.get("pod"))), Cell(str(each.get("because")))]
         for place, each in enumerate(shown, 1)
     ]
     more = len(ranking) - len(shown)
     note = f'<p class="soft">and {more} more</p>' if more else ""
-    return _table(("PLACE", "POD", "BECAUSE"), rows, [each.get("uid") in victims for each in shown]) + note
+    return (
+        html_table(("PLACE", "POD", "BECAUSE"), rows, [each.get("uid") in victims for each in shown]) + note
+    )
 
 
 def _processes(box: Document) -> str:
     rows = [
         [
-            _Cell(str(seen["pod"])),
-            _Cell(str(each["pid"]), is_number=True),
+            Cell(str(seen["pod"])),
+            Cell(str(each["pid"]), is_number=True),
             *(
-                _Cell(_bytes(each[f"{kind}_bytes"]), is_number=True)
+                Cell(_bytes(each[f"{kind}_bytes"]), is_number=True)
                 for kind in ("anonymous", "file", "shared", "swap")
             ),
-            _Cell(duration_text(each["age_seconds"]), is_number=True),
-            _Cell(str(each["command"])),
+            Cell(duration_text(each["age_seconds"]), is_number=True),
+            Cell(str(each["command"])),
         ]
         for seen in box["processes"]
         for each in seen["largest"]
     ]
-    return _table(("POD", "PID", "ANON", "FILE", "SHARED", "SWAP", "AGE", "COMMAND"), rows)
+    return html_table(("POD", "PID", "ANON", "FILE", "SHARED", "SWAP", "AGE", "COMMAND"), rows)
 
 
 # --- what a record has ---

@@ -101,6 +101,40 @@ def at(seconds: float) -> str:
     return f"{max(0.0, seconds):.3f}s"
 
 
+class JournalSteps:
+    """Makes steps of a journal's lines, oldest first; `began` is the time of the first, since 1970."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        self._latest = 0.0
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._preferences: dict[str, str] = {}
+
+    def step(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the step of a decision or an OOM kill, None for another line.
+
+        Raises KeyError, TypeError, ValueError or AttributeError for what is none that can be replayed.
+        """
+        if not _is_wanted(document):
+            return None
+        seconds = datetime.fromisoformat(document["time"]).timestamp()
+        self.began = seconds if self.began is None else self.began
+        self._latest = max(self._latest, seconds - self.began)  # the clock may have been set back
+        if document["kind"] == _OOM_KILL:
+            return {"at": at(self._latest), "oomKills": int(document["kills"])}
+        ranked, preferred = _ranked(document), _preferences(document)
+        news = {uid: pod for uid, pod in ranked.items() if self._pods.get(uid) != pod}
+        step: dict[str, Any] = {"at": at(self._latest), "summary": _summary(document)}
+        self._pods |= news
+        before = self._preferences
+        self._preferences = {uid: one for uid, one in before.items() if uid not in ranked} | preferred
+        if news or self._preferences != before:
+            step["pods"] = list(self._pods.values())
+            if self._preferences:
+                step["preferences"] = self._preferences
+        return step
+
+
 def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a step for each decision and OOM kill, oldest first.
 
@@ -108,32 +142,15 @@ def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
 
     A line that a crash cut off at the end is passed over.
     """
-    began: float | None = None
-    latest = 0.0
-    pods: dict[str, dict[str, Any]] = {}
-    preferences: dict[str, str] = {}
+    steps = JournalSteps()
     for number, document in _documents(path):
         try:
-            seconds = datetime.fromisoformat(document["time"]).timestamp()
-            began = seconds if began is None else began
-            latest = max(latest, seconds - began)  # the clock may have been set back
-            if document["kind"] == _OOM_KILL:
-                yield {"at": at(latest), "oomKills": int(document["kills"])}
-                continue
-            ranked, preferred = _ranked(document), _preferences(document)
-            news = {uid: pod for uid, pod in ranked.items() if pods.get(uid) != pod}
-            pods |= news
-            before = preferences
-            preferences = {uid: one for uid, one in before.items() if uid not in ranked} | preferred
-            step: dict[str, Any] = {"at": at(latest), "summary": _summary(document)}
+            step = steps.step(document)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"
             raise ConfigError([Problem(path=f"{path}:{number}", got=got, accepted="a decision")]) from error
-        if news or preferences != before:
-            step["pods"] = list(pods.values())
-            if preferences:
-                step["preferences"] = preferences
-        yield step
+        if step is not None:
+            yield step
 
 
 def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -257,7 +274,7 @@ class RecordOptions:
 def record(options: RecordOptions) -> int:
     """Record and return the exit status. Raises ConfigError, ApiError where nothing can be had, OSError."""
     configuration = load_configuration(options.config, options.config_dir)
-    settings, header = configuration.settings, _header(configuration, options.config)
+    settings, header = configuration.settings, header_of(configuration, options.config)
     with _opened(options.output) as file:
         if options.journal is not None:
             scenario = ScenarioFile(file, f"recorded from {options.journal.name}", header)
@@ -406,7 +423,7 @@ async def _stop_at_signal(scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
+def header_of(configuration: Configuration, path: Path) -> dict[str, Any]:
     """Return what stands before the steps: the thresholds in force, and how the filesystems lie."""
     raw = load_document(configuration.text, str(path)) or {}
     layout = configuration.settings.eviction.layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -201,9 +201,30 @@ def passes(
     rules: Sequence[Rule] | None = None,
 ) -> Iterator[Pass]:
     """Yield each step's pass under `settings` and `rules`, the scenario's own or others."""
-    node = _Node(pods=scenario.pods, images=scenario.images)
-    by_rules = RuleReplay(scenario.rules if rules is None else rules)
-    for step, numbers in zip(scenario.steps, scenario.numbers, strict=True):
+    steps = zip(scenario.steps, scenario.numbers, strict=True)
+    return passes_over(
+        steps,
+        settings,
+        snapshot_of,
+        scenario.rules if rules is None else rules,
+        pods=scenario.pods,
+        images=scenario.images,
+    )
+
+
+def passes_over(
+    steps: Iterable[tuple[Step, Numbers | None]],
+    settings: EvictionSettings,
+    snapshot_of: SnapshotOf,
+    rules: Sequence[Rule],
+    *,
+    pods: tuple[Pod, ...] = (),
+    images: tuple[Image, ...] = (),
+) -> Iterator[Pass]:
+    """Yield the pass of each step as it comes, with what rules observe in it."""
+    node = _Node(pods=pods, images=images)
+    by_rules = RuleReplay(rules)
+    for step, numbers in steps:
         if numbers is not None:
             node.numbers = numbers
         if step.pods is not None:

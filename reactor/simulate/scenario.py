@@ -216,6 +216,16 @@ class Step:
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedNode:
+    """Which node a recording is of, and since when: what a fleet's pools and times are by."""
+
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    began: str = ""
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
     api_version: str
     kind: str
@@ -228,6 +238,7 @@ class _Document:
     pod_cgroups: Mapping[str, RecordedCgroup] = field(default_factory=dict)
     rules: tuple[WrittenRule, ...] = ()
     images: tuple[_Image, ...] = ()
+    node: RecordedNode = field(default_factory=RecordedNode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +258,17 @@ class Scenario:
     rules: tuple[Rule, ...] = ()
     numbers: tuple[Mapping[str, Mapping[Metric, float]] | None, ...] = ()
     warnings: tuple[str, ...] = ()
+    node: RecordedNode = field(default_factory=RecordedNode)
 
 
 def scenario_from_text(text: str, name: str) -> Scenario:
     """Return the scenario in `text`, which came from `name`. Raises ConfigError with every problem."""
-    document = decode(load_document(text, name), _Document)
+    return scenario_of(load_document(text, name))
+
+
+def scenario_of(raw: Any) -> Scenario:
+    """Return the scenario that a document of plain values is. Raises ConfigError with every problem."""
+    document = decode(raw, _Document)
     return Scenario(
         name=document.name,
         configuration=document.kubelet_configuration,
@@ -269,19 +286,28 @@ def scenario_from_text(text: str, name: str) -> Scenario:
             )
             for image in document.images
         ),
-        steps=tuple(
-            replace(step, pods=_known(step.pods or (), step.preferences, step.pod_cgroups))
-            if step.preferences or step.pod_cgroups
-            else step
-            for step in document.steps
-        ),
+        steps=tuple(map(_complete, document.steps)),
         rules=tuple(one.rule() for one in document.rules),
-        numbers=tuple(
-            None if step.cgroups is None else {name: one.values() for name, one in step.cgroups.items()}
-            for step in document.steps
-        ),
+        numbers=tuple(map(_numbers, document.steps)),
         warnings=document.kubelet_configuration.warnings,
+        node=document.node,
     )
+
+
+def step_of(raw: Any) -> tuple[Step, Mapping[str, Mapping[Metric, float]] | None]:
+    """Return one step by itself, and what rules observe in it. Raises ConfigError."""
+    step = decode(raw, Step)
+    return _complete(step), _numbers(step)
+
+
+def _complete(step: Step) -> Step:
+    if not step.preferences and not step.pod_cgroups:
+        return step
+    return replace(step, pods=_known(step.pods or (), step.preferences, step.pod_cgroups))
+
+
+def _numbers(step: Step) -> Mapping[str, Mapping[Metric, float]] | None:
+    return None if step.cgroups is None else {name: one.values() for name, one in step.cgroups.items()}
 
 
 def _known(
