@@ -78,8 +78,8 @@ class Picture:
     """Layers, a line above them, levels and marks; `title` is read out where the picture can't be seen.
 
     The x axis goes from `first` to `last`, the y axis from 0 to `highest`, or by powers of ten with `log_y`
-    from `lowest`; with `binary_x` the ticks of the x axis are powers of two. `steps` says that a value holds
-    until the next, as what was observed does.
+    from `lowest`; with `binary_x` and `binary_y` the ticks of that axis are powers of two. `steps` says that
+    a value holds until the next, as what was observed does.
     """
 
     title: str
@@ -97,6 +97,7 @@ class Picture:
     log_y: bool = False
     steps: bool = True
     binary_x: bool = False
+    binary_y: bool = True
 
 
 def short(text: str, most: int = _LABEL_CHARACTERS) -> str:
@@ -148,7 +149,7 @@ class _Drawing:
 
     def _axes(self) -> Iterator[str]:
         of = self._of
-        heights = powers(of.lowest, of.highest) if of.log_y else ticks(0.0, of.highest, binary=True)
+        heights = powers(of.lowest, of.highest) if of.log_y else ticks(0.0, of.highest, binary=of.binary_y)
         for value in heights:
             y = self._y(value)
             yield f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'

@@ -129,11 +129,13 @@ class Pair:
 
     @property
     def at(self) -> float:
+        """Return when: the decision, without one what another did."""
         others = (self.kubelet, *self.oom_kills, self.not_ready)
         return next(one.at for one in (self.decided, *others) if one is not None)
 
     @property
     def pod(self) -> str:
+        """Return which pod: the decision's, without one that of another's act."""
         return next((one.pod for one in (self.decided, self.kubelet, *self.oom_kills) if one is not None), "")
 
 

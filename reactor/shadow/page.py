@@ -28,6 +28,7 @@ _ON_PAGE: Final = 500
 _MOST_POOLS: Final = 40
 _MOST_NODES: Final = 200
 _POINTS: Final = 200
+_NINTH_HUE: Final = "#6a3d9a"
 _MEANS: Final[Mapping[Verdict, str]] = {
     Verdict.SAME: "the kubelet evicted the same pod",
     Verdict.OTHER_POD: "the kubelet evicted another pod",
@@ -44,12 +45,17 @@ _STYLE: Final = """
 .bars div { display: flex; height: 1.3rem; background: var(--box); }
 .bars i { display: block; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .bars span { overflow-wrap: anywhere; }
+@media (min-width: 40.01rem) {
+ td[data-of="TIME"], td[data-of="NODE"], td[data-of="POOL"] { min-width: 5.6rem; }
+}
 """
 
 
 def headline(pool: Pool, days: float | None) -> str:
     """Return it in one line: "14 days: the kubelet evicted 31 times; the same pod in 30, 4.1 s sooner; …"."""
-    time = "no time" if days is None else f"{days:.0f} days" if days >= 1.95 else duration_text(days * 86400)
+    if days is None:
+        return f"{counted(pool.nodes, 'node')}, and no journal with a line of any of them."
+    time = f"{days:.0f} days" if days >= 1.95 else duration_text(days * 86400)
     where = "" if pool.nodes == 1 else f" of {pool.nodes} nodes"
     same = pool.verdicts[Verdict.SAME]
     parts = [f"the kubelet evicted {_times(pool.kubelet)}"]
@@ -349,9 +355,9 @@ def page_of(fleet: Fleet, title: str) -> str:
         parts.append(f"<h2>How much sooner than the kubelet</h2><figure>{_sooner_picture(fleet)}</figure>")
     if len(fleet.pools) > 1:
         parts.append(f"<h2>By pool</h2>{_pool_table(fleet)}")
+    parts.append(f"<h2>Disagreements, and why</h2>{_disagreements_table(fleet)}")
     if fleet.has_policy:
         parts.append(f"<h2>What the policy changes</h2>{_changes_table(fleet)}")
-    parts.append(f"<h2>Disagreements, and why</h2>{_disagreements_table(fleet)}")
     if len(fleet.nodes) > 1:
         parts.append(f"<h2>Nodes</h2>{_nodes_table(fleet)}")
     if fleet.problems:
@@ -382,7 +388,7 @@ def _verdict_parts(fleet: Fleet) -> Iterator[str]:
 
 def _bars(fleet: Fleet, used: Sequence[Verdict]) -> str:
     """Return a bar for each pool, as long as it has decisions and others' acts, with its verdicts."""
-    colours = {one: HUES[place % len(HUES)] for place, one in enumerate(Verdict)}
+    colours = dict(zip(Verdict, (*HUES, _NINTH_HUE), strict=True))
     longest = max(sum(pool.verdicts.values()) for pool in fleet.pools.values()) or 1
     bars = []
     for name, pool in _pools(fleet):
@@ -401,7 +407,7 @@ def _bars(fleet: Fleet, used: Sequence[Verdict]) -> str:
 def _sooner_picture(fleet: Fleet) -> str:
     ordered = sorted(fleet.total.sooner_seconds)
     places = sorted({int(number * (len(ordered) - 1) / _POINTS) for number in range(_POINTS + 1)})
-    first, last = min(0.0, ordered[0]), max(1.0, ordered[-1])
+    first, last = min(0.0, _quantile(ordered, 0.01)), max(1.0, _quantile(ordered, 0.99))
     curve = [
         (first, 0.0),
         *((ordered[place], 100 * (place + 1) / len(ordered)) for place in places),
@@ -415,6 +421,7 @@ def _sooner_picture(fleet: Fleet) -> str:
             x_text=lambda value: f"{value:g} s",
             y_text=lambda value: f"{value:.0f} %",
             lines={"sooner": curve},
+            binary_y=False,
         )
     )
 

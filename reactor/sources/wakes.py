@@ -1,4 +1,4 @@
-"""Where the sources leave wakes for the loop."""
+"""Where the sources leave wakes for the loop; and the ticker, the last source of every chain."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Annotations and conditions of pods and nodes; "reactor" is their prefix.
 NOT_PATHS = {f"reactor/{name}" for name in ("cgroup", "unit", "volumes", "rootfs", "logs", "taints")}
 NOT_PATHS |= {f"reactor/{name}Pressure" for name in ("Memory", "Disk", "PID")}
-NOT_PATHS |= {"reactor/NodeShutdown", "reactor/node-shutdown"}
+NOT_PATHS |= {"reactor/NodeShutdown", "reactor/node-shutdown", "reactor/pool"}
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CONFIGURATION = re.compile(r"^(evictionHard|evictionSoft|reactor):", re.MULTILINE)
