@@ -20,15 +20,14 @@ _POLICY: Final = Path(reactor.policy.__file__).parent
 _OTHER_TEXTS: Final = {
     "admission.py": None,
     "claims.py": {"_spared"},
-    "exact_names.py": None,
     "certainty.py": None,
     "lists.py": None,
     "managed_oom.py": None,
     "messages.py": None,
     "no_victim.py": None,
     "process_victims.py": None,
+    "rank.py": {"empty_dir_message", "pod_limit_message", "container_limit_message"},
     "rules.py": {"why_not", "_message"},
-    "storage_limits.py": None,
     "thresholds.py": None,
 }
 
