@@ -1,8 +1,9 @@
 """The schema of the chart's values: the values themselves here, the configuration below them from reactor's settings.
 
-What a value of the configuration may be is said by its type in reactor.config: each type has its form below, and a
-type without one is an error, so that a new setting can't be left out. The forms accept all that the daemon accepts;
-it checks more (what belongs together, which numbers make sense), as `reactor config check` does.
+What a value of the configuration may be is said by its type in reactor.config: each type has its form below. A new
+type of text or number without one takes any text or number, any other type without one is an error: a new setting is
+never left out. The forms accept all that the daemon accepts; it checks more (what belongs together, which numbers
+make sense), as `reactor config check` does.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ _FORMS: Final[dict[Any, Schema]] = {
     section.Interval: _SPAN_FORM,
     section.SoftReclaimTime: _SPAN_FORM,
     section.HookTime: _SPAN_FORM,
+    section.LeaseTime: _SPAN_FORM,
     section.Size: _QUANTITY_FORM,
     section.Positive: _whole(1, 1_000_000),
     section.FifoPriority: _whole(0, 99),
@@ -119,6 +121,9 @@ def form_of(kind: Any) -> Schema:
         return _off({"enum": values}) if "off" in values else {"enum": values}
     if dataclasses.is_dataclass(kind):
         return _object(_fields(kind))
+    plain = getattr(kind, "__supertype__", None)
+    if plain in {str, float, int}:
+        return {"type": "string"} if plain is str else {"type": ["string", "number"]}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:
         (inner,) = (one for one in arguments if one is not type(None))
