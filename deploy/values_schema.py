@@ -256,6 +256,7 @@ def _chart() -> dict[str, Schema]:
         "nodeSelector": _STRINGS,
         "nodeExpressions": _list(expression),
         "resourceQuota": {"type": "boolean"},
+        "openshift": {"type": "boolean"},
         "namespace": _object({"create": {"type": "boolean"}}),
         "metrics": metrics,
         "networkPolicy": _object({**enabled, "from": _list({"type": "object"})}),

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
     "namespace": {"create": True},
+    "openshift": True,
     "deleteEvictedPods": True,
     "runtime": "crio",
     "image": {"tag": "1", "pullSecrets": [{"name": "x"}]},
@@ -342,6 +344,24 @@ def merged(base: Any, over: Any) -> Any:
         key: merged(base[key], over[key]) if key in base and key in over else {**base, **over}[key]
         for key in {**base, **over}
     }
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "deploy/helm/platforms").iterdir()), ids=lambda path: path.stem
+)
+def test_the_values_of_a_platform_are_taken_and_named_by_its_page(path: Path) -> None:
+    values = YAML(typ="safe", pure=True).load(path)
+    documents = render(values)
+    assert f"`deploy/helm/platforms/{path.name}`" in (ROOT / "docs/platforms.md").read_text(encoding="utf-8")
+    hard = configuration(of_kind("ConfigMap", documents))["evictionHard"]
+    of_all = {str(signal): value for signal, value in DEFAULT_HARD.items()}
+    of_nodeadm = {key: value for key, value in of_all.items() if not key.startswith("imagefs")}
+    assert hard == (of_nodeadm if path.stem == "eks" else of_all)
+    (daemon_set,) = daemon_sets(documents)
+    mounted = {
+        each["mountPath"] for each in daemon_set["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    }
+    assert ("/run/crio" in mounted) == (path.stem == "openshift")
 
 
 def test_the_metrics_are_served_by_pods_that_may_do_nothing_but_ask_who_asks() -> None:
