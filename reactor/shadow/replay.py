@@ -269,6 +269,7 @@ class _Replay:
         self._isolates = any(settings.local_storage_capacity_isolation for settings, _ in policies)
         self._pods: dict[str, Any] = {}  # `pods` of the last step that had some, and what stands beside them
         self._is_read = True
+        self._summary: Any = None  # of a step that was not read: one without statistics repeats it
         self._limits: Mapping[str, int] = _limits(scenario.pods)
         self._was_near = False
         self.steps = 0
@@ -294,8 +295,12 @@ class _Replay:
                 self._limits = {}
         is_near = self._reads_all or self._near.is_near(raw) or _may_exceed(raw, self._limits)
         if not is_near and not self._was_near:
+            self._summary = raw.get("summary", self._summary)
             return
-        self._was_near = is_near
+        self._was_near = is_near or (self._was_near and "statsError" in raw)  # which ends no shortage
+        if self._summary is not None and "summary" not in raw and "statsError" not in raw:
+            raw = {**raw, "summary": self._summary}
+        self._summary = None if "summary" in raw else self._summary
         if not self._is_read:
             raw, self._is_read = {**raw, **self._pods}, True
         step, numbers = step_of(raw)
@@ -325,7 +330,9 @@ class _Policy:
         made = next(self._passes)
         decision = made.decision
         met = set(decision.thresholds_met)
-        self._open = {key: None for key in self._open if not isinstance(key[1], Threshold) or key[1] in met}
+        if made.snapshot is not None:  # else nothing is known of any threshold
+            still = (key for key in self._open if not isinstance(key[1], Threshold) or key[1] in met)
+            self._open = dict.fromkeys(still)
         for eviction in decision.evictions:
             by = eviction.threshold or eviction.signal
             key = (eviction.pod.uid, by)
