@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all setup demo generated wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
+.PHONY: help help-all setup demo generated wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures test-outside soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
 
 ##@ To use it
 demo: .venv/runs ## Watch a memory hog being evicted (root)
@@ -151,6 +151,13 @@ hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" afte
 SOAK ?= 30m
 soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1, BYSTANDERS=180)
 	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED)) $(if $(BYSTANDERS),--bystanders $(BYSTANDERS))
+
+# Each is tried whatever became of the others, and what could not be had is named.
+test-outside: setup bpf ## What others wrote: stress-ng, and in VM=… (trixie) the kernel's selftests and TEST-55-OOMD (root, an hour)
+	@tests/outside/fetch-stress-ng.sh .cache/outside || echo "test-outside: stress-ng can't be had: apt-get update"
+	@failed=; $(BIN)/pytest tests/outside || failed=" tests/outside"; \
+	  $(PYTHON) tests/vm/run.py outside --direct $(or $(VM),trixie) $(if $(PYTEST),--pytest="$(PYTEST)") || failed="$$failed guest"; \
+	  test -z "$$failed" || { echo "test-outside: failed:$$failed" >&2; exit 1; }
 
 HEATS ?= 20
 survival: setup ## Who dies with a guard that runs, was restarted, is stopped or dead, whatever fills the node (root; HEATS=20, SEED=1)

@@ -19,8 +19,10 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +30,14 @@ import trio
 
 from reactor.backoff import Backoff, Pace
 from reactor.errors import ReactorError
-from reactor.link.managed_oom import PATH, sorted_units, unit_problem, write_report
+from reactor.link.managed_oom import (
+    LONGEST_BYTES,
+    PATH,
+    read_report_at_once,
+    sorted_units,
+    unit_problem,
+    write_report,
+)
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
 from reactor.text import JsonError, loads
 
@@ -204,6 +213,7 @@ _BETWEEN_SECONDS: Final = 1.0
 _TOUCH_SECONDS: Final = 15.0
 _MOST_OF_SYSTEM: Final = 8_192
 _MOST_OF_A_USER: Final = 128
+_MOST_RELOADS: Final = 2**32 - 1
 _NOT_YET: Final = "systemd has not answered yet"
 # PID 1's socket: that of today, and that of systemd 252.
 ADDRESSES: Final = ("/run/systemd/io.systemd.ManagedOOM", "/run/systemd/io.system.ManagedOOM")
@@ -237,7 +247,8 @@ class Relay:
     """Relays until cancelled.
 
     `addresses` are of PID 1's socket; `pause_seconds` the shortest and longest pause before it is asked
-    again, `between_seconds` the shortest time between two changes of the file.
+    again, `between_seconds` the shortest time between two changes of the file. `ready` is where systemd takes
+    notices.
     """
 
     def __init__(
@@ -248,15 +259,18 @@ class Relay:
         pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
         between_seconds: float = _BETWEEN_SECONDS,
         user_slices: Path = USER_SLICES,
+        ready: str | None = os.environ.get("NOTIFY_SOCKET"),
     ) -> None:
         self._path = path
+        self._ready = ready
         self._addresses = addresses
         self._backoff = Backoff(*pause_seconds)
         self._between_seconds = between_seconds
-        self._of_system: Units = {}
+        self._of_system = _kept(path)
         self._of_users: dict[int, dict[object, Units]] = {}
         self._left_out = 0
-        self._reloads = 0
+        # A restart has oomd.conf read again, too.
+        self._reloads = time.time_ns() & _MOST_RELOADS
         self._problem = _NOT_YET
         self._changed = trio.Event()
         self._changed.set()
@@ -280,7 +294,7 @@ class Relay:
         """Have oomd.conf read again at SIGHUP: `systemctl reload systemd-oomd.service`."""
         with trio.open_signal_receiver(signal.SIGHUP) as received:
             async for _ in received:
-                self._reloads += 1
+                self._reloads = (self._reloads + 1) & _MOST_RELOADS
                 self._changed.set()
 
     def _all(self, changes: Changes) -> None:
@@ -325,6 +339,7 @@ class Relay:
                 if self._changed.is_set():
                     self._changed = trio.Event()
                     self._write_now()
+                    self._say_ready()
                 else:
                     os.utime(self._path)
             except OSError as error:
@@ -332,6 +347,14 @@ class Relay:
                 self._changed.set()
                 await trio.sleep(_TOUCH_SECONDS)
             await trio.sleep(self._between_seconds)
+
+    def _say_ready(self) -> None:
+        """Have systemd know once the file has what it answered, or why not: see sd_notify(3)."""
+        if self._ready is not None and self._problem != _NOT_YET:
+            address = f"\0{self._ready[1:]}" if self._ready.startswith("@") else self._ready
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+                notices.sendto(b"READY=1", address)
+            self._ready = None
 
     def _write_now(self) -> None:
         """Replace the file. Raises OSError. It lies on tmpfs: nothing is waited for."""
@@ -347,6 +370,16 @@ class Relay:
         beside.write_bytes(write_report(report))
         beside.chmod(0o644)
         beside.replace(self._path)
+
+
+def _kept(path: Path) -> Units:
+    """Return the system's units that an earlier process has left: they count until systemd answers."""
+    try:
+        with path.open("rb") as file:
+            report = read_report_at_once(file.read(LONGEST_BYTES + 1))
+    except (OSError, ReactorError):
+        return {}
+    return {(one.kind, one.cgroup): one for one in report.units if one.uid is None}
 
 
 def _take(units: Units, changes: Changes, most: int) -> int:

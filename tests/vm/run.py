@@ -26,6 +26,7 @@ import boots
 import debian_packages
 import host
 import kube_programs
+import outside as outside_suites
 import wheelhouse
 from definitions import MACHINES, NATIVES
 from direct_qemu import DirectQemu
@@ -161,6 +162,23 @@ def package(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Na
     return in_each(names, hypervisor, follow, keep=arguments.keep)
 
 
+def outside(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Run what others wrote in the machines, fetched now; its verdicts are kept beside the logs."""
+    words = ["--capture=no", "test_outside.py", *shlex.split(arguments.pytest)]
+
+    def run_outside(machine: Machine) -> Result:
+        found = outside_suites.collect(CACHE, machine.definition.suite, machine.packages())
+        machine.provide(found, "outside")
+        result = machine.test(words)
+        kept = machine.ssh("cat /var/tmp/outside.json", limit_seconds=host.ASK_SECONDS)
+        if kept.returncode == 0:
+            (machine.logs / "outside.json").write_text(kept.stdout)
+            say(f"{machine.name}: verdicts in {machine.logs / 'outside.json'}")
+        return result
+
+    return in_each(names, hypervisor, run_outside, keep=arguments.keep)
+
+
 def _two_versions() -> Path:
     """Return a directory with the newest package of dist and a later version of it. Raises HostError."""
     built = sorted((ROOT / "dist").glob("reactor_*.deb"), key=lambda path: path.stat().st_mtime)
@@ -227,8 +245,20 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    verbs = ("up", "test", "boots", "suites", "kube", "soak", "package", "bench", "race", "destroy")
-    parser.add_argument("verb", choices=verbs)
+    verbs = (
+        "up",
+        "test",
+        "boots",
+        "suites",
+        "kube",
+        "soak",
+        "package",
+        "outside",
+        "bench",
+        "race",
+        "destroy",
+    )
+    parser.add_argument("verb", choices=(*verbs, "destroy"))
     parser.add_argument(
         "machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: {', '.join(NATIVES)}"
     )
@@ -271,6 +301,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         "kube": kube,
         "soak": soak,
         "package": package,
+        "outside": outside,
         "bench": bench,
         "race": race,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -108,19 +109,23 @@ async def running(
     serves: bool = True,
     answer: bytes | None = None,
     has_slice: bool = True,
+    ready: str | None = None,
 ) -> AsyncIterator[Running]:
     systemd = Systemd(directory / "systemd")
     systemd.units, systemd.error, systemd.answer = list(units), error, answer
     users = directory / "users"
     found = Running(directory, systemd, users)
     user_slices = directory / "user.slice"
-    (user_slices / f"user-{os.getuid() if has_slice else os.getuid() + 1}.slice").mkdir(parents=True)
+    uid = os.getuid() if has_slice else os.getuid() + 1
+    (user_slices / f"user-{uid}.slice").mkdir(parents=True, exist_ok=True)
+    users.unlink(missing_ok=True)
     relay = Relay(
         path=found.path,
         user_slices=user_slices,
         addresses=(str(directory / "of-another-version"), str(systemd.address)),
         pause_seconds=(0.01, 0.02),
         between_seconds=0.0,
+        ready=ready,
     )
     async with trio.open_nursery() as nursery:
         if serves:
@@ -159,6 +164,39 @@ async def test_a_connection_that_is_lost_keeps_the_units_until_systemd_says_all_
         relay.systemd.error, relay.systemd.units = None, [element("/b.slice")]
         await relay.until(lambda one: not one.problem, "it has recovered")
         assert ["/b.slice"] == relay.cgroups
+
+
+async def test_a_process_that_is_started_again_has_the_system_s_units_until_systemd_answers(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, element("/a.slice"), element("/b.slice")) as relay:
+        await relay.until(lambda one: len(one.units) == 2 and not one.problem, "both units are told")
+        before = relay.report.reloads
+    async with running(tmp_path, error="io.systemd.Away") as relay:
+        await relay.until(lambda one: "io.systemd.Away" in one.problem, "the problem is told")
+        assert ["/a.slice", "/b.slice"] == relay.cgroups
+        assert before != relay.report.reloads  # oomd.conf is read again
+
+
+async def test_a_signal_has_oomd_conf_read_again_and_nothing_else_changes(tmp_path: Path) -> None:
+    async with running(tmp_path, element("/a.slice")) as relay:
+        await relay.until(lambda one: len(one.units) == 1 and not one.problem, "the unit is told")
+        before = relay.report
+        signal.raise_signal(signal.SIGHUP)
+        await relay.until(lambda one: one.reloads != before.reloads, "it is to be read again")
+        assert before.units == relay.report.units
+
+
+@pytest.mark.parametrize("error", [None, DENIED])
+async def test_it_is_ready_once_systemd_has_answered_or_refused(tmp_path: Path, error: str | None) -> None:
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        await notices.bind(str(tmp_path / "notices"))
+        async with running(
+            tmp_path, element("/a.slice"), error=error, ready=str(tmp_path / "notices")
+        ) as relay:
+            with trio.fail_after(30):
+                assert b"READY=1" == await notices.recv(100)
+            assert (["/a.slice"] if error is None else []) == relay.cgroups
 
 
 async def test_a_socket_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""What others wrote, with reactor guarding: the kernel's cgroup selftests, and systemd's TEST-55-OOMD.
+
+Fetched by `make test-outside`. Verdicts and reasons are in docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from guarded import BIN, CGROUP, HERE, SECONDS, Service, Tenant, eventually, run
+
+OUTSIDE: Final = HERE.parent / "outside"
+PACKAGES: Final = OUTSIDE / "debian"
+SELFTESTS: Final = ("core", "cpu", "freezer", "kill", "memcontrol", "pids", "zswap")
+FIGURES: Final = Path("/var/tmp/outside.json")
+UNITS: Final = OUTSIDE / "systemd"
+SHIPPED: Final = HERE.parent / "deploy/systemd-oomd"
+OOMD: Final = ("systemd-oomd.service", "systemd-oomd.socket")
+POLICY: Final = Path("/etc/dbus-1/system.d/reactor-oom1.conf")
+WORKLOAD: Final = "TEST.slice/TEST-55.slice/TEST-55-OOMD.slice/TEST-55-OOMD-workload.slice"
+CASES: Final = ("basic_system", "basic_user", "preference_avoid", "duration_analyze", "duration_override")
+_VERDICT: Final = re.compile(r"^(ok|not ok) \d+ (# SKIP )?(\S+)", re.MULTILINE)
+
+pytestmark = pytest.mark.skipif(not OUTSIDE.is_dir(), reason="nothing fetched: make test-outside")
+
+
+def keep(name: str, found: Any) -> None:
+    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    FIGURES.write_text(json.dumps({**known, name: found}, indent=1, sort_keys=True))
+
+
+def verdicts(program: Path) -> dict[str, str]:
+    """Return what each test of a program came to."""
+    done = subprocess.run(
+        ["timeout", "600", program],
+        cwd="/tmp",
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    # A process that it forks may print a part of its output once more: the last word counts.
+    found = {test: "skip" if skipped else word for word, skipped, test in _VERDICT.findall(done.stdout)}
+    return found or {program.name: f"status {done.returncode}: {done.stdout.strip()[-100:]}"}
+
+
+@pytest.fixture
+def armed(service: Service) -> Iterator[Service]:
+    """Guard the machine with warrants, by a threshold that nothing here crosses, and three pods."""
+    section = {
+        "nodeCgroup": "/",
+        "pods": {"parents": [CGROUP]},
+        "kernelKill": "hard",
+        "oomOrder": "policy",
+        "housekeepingInterval": "5s",
+    }
+    service.configure({"evictionHard": {"memory.available": "60Mi"}}, section)
+    for name in ("one", "two", "three"):
+        Tenant(name, "hold", "20")
+    service.start()
+    return service
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SELFTESTS)
+def test_the_kernels_selftests_of_cgroups_have_the_verdicts_that_they_have_without_a_guard(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    program = OUTSIDE / "cgroup" / f"test_{name}"
+    if not program.exists():
+        pytest.skip(f"no {program.name}: make test-outside says why")
+    # Each twice: some depend on how much of a CPU they get, which in an emulated guest is little.
+    without = [verdicts(program) for _ in range(2)]
+    armed: Service = request.getfixturevalue("armed")
+    beside = [verdicts(program) for _ in range(2)]
+    keep(f"selftests {name}", {"without": without, "with": beside})
+    assert armed.evicted() == []
+    assert armed.status()["problems"] == {}
+    differing = {
+        test: (verdict, [one.get(test) for one in without])
+        for seen in beside
+        for test, verdict in seen.items()
+        if verdict not in {one.get(test) for one in without}
+    }
+    assert differing == {}
+
+
+@pytest.fixture(scope="module")
+def in_oomds_place() -> Iterator[None]:
+    """Install systemd-oomd and stress-ng, and put reactor into its place; the units of the test are there."""
+    if not UNITS.is_dir() or not PACKAGES.is_dir():
+        pytest.skip("no systemd-tests: make test-outside says why")
+    Path("/etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{PACKAGES} ./\n")
+    run("apt-get", "-qq", "update")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-qq", "install", "--yes", "systemd-oomd", "stress-ng", "libpam-systemd"]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=2 * SECONDS)
+    run("systemctl", "disable", "--now", *OOMD)
+    for unit in UNITS.glob("TEST-55-OOMD-*"):
+        for place in (Path("/etc/systemd/system"), Path("/etc/systemd/user")):
+            copy = shutil.copytree if unit.is_dir() else shutil.copy
+            if not (place / unit.name).exists():
+                copy(unit, place / unit.name)
+    for name in OOMD:
+        shutil.copy(SHIPPED / name, Path("/etc/systemd/system") / name)
+    shutil.copy(SHIPPED / POLICY.name, POLICY)
+    drop_in = Path("/etc/systemd/system/systemd-oomd.service.d/test.conf")
+    drop_in.parent.mkdir(exist_ok=True)
+    drop_in.write_text(f"[Service]\nExecStart=\nExecStart={BIN} managed-oom\n")
+    try:
+        pwd.getpwnam("testuser")
+    except KeyError:
+        run("useradd", "--create-home", "testuser")
+    run("systemctl", "daemon-reload")
+    # As the test suite's own machine has it: a drop-in for the time of the boot.
+    run("systemctl", "set-property", "--runtime", "init.scope", "MemoryHigh=10G")
+    run("systemctl", "enable", "--now", *OOMD)
+    yield
+    run("systemctl", "disable", "--now", *OOMD, check=False)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("in_oomds_place")
+def test_systemds_own_test_of_systemd_oomd_passes_with_reactor_in_its_place(
+    case: str, service: Service, tmp_path: Path
+) -> None:
+    section = {
+        "nodeCgroup": "/",
+        "pods": {"parents": [f"/{WORKLOAD}", f"/user.slice/user-[1-9]*.slice/user@*.service/{WORKLOAD}"]},
+        "systemdOomd": "replace",
+        "housekeepingInterval": "5s",
+    }
+    service.configure({"evictionHard": {"memory.available": "30Mi"}}, section)
+    service.start()
+    eventually(lambda: "Dry Run" in run("oomctl", check=False), "oomctl has an answer")
+    done = subprocess.run(
+        ["timeout", "1200", "bash", UNITS / "TEST-55-OOMD.sh"],
+        env={**os.environ, "TEST_MATCH_TESTCASE": f"^testcase_{case}$"},
+        cwd=UNITS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    keep(f"TEST-55-OOMD {case}", {"status": done.returncode, "evicted": service.evicted()})
+    print(done.stdout[-6000:])
+    print(json.dumps(service.status()["systemd_oomd"], indent=1))
+    print(json.dumps(service.status()["rules"], indent=1)[:4000])
+    assert done.returncode == 0
