@@ -630,6 +630,7 @@ def evictor_of(
         on_ended=lambda attempt: loop().passes.observations.measure_result(attempt),  # noqa: PLW0108 - which runs then
         one_process=kills.one_process if cluster is None else None,
         on_process_killed=known.process_killed,
+        on_ending=known.ending_observed,
         on_process_over=lambda uid: loop().process_over(uid),
         before_soft=StewardHooks(steward, lambda: loop().settings.hooks).run,
     )

@@ -27,6 +27,7 @@ _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
 _FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once more
 _BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
+_ENDED: Final = _BY_ITSELF | {Outcome.KILLED, Outcome.PROCESS_KILLED, Outcome.PRE_EMPTED}
 
 
 class Endings:
@@ -39,8 +40,9 @@ class Endings:
     pod was to end for; if not, the eviction is called off and the pod lives on.
     `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
     `on_process_killed` is called if one process of a pod was killed after a grace period, `on_process_over`
-    with the pod's uid when nothing more is done to it. `before_soft` is awaited before a pod is asked to end,
-    as a part of its grace period, and returns what went wrong.
+    with the pod's uid when nothing more is done to it. `on_ending` is called with how long a pod took to end
+    that was asked to, in seconds, and whether it was killed before. `before_soft` is awaited before a pod is
+    asked to end, as a part of its grace period, and returns what went wrong.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -60,6 +62,7 @@ class Endings:
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
         on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
         on_process_over: Callable[[str], None] = lambda _: None,
+        on_ending: Callable[[Pod, float, bool], None] = lambda *_: None,
         before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
         self._kills = kills
@@ -68,6 +71,7 @@ class Endings:
         self._nursery = nursery
         self._on_process_killed = on_process_killed
         self._on_process_over = on_process_over
+        self._on_ending = on_ending
         self._before_soft = before_soft
         self._empty = empty
         self._on_ended = on_ended
@@ -103,6 +107,7 @@ class Endings:
         """Ask a victim to end, kill it if it outlives its grace period, and wait until its memory is free."""
         uid = attempt.eviction.pod.uid
         has_stopped = False
+        began_seconds = trio.current_time()
         try:
             with scope:
                 has_stopped = await attempt.carry_out(
@@ -113,6 +118,9 @@ class Endings:
         finally:
             if self._waiting.get(uid) == (attempt, scope):
                 del self._waiting[uid]
+            if attempt.outcome in _ENDED:
+                seconds = trio.current_time() - began_seconds
+                self._on_ending(attempt.eviction.pod, seconds, attempt.outcome not in _BY_ITSELF)
             if not has_stopped:
                 victim.close()
                 # What pre-empted it answers for the pod.

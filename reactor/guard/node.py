@@ -18,6 +18,7 @@ from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observed
 from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
+    EndingObserved,
     Event,
     EvictionCalledOff,
     PodsInhabited,
@@ -74,6 +75,10 @@ class Node:
 
     def called_off(self, uid: str) -> None:
         self.apply(EvictionCalledOff(uid=uid))
+
+    def ending_observed(self, pod: Pod, seconds: float, was_cut: bool) -> None:  # noqa: FBT001 - a callback
+        """Record how long a pod took to end that was asked to."""
+        self.apply(EndingObserved(pod=pod, seconds=seconds, was_cut=was_cut))
 
     def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
         """Record that a process was killed at the end of its grace period."""

@@ -119,6 +119,7 @@ def essence(state: PolicyState) -> tuple[object, ...]:
         state.evicted_at,
         state.process_kills,
         state.holds,
+        state.endings,
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.hard_memory_kills],
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.disk_evictions],
         [(one.signal, one.reason, one.since_seconds, one.until_seconds) for one in state.slowdowns],
@@ -128,6 +129,7 @@ def essence(state: PolicyState) -> tuple[object, ...]:
 def _document(state: PolicyState) -> Mapping[str, Any]:
     document: dict[str, Any] = to_plain(state)
     del document["ineligible"]  # see policy.events.Restarted
+    del document["waits"]  # of a moment
     document["in_flight"] = document.pop("claims")
     return document
 

@@ -19,7 +19,8 @@ class TimeLeft:
     """How long until the hard threshold of a memory signal is crossed, as estimated at `at_seconds`.
 
     It takes `seconds` at the present rate, `earliest_seconds` at the fastest and `latest_seconds` at the
-    slowest that is likely. They are None if that is not foreseeable, and `because` says why it is not.
+    slowest that is likely. They are None if that is not foreseeable, and `because` says why it is not. It has
+    been foreseeable without a gap for `held_seconds`.
     """
 
     at_seconds: float
@@ -28,6 +29,7 @@ class TimeLeft:
     latest_seconds: float | None = None
     bytes_per_second: float | None = None
     because: str | None = None
+    held_seconds: float = 0.0
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -38,6 +40,7 @@ class TimeLeft:
             "latest_seconds": _rounded(self.latest_seconds),
             "falls_by_bytes_per_second": None if rate is None else round(rate),
             "because": self.because,
+            "held_seconds": round(self.held_seconds, 3),
         }
 
 
@@ -208,6 +211,21 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A soft threshold that would come too late, and why it is not acted on yet (policy/in_time.py).
+
+    The pod that goes first is asked to end once no more than `needed_seconds` are left: so it was found at
+    `at_seconds`, and is asked again at `until_seconds`.
+    """
+
+    threshold: Threshold
+    uid: str
+    needed_seconds: float
+    at_seconds: float
+    until_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoVictim:
     """A threshold that is met though no pod can be evicted; `message` has the amounts and who holds them."""
 
@@ -233,7 +251,8 @@ class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
     `holds` are the last reclaims of memory, of each kind one. `oom_struck_at_seconds` is when a pod's counter
-    of OOM kills was last seen to have risen.
+    of OOM kills was last seen to have risen. `endings` is how long the last pods took to end that were asked
+    to, in seconds by their work; `waits` are the soft evictions in time that wait (both: policy/in_time.py).
     """
 
     conditions: tuple[NodeCondition, ...] = ()
@@ -251,6 +270,8 @@ class PolicyState:
     oom_struck_at_seconds: float | None = None
     disk_evictions: tuple[DiskEviction, ...] = ()
     ineligible: Ineligible = field(default_factory=Ineligible)
+    endings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
 
     @property
     def in_flight(self) -> tuple[Claim, ...]:

@@ -26,7 +26,7 @@ from reactor.kernel.procfs import PROC, read_process_memory
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
 from reactor.oom_scores.written import AT_ONCE, ScoreWriter
-from reactor.policy.oom_score import oom_score_adj
+from reactor.policy.admission import oom_score_adj
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _MOST_CGROUPS: Final = 1_024  # of a pod

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Shortage, Snapshot, TimeLeft
+from reactor.model.decisions import (
+    Decision,
+    Eviction,
+    PolicyState,
+    RankedPod,
+    Shortage,
+    Snapshot,
+    TimeLeft,
+    Wait,
+)
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -28,14 +37,13 @@ from reactor.model.signals import (
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
+from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import IMAGEFS, NODEFS, first_broken_limit, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
-    due_in_time,
-    grace_period_in_time,
     in_eviction_order,
     is_hard_memory,
     thresholds_met,
@@ -121,7 +129,8 @@ def observed(
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
     over = thresholds_met_grace_period(first_observed, now_seconds)
-    in_time = due_in_time(settings, first_observed, snapshot.time_left, now_seconds)
+    waits = tuple(one for one in state.waits if one.threshold in first_observed)
+    in_time = due_in_time(settings, first_observed, snapshot.time_left, now_seconds, waits)
     due = in_eviction_order((*over, *in_time), settings.thresholds)
     fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
     return replace(
@@ -133,6 +142,7 @@ def observed(
         thresholds_met=due,
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
+        waits=waits,
     ), fresh
 
 
@@ -157,7 +167,7 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
-    in_time = due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds)
+    in_time = due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds, state.waits)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -178,10 +188,24 @@ def _act(
                 asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
                 return state, asked
             left = in_time.get(threshold)
-            return state, evict(settings, state, decision, threshold, snapshot, pods, left)
+            found = evict(settings, state, decision, threshold, snapshot, pods, left)
+            wait = None
+            if found.evictions:
+                wait = wait_in_time(settings, state, found.evictions[0], now_seconds)
+            if wait is None:
+                return state, found
+            state, decision = _waiting(state, decision, wait)
+            continue
         reasons.append(f"{threshold}: {reason}")
         deferred.append(threshold)
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
+
+
+def _waiting(state: PolicyState, decision: Decision, wait: Wait) -> tuple[PolicyState, Decision]:
+    """Return the state in which a threshold is not due yet, though it will have to be acted on early."""
+    met = tuple(one for one in state.thresholds_met if one != wait.threshold)
+    others = tuple(one for one in state.waits if one.threshold != wait.threshold)
+    return replace(state, thresholds_met=met, waits=(*others, wait)), replace(decision, thresholds_met=met)
 
 
 def kept_because(
@@ -227,7 +251,7 @@ def evict(
                 pod=pod,
                 signal=threshold.signal,
                 resource=RESOURCE[threshold.signal],
-                grace_period_seconds=_grace_period_seconds(settings, threshold, pod, left),
+                grace_period_seconds=0 if threshold.is_hard else grace_period_seconds(settings, pod, left),
                 threshold=threshold,
                 shortage=Shortage(snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)),
                 time_left=left,
@@ -311,18 +335,6 @@ def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
         return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
     # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
     return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
-
-
-def _grace_period_seconds(
-    settings: EvictionSettings, threshold: Threshold, pod: Pod, left: TimeLeft | None
-) -> int:
-    """Return how long the pod may take to end: nothing for a hard threshold, else the smaller allowance."""
-    if threshold.is_hard:
-        return 0
-    allowed_seconds = pod.termination_grace_period_seconds
-    if settings.max_pod_grace_period_seconds >= 0:
-        allowed_seconds = min(settings.max_pod_grace_period_seconds, allowed_seconds)
-    return allowed_seconds if left is None else grace_period_in_time(left, allowed_seconds)
 
 
 def conditions_last_observed(

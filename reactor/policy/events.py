@@ -19,6 +19,7 @@ from reactor.policy.claims import GROWTH_BYTES, RATE_WINDOW_SECONDS, are_unknown
 from reactor.policy.decide import decide
 from reactor.policy.disk_evictions import with_disk_eviction
 from reactor.policy.holds import over
+from reactor.policy.in_time import with_ending
 from reactor.policy.kill_results import with_kill, with_left
 
 FAILED_SECONDS: Final = 30.0
@@ -133,6 +134,23 @@ class ProcessOver:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         return _kept(state, lambda one: one.uid != self.uid or one.kind is not ClaimKind.ENDING_PROCESS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingObserved:
+    """A pod, or a process of it, that was asked to end has done so after so long.
+
+    `was_cut`: it was killed before it had.
+    """
+
+    pod: Pod
+    seconds: float
+    was_cut: bool = False
+
+    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which that is known of the pod's work."""
+        endings = with_ending(state.endings, self.pod, self.seconds, was_cut=self.was_cut)
+        return replace(state, endings=endings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

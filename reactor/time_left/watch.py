@@ -4,7 +4,7 @@ Nothing is sampled before a pass has found a soft memory threshold met, or less 
 left until a hard one; an idle node stays idle. From then on there are four samples a second, and ten while a
 fall has just begun or may be over soon. What a victim frees ends a fall, so the samples begin anew after it.
 
-If a soft eviction would come too late (`due_in_time` in policy/thresholds.py), an ordinary pass is asked
+If a soft eviction would come too late (`due_in_time` in policy/in_time.py), an ordinary pass is asked
 for: it finds the time left in what it observes.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import trio
@@ -23,7 +24,8 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.claims import is_memory_awaited
-from reactor.policy.thresholds import due_in_time, thresholds_met
+from reactor.policy.in_time import due_in_time
+from reactor.policy.thresholds import thresholds_met
 from reactor.time_left.estimate import Samples
 from reactor.time_left.needed import Judged, Needs
 
@@ -68,6 +70,7 @@ class TimeLeftWatch:
         self._soft = [one for one in memory if not one.is_hard and one.signal in self._hard]
         self._samples = {signal: Samples() for signal in self._hard}
         self._lefts: Mapping[Signal, TimeLeft] = {}
+        self._foreseen_since: dict[Signal, float] = {}
         self._was_awaiting = False
         self._is_short = trio.Event()
 
@@ -134,7 +137,7 @@ class TimeLeftWatch:
         self._was_awaiting = is_awaiting
         self._lefts = dict(self._estimates(seen, now_seconds))
         self._report(self._lefts)
-        due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds)
+        due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds, state.waits)
         if any(threshold not in state.thresholds_met for threshold in due):
             self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
         return _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
@@ -148,7 +151,13 @@ class TimeLeftWatch:
                 samples.clear()
                 continue
             samples.add(now_seconds, one.available, one.capacity)
-            yield signal, samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
+            left = samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
+            if left.seconds is None:
+                self._foreseen_since.pop(signal, None)
+                yield signal, left
+            else:
+                since_seconds = self._foreseen_since.setdefault(signal, now_seconds)
+                yield signal, replace(left, held_seconds=now_seconds - since_seconds)
 
     def _is_often(self, one: tuple[Signal, TimeLeft]) -> bool:
         signal, left = one
@@ -159,6 +168,7 @@ class TimeLeftWatch:
     def _forget(self) -> None:
         for samples in self._samples.values():
             samples.clear()
+        self._foreseen_since.clear()
         self._lefts = {}
         self._was_awaiting = False
         self._report(self._lefts)
@@ -167,7 +177,18 @@ class TimeLeftWatch:
         """Return the estimates and how evictions in time were judged, as plain JSON values."""
         return {
             "signals": [time_left_document(self._hard[one], left) for one, left in self._lefts.items()],
-            "in_time": {"on": self._settings.soft_in_time, **self._needs.document()},
+            "in_time": {
+                "on": self._settings.soft_in_time,
+                **self._needs.document(),
+                "waits": [
+                    {
+                        "threshold": str(one.threshold),
+                        "uid": one.uid,
+                        "until_left_seconds": one.needed_seconds,
+                    }
+                    for one in self._state().waits
+                ],
+            },
         }
 
     def gauges(self) -> dict[str, Any]:

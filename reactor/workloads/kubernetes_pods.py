@@ -35,7 +35,7 @@ from reactor.model.pods import (
 )
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.policy.oom_score import GUARANTEED, SANDBOX, requested_bytes
+from reactor.policy.admission import GUARANTEED, SANDBOX, requested_bytes
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,

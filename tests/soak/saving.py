@@ -1,9 +1,10 @@
 """`python -m tests.soak.saving`: who has saved its state, with soft evictions in time and upstream's way.
 
 A pod on a virtual node takes memory at a rate (bench/course.c). It is given the time from the soft threshold
-to the hard one, and needs half of that, or less, to save its state at SIGTERM. Other pods hold memory within
-their requests. Now and then the pod comes back before the hard threshold, or stops: then no eviction is
-needed. Whether one was is known from the plan, and what the guard says of it is kept beside.
+to the hard one, and needs half of that, or less, to save its state at SIGTERM. Several pods of one name come
+one after the other and need about as long: the guard knows how long from the second on. Other pods hold
+memory within their requests. Half of the pods come back before the hard threshold, or stop: then no eviction
+is needed. Whether one was is known from the plan, and what the guard says of it is kept beside.
 """
 
 from __future__ import annotations
@@ -52,20 +53,34 @@ class Kind(StrEnum):
     SAWTOOTH = "a sawtooth to a quarter of the way"
     QUARTER = "stops at a quarter of the way"
     HALF = "stops half way"
+    ANYWHERE = "stops at a random point"
 
 
-_IDLE: Final = (Kind.BURST, Kind.SAWTOOTH, Kind.QUARTER)
+_IDLE: Final = (Kind.BURST, Kind.SAWTOOTH, Kind.QUARTER, Kind.HALF, Kind.ANYWHERE)
+_SHARES: Final = {Kind.BURST: 0.25, Kind.SAWTOOTH: 0.25, Kind.QUARTER: 0.25, Kind.HALF: 0.5}
+_WHEN: Final = {True: "early", False: "late"}
+_SPARE: Final = 1.5  # of the time that is needed: with so much left, that a fall will stop can be waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One episode. After SIGTERM the pod needs `save_ms` of `left_ms` between the thresholds."""
+    """One episode. After SIGTERM the pod needs `save_ms` of `left_ms` between the thresholds.
+
+    It goes `share` of the way to the hard one. `is_known`: another of its name has ended before.
+    """
 
     kind: Kind
     rate_mib: int
     save_ms: int
     left_ms: int
+    share: float
+    is_known: bool
     segments: Sequence[tuple[float, float]]
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether a fall stops while there is plenty of time for an eviction."""
+        return (1 - self.share) * self.left_ms > _SPARE * self.save_ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,12 +108,15 @@ def distance_mib(rate_mib: int) -> int:
     return _WAYS[rate_mib]
 
 
-def plan(kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float) -> Plan:
-    """Return an episode on a node that uses so much without the pod."""
+def plan(
+    kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float, need: float, *, is_known: bool
+) -> Plan:
+    """Return an episode on a node that uses so much without the pod, which needs about `need` of the way."""
     way = distance_mib(rate_mib)
     seconds = way / rate_mib
     before = _CROSSING_MIB - way - max(4.0, way / 25) - base_mib
     begin = [(0.0, before), (_REST_SECONDS, before)]
+    share = 1.0 if kind is Kind.CROSSES else _SHARES.get(kind) or drawn.uniform(0.1, 0.95)
     if kind is Kind.CROSSES:
         segments = [*begin, ((way + 64) / rate_mib, before + way + 64)]
     elif kind is Kind.BURST:
@@ -108,10 +126,16 @@ def plan(kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float) -> Pl
         tooth = [(seconds / 4, before + way / 4), (0.05, before)]
         segments = [*begin, *tooth * 5]
     else:
-        share = 4 if kind is Kind.QUARTER else 2
-        segments = [*begin, (seconds / share, before + way / share), (5.0, before + way / share)]
-    save_ms = int(1000 * seconds / 2 * drawn.uniform(0.3, 1.0))
-    return Plan(kind=kind, rate_mib=rate_mib, save_ms=save_ms, left_ms=int(1000 * seconds), segments=segments)
+        segments = [*begin, (seconds * share, before + way * share), (5.0, before + way * share)]
+    return Plan(
+        kind=kind,
+        rate_mib=rate_mib,
+        save_ms=int(1000 * seconds * min(0.5, need * drawn.uniform(0.9, 1.1))),
+        left_ms=int(1000 * seconds),
+        share=share,
+        is_known=is_known,
+        segments=segments,
+    )
 
 
 def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
@@ -131,7 +155,7 @@ def run(
     node: VirtualNode, directory: Path, mode: str, number: int, planned: Plan, others: list[Any]
 ) -> Result:
     """Have an episode happen, and wait until the pod is gone."""
-    name, record = f"hog-{number}", directory / f"record-{number}"
+    name, record = "hog", directory / f"record-{number}"
     pod = node.add_pod(name)
     segments = [f"{seconds:.6f}:{mib:.3f}" for seconds, mib in planned.segments]
     tool = str(compiled_tool("course", package="bench"))
@@ -192,10 +216,13 @@ def block(  # noqa: PLR0917 - what an episode is drawn from
     daemon.start()
     time.sleep(_SETTLED_SECONDS)
     base_mib = node.usage_bytes() / _MIB + 1
+    need, is_known = drawn.uniform(0.15, 0.5), False
     try:
         for kind in plans:
-            planned = plan(kind, rate_mib, drawn, base_mib)
-            yield run(node, directory, mode, next(numbers), planned, others)
+            planned = plan(kind, rate_mib, drawn, base_mib, need, is_known=is_known)
+            result = run(node, directory, mode, next(numbers), planned, others)
+            is_known |= result.saved
+            yield result
             time.sleep(_SETTLED_SECONDS)
         if mode == "inTime":
             _await_judged(daemon)
@@ -226,37 +253,43 @@ def _await_judged(daemon: RunningDaemon) -> None:
 def summary(results: Sequence[Result], counted: Counted) -> dict[str, Any]:
     """Return the figures."""
     crossing = [one for one in results if one.plan.kind is Kind.CROSSES]
-    by_rate = {
-        str(rate): {
-            mode: {
-                "episodes": len(found),
-                "saved": sum(one.saved for one in found),
-            }
-            for mode in ("upstream", "inTime")
-            for found in [[one for one in crossing if one.plan.rate_mib == rate and one.mode == mode]]
-        }
-        for rate in _RATES
-    }
-    others = {
-        kind: {
-            mode: {
-                "episodes": len(found),
-                "evicted": sum(one.asked or one.killed for one in found),
-            }
-            for mode in ("upstream", "inTime")
-            for found in [[one for one in results if one.plan.kind is kind and one.mode == mode]]
-        }
-        for kind in (*_IDLE, Kind.HALF)
-    }
-    in_time = [one for one in results if one.mode == "inTime" and one.asked]
-    in_vain = [one for one in in_time if one.plan.kind in _IDLE]
-    counts = [one for one in in_time if one.plan.kind is not Kind.HALF]
+    in_time = [one for one in results if one.mode == "inTime"]
+    groups = {"upstream": [one for one in results if one.mode == "upstream"]}
+    groups |= {"not known": [one for one in in_time if not one.plan.is_known]}
+    groups |= {"known": [one for one in in_time if one.plan.is_known]}
+    asked = [one for one in in_time if one.asked]
+    in_vain = [one for one in asked if one.plan.kind is not Kind.CROSSES]
+    early = [one for one in in_time if one.plan.kind is not Kind.CROSSES and one.plan.stops_early]
+    known = [one for one in asked if one.plan.is_known]
+    known_early = [one for one in known if one in early]
     return {
-        "saved_by_rate": by_rate,
-        "not_crossing": others,
-        "evicted_in_time": len(counts),
+        "saved_by_rate": {
+            str(rate): {
+                group: {
+                    "episodes": sum(one.plan.rate_mib == rate for one in crossing if one in some),
+                    "saved": sum(one.saved for one in crossing if one in some and one.plan.rate_mib == rate),
+                }
+                for group, some in groups.items()
+            }
+            for rate in _RATES
+        },
+        "not_crossing": {
+            f"{kind}, {_WHEN[is_early]}": {
+                group: {
+                    "episodes": len(found),
+                    "evicted": sum(one.asked or one.killed for one in found),
+                }
+                for group, some in groups.items()
+                for found in [
+                    [one for one in some if one.plan.kind is kind and one.plan.stops_early is is_early]
+                ]
+            }
+            for kind in _IDLE
+            for is_early in (True, False)
+        },
+        "evicted_in_time": len(asked),
         "not_needed": len(in_vain),
-        "not_needed_percent": round(100 * len(in_vain) / len(counts), 1) if counts else None,
+        "known_early": {"evicted": len(known_early), "of_evicted": len(known)},
         "judged_by_the_guard": dict(counted.judged),
         "others_died": sum(one.others_died for one in results),
         "oom_kills": sum(one.oom_kills for one in results),
@@ -265,23 +298,26 @@ def summary(results: Sequence[Result], counted: Counted) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> list[str]:
     """Return the figures as tables in Markdown."""
-    lines = ["| rate | upstream | inTime |", "|---|--:|--:|"]
+    heads = "upstream | inTime, ending not known | inTime, ending known"
+    lines = [f"| rate | {heads} |", "|---|--:|--:|--:|"]
     for rate, by_mode in found["saved_by_rate"].items():
         cells = [f"{one['saved']} of {one['episodes']}" for one in by_mode.values()]
         lines.append(f"| {_rate(int(rate))} | {' | '.join(cells)} |")
-    lines += ["", "| does not cross | upstream | inTime |", "|---|--:|--:|"]
+    lines += ["", f"| does not cross | {heads} |", "|---|--:|--:|--:|"]
     for kind, by_mode in found["not_crossing"].items():
-        cells = [f"{one['evicted']} of {one['episodes']}" for one in by_mode.values()]
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
+        if any(one["episodes"] for one in by_mode.values()):
+            cells = [f"{one['evicted']} of {one['episodes']}" for one in by_mode.values()]
+            lines.append(f"| {kind} | {' | '.join(cells)} |")
     judged = found["judged_by_the_guard"]
     found_by_guard = ", ".join(
         f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in ("needed", "presumed", "not_needed")
     )
-    share = f"{found['not_needed']} ({found['not_needed_percent']} %)"
+    early = found["known_early"]
     return [
         *lines,
         "",
-        f"Evicted in time: {found['evicted_in_time']}; not needed: {share}, without pods that stop half way.",
+        f"Evicted in time: {found['evicted_in_time']}; would not have crossed: {found['not_needed']}.",
+        f"Of {early['of_evicted']} whose ending was known, {early['evicted']} would have stopped early.",
         f"The guard counts: {found_by_guard}.",
         f"Others that died: {found['others_died']}; kernel OOM kills: {found['oom_kills']}.",
     ]
@@ -326,13 +362,14 @@ def episodes(directory: Path, drawn: random.Random, seconds: float, counted: Cou
     with VirtualNode(CgroupTree.discover(), _NODE_MIB * _MIB, "reactor-saving") as node:
         while True:
             for rate in _RATES:
-                chosen = drawn.sample((*_IDLE, Kind.HALF), 2)
+                first, *chosen = drawn.sample(_IDLE, len(_IDLE))
                 for mode in ("inTime", "upstream"):
                     if time.monotonic() >= deadline:
                         return
-                    plans = [Kind.CROSSES, chosen[0], Kind.CROSSES, chosen[1], Kind.CROSSES]
-                    if mode == "upstream":
-                        plans = [Kind.CROSSES, chosen[0]]
+                    plans = [Kind.CROSSES, first]
+                    if mode == "inTime":  # the ending of the first is not known, or of the first two
+                        plans = drawn.sample(plans, 2)
+                        plans += [kind for one in chosen for kind in (Kind.CROSSES, one)]
                     yield from block(node, directory, mode, rate, plans, drawn, counted, numbers)
 
 

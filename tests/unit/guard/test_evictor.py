@@ -39,6 +39,43 @@ async def test_a_pod_has_stopped_when_its_processes_have_ended_or_are_killed_not
     assert trio.current_time() - began >= 15.0
 
 
+@pytest.mark.parametrize(("ends", "was_cut"), [("terminated", False), ("killed", True), ("pre-empted", True)])
+async def test_how_long_a_pod_took_to_end_is_reported(
+    nursery, autojump_clock, ends: str, *, was_cut: bool
+) -> None:
+    seen: list[tuple[str, float, bool]] = []
+
+    def on_ending(pod: Pod, seconds: float, was_cut: bool) -> None:  # noqa: FBT001 - as it is called
+        seen.append((pod.name, seconds, was_cut))
+
+    kills = FakeKills()
+    kills.ends_by_itself = ends == "terminated"
+    kills.reaped.set()
+    evictor = Evictor(kills, nursery, lambda _: True, deadline_seconds=10.0, on_ending=on_ending)
+    attempt = evictor.begin(_SOFT)
+    await trio.sleep(2)
+    if ends == "pre-empted":
+        evictor.begin(replace(_SOFT, grace_period_seconds=0))
+    await attempt.ended.wait()
+    assert seen == [("hog", 2.0 if ends == "pre-empted" else 5.0, was_cut)]
+
+
+async def test_no_ending_is_reported_of_a_pod_that_lives_on(nursery, autojump_clock) -> None:
+    seen: list[object] = []
+    kills = FakeKills()
+    evictor = Evictor(
+        kills,
+        nursery,
+        lambda _: True,
+        deadline_seconds=10.0,
+        confirm=lambda _: False,
+        on_ending=lambda *one: seen.append(one),
+    )
+    attempt = evictor.begin(_SOFT)
+    await attempt.ended.wait()
+    assert (attempt.outcome, seen) == (Outcome.CALLED_OFF, [])
+
+
 async def test_a_pod_that_has_ended_has_its_files_counted_a_few_times_a_second(
     nursery, autojump_clock
 ) -> None:

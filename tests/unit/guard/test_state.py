@@ -205,9 +205,10 @@ FULL = PolicyState(
         ),
     ),
     oom_struck_at_seconds=AT,
+    endings={"n/a": (3.5, 1.0)},
 )
-# What a restart begins anew: who can't be killed or has no process is found out again.
-ANEW: Final = {"ineligible"}
+# What a restart begins anew: who can't be killed or has no process is found out again, and what waits.
+ANEW: Final = {"ineligible", "waits"}
 
 
 def test_everything_else_survives_with_its_instants(boot):

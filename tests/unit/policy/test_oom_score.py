@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.pods import QosClass
-from reactor.policy.oom_score import oom_score_adj, requested_bytes
+from reactor.policy.admission import oom_score_adj, requested_bytes
 
 GI = 1 << 30
 

@@ -141,6 +141,25 @@ async def test_no_pass_is_asked_for_that_would_do_nothing(
     nursery.cancel_scope.cancel()
 
 
+async def test_a_forecast_says_for_how_long_it_has_held(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(20.0)
+    await trio.sleep(5)
+    lefts = [one[MEMORY] for one in shown.lefts if MEMORY in one]
+    gap = max(place for place, one in enumerate(lefts) if one.seconds is None)
+    first = lefts[gap + 1]
+    assert first.held_seconds == 0
+    assert lefts[-1].held_seconds == lefts[-1].at_seconds - first.at_seconds > 1
+    shown.start_mib, shown.mib_per_second = 250, 0.0
+    await trio.sleep(2)
+    assert shown.lefts[-1][MEMORY].held_seconds == 0
+    nursery.cancel_scope.cancel()
+
+
 async def test_sampling_begins_at_the_configured_distance(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:

@@ -103,7 +103,7 @@ MUTANTS: Final = (
     ),
     Mutant("policy/messages.py", "if usage > (requested", "if usage >= (requested"),
     Mutant("policy/messages.py", '",".join([resource] * times)', '""'),
-    Mutant("policy/oom_score.py", "1000 - 1000 * memory", "999 - 1000 * memory"),
+    Mutant("policy/admission.py", "1000 - 1000 * memory", "999 - 1000 * memory"),
     Mutant(
         "model/pods.py",
         "SYSTEM_CRITICAL_PRIORITY = 2_000_000_000",

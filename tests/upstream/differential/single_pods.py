@@ -8,7 +8,7 @@ from typing import Final
 
 from reactor.config.pod import pod_from_document
 from reactor.model.signals import Resource
-from reactor.policy.oom_score import oom_score_adj
+from reactor.policy.admission import oom_score_adj
 from tests.upstream.differential.compare import Difference
 from tests.upstream.differential.draw import Draw
 from tests.upstream.differential.oracle import EVICTION, ask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,8 @@ from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.policy.decide import decide
-from reactor.policy.events import EvictionOrdered, apply
+from reactor.policy.events import EndingObserved, EvictionOrdered, apply
+from reactor.policy.in_time import due_in_time, with_ending, work_of
 from tests.support.builders import MIB, make_observation, make_pod, make_threshold
 
 SOFT = make_threshold(300 * MIB, grace_period_seconds=90)
@@ -29,13 +31,14 @@ PODS = (make_pod("small"), make_pod("large"))
 MET = PolicyState(first_observed={SOFT: 100.0})
 
 
-def left_of(seconds: float, *, at: float = 110.0, within: float = 1.2) -> TimeLeft:
+def left_of(seconds: float, *, at: float = 110.0, within: float = 1.2, held_seconds: float = 2.0) -> TimeLeft:
     return TimeLeft(
         at_seconds=at,
         seconds=seconds,
         earliest_seconds=seconds / within,
         latest_seconds=seconds * within,
         bytes_per_second=1.0,
+        held_seconds=held_seconds,
     )
 
 
@@ -75,7 +78,7 @@ def test_the_first_pod_is_asked_to_end_with_the_time_that_is_left() -> None:
 
 
 def test_the_time_is_capped_as_upstream_caps() -> None:
-    _, decision = passed(left_of(30.0))
+    _, decision = passed(left_of(24.0, at=130.0), at=130.0)
     assert [20] == [one.grace_period_seconds for one in decision.evictions]
 
 
@@ -94,6 +97,7 @@ def test_less_than_a_second_is_rounded_up() -> None:
         left_of(10.0, at=111.0),  # of a clock that went back
         left_of(70.0),  # perhaps after the grace period
         left_of(60.0),  # there is more time than a pod may take
+        left_of(10.0, held_seconds=1.0),  # foreseen a moment ago for the first time
     ],
 )
 def test_upstreams_grace_period_holds_where_the_hard_threshold_is_not_foreseen_within_it(
@@ -113,8 +117,100 @@ def test_nothing_comes_sooner_where_that_is_not_asked_for_or_gentler(changes: di
 
 
 def test_pods_own_grace_period_counts_if_there_is_no_cap() -> None:
-    _, decision = passed(left_of(60.0), settings=replace(SETTINGS, max_pod_grace_period_seconds=-1))
+    settings = replace(SETTINGS, max_pod_grace_period_seconds=-1)
+    _, decision = passed(left_of(36.0, at=130.0), at=130.0, settings=settings)
     assert [30] == [one.grace_period_seconds for one in decision.evictions]
+
+
+def ended(*seconds: float, was_cut: bool = False) -> PolicyState:
+    """Return the state after earlier endings of the pod that goes first."""
+    state = MET
+    for one in seconds:
+        state = apply(SETTINGS, state, EndingObserved(pod=PODS[1], seconds=one, was_cut=was_cut), 50.0)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "asked_with"),
+    [
+        (ended(3.0), 3.2),
+        (ended(3.0, 1.0), 3.2),  # the longest of the last
+        (ended(9.0, 1.0, 1.0, 1.0, 2.0), 2.2),  # which are four
+        (ended(2.0, was_cut=True), 4.2),  # it needs longer than it was given
+        (ended(60.0), 20.2),  # no longer than it is allowed
+        (MET, 11.2),  # not known: for as long as the soft threshold has been met, and a tenth
+    ],
+)
+def test_a_pod_is_asked_once_no_more_time_is_left_than_it_needs(
+    state: PolicyState, asked_with: float
+) -> None:
+    """Until then it may turn out that the fall stops, and nothing is decided, or said to be due."""
+    after, decision = passed(left_of(asked_with + 0.1, within=1.0), state)
+    assert ((), (), None) == (decision.evictions, after.thresholds_met, decision.deferred_because)
+    (wait,) = after.waits
+    assert (SOFT, "uid-large") == (wait.threshold, wait.uid)
+    assert wait.needed_seconds == pytest.approx(asked_with)
+    _, decision = passed(left_of(asked_with - 0.1, within=1.0), state)
+    assert ["large"] == [one.pod.name for one in decision.evictions]
+
+
+def test_who_goes_first_is_looked_up_again_within_a_second_and_not_at_each_sample() -> None:
+    """Another pod may be the first by then, which needs longer."""
+    state, _ = passed(left_of(15.0), ended(3.0))
+    observed = state.first_observed
+
+    def is_due(left: TimeLeft, at: float) -> bool:
+        return bool(due_in_time(SETTINGS, observed, {Signal.MEMORY_AVAILABLE: left}, at, state.waits))
+
+    assert not is_due(left_of(14.1, at=110.9), 110.9)
+    assert is_due(left_of(14.0, at=111.0), 111.0)
+    assert is_due(left_of(3.0, at=110.5), 110.5)
+    _, decision = passed(left_of(14.0, at=111.0), state, at=111.0)
+    assert decision.evictions == ()
+
+
+def test_what_waits_is_forgotten_with_its_threshold() -> None:
+    state, _ = passed(left_of(15.0), ended(3.0))
+    assert state.waits
+    state, _ = passed(None, state, at=112.0, available=400 * MIB)
+    assert state.waits == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("web-7d4b9c6f5b-x2k4q", "web-6c8f9d7b4d-zz5wl"),  # of a Deployment
+        ("agent-x2k4q", "agent-zz5wl"),  # of a DaemonSet, of a Job
+        ("db-0", "db-0"),
+        ("agent@17.service", "agent@18.service"),
+        ("agent@17", "agent@18"),
+    ],
+)
+def test_pods_that_do_the_same_share_what_is_known(one: str, other: str) -> None:
+    assert work_of(make_pod(one)) == work_of(make_pod(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("web-server", "web"), ("db-0", "db-1"), ("a.service", "b.service"), ("a@1.service", "a.service")],
+)
+def test_pods_of_other_names_do_not(one: str, other: str) -> None:
+    assert work_of(make_pod(one)) != work_of(make_pod(other))
+    assert work_of(make_pod("web")) != work_of(replace(make_pod("web"), namespace="other"))
+
+
+@given(
+    endings=st.lists(
+        st.tuples(st.text(max_size=20), st.floats(0, 1e9), st.booleans()), min_size=1, max_size=300
+    )
+)
+def test_what_is_known_is_bounded_whatever_pods_are_called(endings: list[tuple[str, float, bool]]) -> None:
+    known: Mapping[str, tuple[float, ...]] = {}
+    for name, seconds, was_cut in endings:
+        known = with_ending(known, make_pod(name), seconds, was_cut=was_cut)
+        assert work_of(make_pod(name)) in known
+    assert len(known) <= 128
+    assert all(len(some) <= 4 and all(0 <= one <= 86_400 for one in some) for some in known.values())
 
 
 def test_no_second_pod_is_asked_while_the_first_frees_enough() -> None:

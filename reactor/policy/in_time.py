@@ -1,0 +1,153 @@
+"""Soft memory evictions that come before their grace period is over, because the hard threshold would.
+
+With `softEviction: inTime` such a soft threshold is due: the first in the ranking is asked to end with the
+time that is left. The later it is asked, the more often a fall has stopped by itself by then. So it is asked
+once no more is left than it needs to end, and upstream's grace period holds until then. What it needs:
+
+    known       the longest of the last endings of the same work
+    not known   half of the time between the thresholds: as long as the soft one has been met
+    at most     what it is allowed: its termination grace period, capped as upstream caps it
+
+Only a forecast counts that has held for a moment, and whose slowest likely rate crosses within the grace
+period. A tenant writes how long its pods take to end, and their names: with either it has its own pods asked
+sooner or later, within the same cap, and the crossing kills at once as ever.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from reactor.model.decisions import Eviction, PolicyState, TimeLeft, Wait
+from reactor.model.pods import Pod
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Threshold
+
+_FRESH_SECONDS: Final = 1.0
+# Found by tests/soak/in_time.py. What is known to be needed has no margin: it is compared with the
+# earliest crossing, which is a tenth too early for a steady fall.
+_MARGIN: Final = 1.1  # if what is needed is not known
+_REACTION_SECONDS: Final = 0.2  # a sample, a pass, and a signal
+_HELD_SHARE: Final = 0.15  # of the time left, for which the forecast has to have held
+_HELD_SECONDS: Final = 1.5
+_ENDINGS: Final = 4
+_MOST_SECONDS: Final = 86_400.0
+_WORKS: Final = 128
+_CUT: Final = 2.0  # what was killed before it had ended needs so many times as long, as far as is known
+# A pod of a Deployment is NAME-HASH-SUFFIX, one of a DaemonSet or a Job NAME-SUFFIX, in letters of its own.
+_GENERATED: Final = re.compile(r"(?:-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+
+
+def due_in_time(
+    settings: EvictionSettings,
+    first_observed: Mapping[Threshold, float],
+    time_left: Mapping[Signal, TimeLeft],
+    now_seconds: float,
+    waits: Iterable[Wait] = (),
+) -> dict[Threshold, TimeLeft]:
+    """Return the soft thresholds that are due before their grace period is over, with the time left.
+
+    `waits` are those of which is known that the pod to go first needs less than that.
+    """
+    if not settings.soft_in_time or not time_left:
+        return {}
+    waiting = {one.threshold: one for one in waits}
+    return {
+        threshold: left
+        for threshold, since_seconds in first_observed.items()
+        if not threshold.is_hard
+        and threshold.signal in MEMORY_SIGNALS
+        and (left := time_left.get(threshold.signal)) is not None
+        and _is_due(settings, left, since_seconds + threshold.grace_period_seconds - now_seconds, now_seconds)
+        and not _is_waiting(waiting.get(threshold), left, now_seconds)
+    }
+
+
+def _is_due(
+    settings: EvictionSettings, left: TimeLeft, grace_left_seconds: float, now_seconds: float
+) -> bool:
+    if left.latest_seconds is None or left.earliest_seconds is None:
+        return False
+    age_seconds = now_seconds - left.at_seconds
+    if not 0 <= age_seconds <= _FRESH_SECONDS or grace_left_seconds <= 0:
+        return False
+    if left.held_seconds < min(_HELD_SECONDS, _HELD_SHARE * left.earliest_seconds):
+        return False
+    allowed_seconds = settings.max_pod_grace_period_seconds  # without any, sooner would be no gentler
+    return allowed_seconds != 0 and left.latest_seconds - age_seconds < grace_left_seconds
+
+
+def _is_waiting(wait: Wait | None, left: TimeLeft, now_seconds: float) -> bool:
+    """Return whether there is more time left than is needed, as far as is known still."""
+    if wait is None or not wait.at_seconds <= now_seconds < wait.until_seconds:
+        return False
+    return (left.earliest_seconds or 0.0) > wait.needed_seconds
+
+
+def wait_in_time(
+    settings: EvictionSettings, state: PolicyState, eviction: Eviction, now_seconds: float
+) -> Wait | None:
+    """Return why a pod is not asked to end yet, None if it is asked now."""
+    left, threshold = eviction.time_left, eviction.threshold
+    if left is None or threshold is None:
+        return None
+    passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
+    needed_seconds = needed(settings, state.endings, eviction.pod, passed_seconds)
+    spare_seconds = (left.earliest_seconds or 0.0) - needed_seconds
+    if spare_seconds <= 0:
+        return None
+    return Wait(
+        threshold=threshold,
+        uid=eviction.pod.uid,
+        needed_seconds=needed_seconds,
+        at_seconds=now_seconds,
+        # By then another may go first, and what is needed may have grown as fast as what is left shrinks.
+        until_seconds=now_seconds + min(_FRESH_SECONDS, spare_seconds / 2),
+    )
+
+
+def allowed_seconds(settings: EvictionSettings, pod: Pod) -> int:
+    """Return how long a pod may take to end in a soft eviction."""
+    if settings.max_pod_grace_period_seconds < 0:
+        return pod.termination_grace_period_seconds
+    return min(settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds)
+
+
+def grace_period_seconds(settings: EvictionSettings, pod: Pod, left: TimeLeft | None) -> int:
+    """Return how long it is given: with `left` no more than that, since the crossing kills it at once."""
+    allowed = allowed_seconds(settings, pod)
+    return allowed if left is None else min(allowed, max(1, math.ceil(left.latest_seconds or 0.0)))
+
+
+def needed(
+    settings: EvictionSettings, endings: Mapping[str, tuple[float, ...]], pod: Pod, passed_seconds: float
+) -> float:
+    """Return with how much time left a pod is asked to end, in seconds.
+
+    The soft threshold has been met for `passed_seconds`.
+    """
+    last = endings.get(work_of(pod))
+    wanted_seconds = _MARGIN * passed_seconds if last is None else max(last)
+    return min(wanted_seconds, allowed_seconds(settings, pod)) + _REACTION_SECONDS
+
+
+def work_of(pod: Pod) -> str:
+    """Return what all pods are called by that do the same: without the parts of names that are generated."""
+    if "@" in pod.name:  # instances of a unit
+        name, _, instance = pod.name.partition("@")
+        return f"{pod.namespace}/{name}@{''.join(instance.rpartition('.')[1:]) if '.' in instance else ''}"
+    return f"{pod.namespace}/{_GENERATED.sub('', pod.name)}"
+
+
+def with_ending(
+    endings: Mapping[str, tuple[float, ...]], pod: Pod, seconds: float, *, was_cut: bool
+) -> Mapping[str, tuple[float, ...]]:
+    """Return the endings with one more, of the works that ended last; `was_cut`: it was killed before."""
+    work = work_of(pod)
+    before = endings.get(work, ())
+    needed_seconds = min(_CUT * max((seconds, *before)) if was_cut else seconds, _MOST_SECONDS)
+    kept = [(key, value) for key, value in endings.items() if key != work]
+    return dict([*kept[-(_WORKS - 1) :], (work, (*before, needed_seconds)[-_ENDINGS:])])
