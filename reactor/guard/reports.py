@@ -163,6 +163,7 @@ class NodeReport:
             "version": reactor.__version__,
             "pid": os.getpid(),
             "started_unix_seconds": self.started_unix_seconds,
+            "dry_run": self.settings.dry_run,
             "signals": [self._gauges_of(signal, one, now_seconds) for signal, one in seen.items()],
             "unobserved": sorted({one.signal for one in thresholds} - seen.keys()),
             "conditions": list(state.conditions),

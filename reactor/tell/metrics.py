@@ -247,6 +247,7 @@ counter reactor_reclaims{kind,outcome}:
 counter reactor_reclaimed_bytes{kind}: What a node-level reclaim has freed, as the node shows it, in bytes.
 counter reactor_reclaimed_inodes{kind}: What a node-level reclaim has freed, as the node shows it, in inodes.
 gauge reactor_build_info{version}: Always 1; the version is a label.
+gauge reactor_dry_run: 1 in a dry run, in which no pod is evicted; else there is no such series.
 gauge reactor_available_bytes{signal}: What is available by the latest observation of a signal, in bytes.
 gauge reactor_capacity_bytes{signal}: A signal's capacity by its latest observation, in bytes.
 gauge reactor_threshold_bytes{signal,kind}: The configured threshold at the present capacity, in bytes.
@@ -355,6 +356,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_reclaimed_bytes": _reclaimed(tally, Resource.EPHEMERAL_STORAGE),
         "reactor_reclaimed_inodes": _reclaimed(tally, Resource.INODES),
         "reactor_build_info": [(reading["version"], 1)],
+        "reactor_dry_run": 1.0 if reading.get("dry_run") else None,
         **_of_signals(reading["signals"]),
         "reactor_signal_observed": [
             *((one["signal"], 1.0) for one in reading["signals"]),

@@ -28,6 +28,7 @@ ELSEWHERE = {
     *("reactor_kubernetes_connected", "reactor_kubernetes_untold_evictions"),  # on a cluster
     *("reactor_rules_acted_total", "reactor_rules_unhelpful_total"),  # where there are rules
     "reactor_swap_traffic_bytes_total",  # where there is swap
+    "reactor_dry_run",  # in a dry run
     "reactor_storm_brake_held_bytes",  # while evictions are slowed down
     *("reactor_time_left_seconds", "reactor_in_time_evictions_total"),  # with a soft threshold
     "reactor_pod_oom_kills_total",  # once the kernel has killed

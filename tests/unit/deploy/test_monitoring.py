@@ -20,9 +20,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from reactor.guard.node import Node
+from reactor.guard.reports import NodeReport
 from reactor.kernel.swap import SwapTraffic
+from reactor.model.settings import Settings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.model.thresholds import Observation, Observed, Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.catalogue import SOURCES
 from reactor.tell.metrics import CollectorRegistry, Metrics, StewardReading
@@ -310,6 +313,7 @@ def exported() -> set[str]:
         },
         sources=(SourceState(name="psi", health=SourceHealth.ARMED),),
         cluster={"node": "a", "watches": {"pods": True}, "untold_evictions": 0},
+        dry_run=True,
     )
     metrics = Metrics()
     metrics.read(
@@ -322,6 +326,16 @@ def exported() -> set[str]:
     )
     families = list(metrics.registry.collect())
     return {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
+
+
+@pytest.mark.parametrize(("is_dry", "value"), [(True, 1.0), (False, None)])
+def test_a_dry_run_is_a_series_and_its_absence_is_none(*, is_dry: bool, value: float | None) -> None:
+    settings = Settings(dry_run=is_dry)
+    node = NodeReport(settings=settings, known=Node(observed=Observed(stale_seconds=1.0)))
+    metrics = Metrics()
+    metrics.read({**reading_of(), "dry_run": node.gauges()["dry_run"]}, StewardReading())
+    assert metrics.short.get_sample_value("reactor_dry_run") == value
+    assert metrics.registry.get_sample_value("reactor_dry_run") == value
 
 
 def test_what_is_recorded_is_used_by_an_alert_or_is_a_figure_of_its_own() -> None:
@@ -353,6 +367,15 @@ def test_budgets_burn_by_the_numbers_and_not_by_a_single_slow_kill(tmp_path: Pat
             )
         ),
         every="5m",
+    )
+
+
+def test_a_dry_run_is_no_race_that_the_kernel_wins(tmp_path: Path) -> None:
+    series = {_KERNELS: RISING, "reactor_dry_run{}": "1x90"}
+    names = ("ReactorKernelWasFaster", "ReactorKernelFasterBudgetFast", "ReactorKernelFasterBudgetSlow")
+    tests = [_at(80, name) for name in names]
+    promtool_test(
+        tmp_path, {"interval": "1m", "input_series": _of_instance(series), "alert_rule_test": tests}
     )
 
 
