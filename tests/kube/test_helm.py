@@ -139,6 +139,53 @@ def test_a_release_is_installed_upgraded_and_removed_and_nothing_of_it_is_left_o
     assert left_by_the_release(cluster) == []
 
 
+def test_a_node_has_the_daemon_of_its_pool_and_the_common_one_once_it_has_left_the_pool(
+    helm: Helm, controlled: Cluster, pods: Pods, tmp_path: Path
+) -> None:
+    """Under pressure: the common daemon finds the taint in the state on the node, and keeps it."""
+    cluster, node = controlled, controlled.node
+    to_cluster = {
+        "KUBECONFIG": str(cluster.plane.kubeconfig("reactor-test-admin")),
+        "HELM_PLUGINS": str(placement.make_plugin(tmp_path / "plugins", cluster)),
+    }
+    release = ["reactor", CHART, "--namespace", NAMESPACE, "--wait", "--timeout", "200s"]
+    path = f"/api/v1/nodes/{node.name}"
+    values = values_with(cluster, **SOFT)
+    values["pools"] = [
+        {
+            "name": "first",
+            "nodeSelector": {"pool": "first"},
+            "config": {"reactor": {"housekeepingInterval": "2s"}},
+        },
+        {"name": "second", "nodeSelector": {"pool": "first", "kubernetes.io/arch": "amd64"}},
+    ]
+    cluster.api.merge_patch(path, {"metadata": {"labels": {"pool": "first"}}})
+    try:
+        remove_objects(cluster)
+        default = f"/api/v1/namespaces/{pods.namespace}/serviceaccounts/default"
+        wait_until(lambda: (cluster.api.find(default) or {}).get("secrets"), "the account has a token")
+        pods.run("holder", ["hold", "256"])
+        helm("install", *release, "--post-renderer", placement.NAME, values=values, **to_cluster)
+        (pod,) = pods_of(cluster)
+        assert pod["metadata"]["labels"]["reactor/pool"] == "first"
+        wait_until(lambda: TAINT in node.taints(), "the pool's configuration is in force", 60)
+        told = helm("test", "reactor", "--namespace", NAMESPACE, "--timeout", "200s", "--logs", **to_cluster)
+        assert "every node of reactor-first, reactor-second, reactor is guarded" in told.stdout
+
+        cluster.api.merge_patch(path, {"metadata": {"labels": {"pool": None}}})
+
+        def daemons() -> list[str]:
+            return [each["metadata"]["labels"].get("reactor/pool", "none") for each in pods_of(cluster)]
+
+        wait_until(lambda: daemons() == ["none"], "the common DaemonSet's pod has taken over", 90)
+        wait_until(lambda: TAINT in node.taints(), "the common daemon has the taint set", 60)
+    finally:
+        cluster.api.merge_patch(path, {"metadata": {"labels": {"pool": None}}})
+        helm("uninstall", "reactor", "--namespace", NAMESPACE, "--timeout", "200s", **to_cluster)
+    assert node.taints() == set()
+    assert left_by_the_release(cluster) == []
+
+
 def left_by_the_release(cluster: Cluster) -> list[str]:
     """Return the kinds and names of objects that have the release's label."""
     found = []

@@ -6,8 +6,11 @@ import copy
 import itertools
 import json
 import re
+import runpy
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +476,62 @@ def test_helms_test_asks_for_every_daemon_set_and_may_do_nothing_else() -> None:
     assert names == [each["metadata"]["name"] for each in daemon_sets(documents)]
     verbs = {verb for rule in of_kind("Role", documents, "test")["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "list"}
+
+
+class Answers:
+    """What an API server answers: a DaemonSet of one pod on node-1, its Lease, and a pod of another owner."""
+
+    def __init__(
+        self, *, status: dict[str, Any], renewed_seconds_ago: float | None, lease: str = "node-1"
+    ) -> None:
+        self.daemon_set = {"metadata": {"uid": "u", "generation": 2}, "status": status}
+        renewed = datetime.fromtimestamp(time.time() - (renewed_seconds_ago or 0), UTC).isoformat()
+        spec = {"renewTime": renewed, "leaseDurationSeconds": 40}
+        self.leases = [{"metadata": {"name": lease}, "spec": spec}] if renewed_seconds_ago is not None else []
+
+    async def get(self, path: str) -> dict[str, Any]:
+        ours = {"metadata": {"name": "p", "ownerReferences": [{"uid": "u"}]}, "spec": {"nodeName": "node-1"}}
+        other = {"metadata": {"name": "x"}, "spec": {"nodeName": "node-2"}}
+        return {
+            "/apis/apps/v1/namespaces/n/daemonsets/reactor": self.daemon_set,
+            "/apis/coordination.k8s.io/v1/namespaces/n/leases": {"items": self.leases},
+            "/api/v1/namespaces/n/pods": {"items": [ours, other]},
+        }[path]
+
+
+_GOOD = {
+    "observedGeneration": 2,
+    "desiredNumberScheduled": 1,
+    "updatedNumberScheduled": 1,
+    "numberAvailable": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (Answers(status=_GOOD, renewed_seconds_ago=5), []),
+        (Answers(status={"observedGeneration": 2}, renewed_seconds_ago=5), []),  # no node to run on
+        (
+            Answers(status=_GOOD | {"numberAvailable": 0}, renewed_seconds_ago=5),
+            ["DaemonSet reactor: 0 of 1 pods are available"],
+        ),
+        (
+            Answers(status=_GOOD | {"updatedNumberScheduled": 0}, renewed_seconds_ago=5),
+            ["DaemonSet reactor: 0 of 1 pods are up to date"],
+        ),
+        (
+            Answers(status=_GOOD | {"observedGeneration": 1}, renewed_seconds_ago=5),
+            ["DaemonSet reactor: its controller has not seen it yet"],
+        ),
+        (Answers(status=_GOOD, renewed_seconds_ago=50), ["node node-1: pod p keeps no Lease"]),
+        (Answers(status=_GOOD, renewed_seconds_ago=None), ["node node-1: pod p keeps no Lease"]),
+        (Answers(status=_GOOD, renewed_seconds_ago=5, lease="node-2"), ["node node-1: pod p keeps no Lease"]),
+    ],
+)
+async def test_helms_test_names_what_is_missing(answers: Answers, expected: list[str]) -> None:
+    program = runpy.run_path(str(CHART / "files/test.py"), run_name="helm_test")
+    assert expected == [one async for one in program["problems"](answers, "n", ["reactor"])]
 
 
 def test_another_release_is_another_set_of_objects() -> None:

@@ -61,4 +61,5 @@ async def main(namespace, *names):
     return 1 if found else 0
 
 
-sys.exit(trio.run(main, *sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(trio.run(main, *sys.argv[1:]))
