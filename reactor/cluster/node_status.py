@@ -398,6 +398,7 @@ def _age(node: NodeObject) -> int:
 _OFF: Final = "off"
 _RENEWALS: Final = 4  # in the time that a Lease lasts, as upstream
 _JITTER: Final = 0.04
+_FIRST_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = (0.25, 10.0)
 
 
@@ -428,6 +429,7 @@ class NodeLease:
         """Renew until cancelled."""
         backoff = Backoff(*_RETRY_SECONDS)
         spread = random.random()  # noqa: S311 - no secret
+        await trio.sleep(_FIRST_SECONDS * random.random())  # noqa: S311 - what a start must have goes first
         while True:
             if await self._is_alive():
                 try:
