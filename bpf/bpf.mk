@@ -36,7 +36,7 @@ allocators: $(ALLOCATOR) ## Build the allocator for x86-64 and arm64 (gcc-aarch6
 	  made=$(ALLOCATORS)-$$machine; compiler=$$machine-linux-gnu-gcc; \
 	  if [ -x $$made ]; then continue; fi; \
 	  command -v $$compiler >/dev/null || { echo "make wheel: no $$compiler: demo and tune compile there what the" \
-	    "wheel lacks for $$machine (Debian: apt-get install gcc-$$(echo $$machine | tr _ -)-linux-gnu)" >&2; continue; }; \
+	    "wheel lacks for $$machine (it is in Debian's gcc-$$(echo $$machine | tr _ -)-linux-gnu)" >&2; continue; }; \
 	  echo $$compiler -o $$made; \
 	  $$compiler -O2 -Wall -pthread -static -s -o $$made reactor/testbed/allocator.c || exit 1; \
 	done

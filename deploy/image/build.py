@@ -4,12 +4,14 @@
 usage: .venv/bin/python deploy/image/build.py --root DIRECTORY           the content as a directory
        .venv/bin/python deploy/image/build.py --archive FILE [--tag T]   the content as an OCI archive, which
                                                        `ctr --namespace k8s.io images import FILE` takes
+       either with --architecture arm64                for another architecture than this machine's
 
 The content is Python and a few libraries, unpacked from Debian's packages by mmdebstrap without running any of
 their scripts, the dependencies pinned in constraints.txt, and the wheel of this checkout. Shell and package tools
 are left out. The eBPF objects are those of `make bpf`: without them the image has none, which is said.
 
-Needs root (a chroot compiles the modules), mmdebstrap, and the checkout's virtual environment (`make setup`).
+Needs root (a chroot compiles the modules), mmdebstrap, and the checkout's virtual environment (`make setup`); for
+another architecture qemu-user-static and arch-test, registered with binfmt_misc.
 Times in the archive are those of SOURCE_DATE_EPOCH, else of the last commit. Exit status 0, or 1 and a line on
 standard error.
 """
@@ -48,8 +50,8 @@ LEFT_OUT: Final = (
     "usr/share/perl5",
     "usr/share/bash-completion",
     "usr/lib/dpkg",
-    "usr/lib/x86_64-linux-gnu/gconv",
-    "usr/lib/x86_64-linux-gnu/perl-base",
+    "usr/lib/MACHINE-linux-gnu/gconv",
+    "usr/lib/MACHINE-linux-gnu/perl-base",
     "usr/lib/python3.11/ensurepip",
     "usr/lib/python3.11/lib2to3",
     "usr/lib/python3.11/pydoc_data",
@@ -61,6 +63,7 @@ NO_EBPF: Final = (
     "no eBPF objects in this checkout: on cgroup v2 the image's daemon wakes by pressure and by its ticker alone; "
     "run `make bpf` first"
 )
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
@@ -73,6 +76,9 @@ class BuildError(Exception):
 def main() -> int:
     """Build what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--architecture", choices=MACHINES, default=_own_architecture(), help="the nodes' (this machine's)"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--root", metavar="DIRECTORY", type=Path, help="make the content there; it must not exist"
@@ -88,12 +94,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is half made is removed then, too
     try:
         if arguments.root is not None:
-            make_root(arguments.root, arguments.mirror)
+            make_root(arguments.root, arguments.mirror, arguments.architecture)
         else:
             with tempfile.TemporaryDirectory(prefix="reactor-image-") as directory:
                 root = Path(directory) / "root"
-                make_root(root, arguments.mirror)
-                image = Image(tag=arguments.tag, entrypoint=ENTRYPOINT, command=("run",), epoch=_epoch())
+                make_root(root, arguments.mirror, arguments.architecture)
+                image = Image(
+                    tag=arguments.tag,
+                    entrypoint=ENTRYPOINT,
+                    command=("run",),
+                    epoch=_epoch(),
+                    architecture=arguments.architecture,
+                )
                 write_archive(root, image, arguments.archive)
     except (BuildError, OSError) as error:
         print(f"image: {error}", file=sys.stderr)
@@ -106,21 +118,28 @@ def ebpf_objects(checkout: Path) -> list[Path]:
     return sorted((checkout / "reactor/kernel/bpf/compiled").glob("*.bpf.o"))
 
 
-def make_root(root: Path, mirror: str) -> None:
+def _own_architecture() -> str:
+    """Return this machine's, as Debian calls it."""
+    own = os.uname().machine
+    return next((name for name, machine in MACHINES.items() if machine == own), "amd64")
+
+
+def make_root(root: Path, mirror: str, architecture: str) -> None:
     """Make the content in a new directory."""
     if os.geteuid() != 0:
         raise BuildError("needs root: the modules are compiled in a chroot")
     root.mkdir(mode=0o755)
     packages = ",".join(PACKAGES)
     options = ["--quiet", "--variant=extract", f"--include={packages}", "--format=directory"]
+    options.append(f"--architectures={architecture}")
     source = f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {SUITE} main"
     _run("mmdebstrap", *options, SUITE, str(root), source)
-    _install(root)
+    _install(root, MACHINES[architecture])
     # Now, since on a read-only root nothing can be kept: without it each start would compile for a second.
     _run("chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q", "-j1",
          "--invalidation-mode=unchecked-hash", f"/{APPLICATION}", f"/usr/lib/python{PYTHON}")  # fmt: skip
     for left_out in LEFT_OUT:
-        shutil.rmtree(root / left_out, ignore_errors=True)
+        shutil.rmtree(root / left_out.replace("MACHINE", MACHINES[architecture]), ignore_errors=True)
     for program in (root / "usr/bin").iterdir():
         if program.name not in PROGRAMS:
             program.unlink()
@@ -128,14 +147,14 @@ def make_root(root: Path, mirror: str) -> None:
         (root / directory).mkdir(parents=True, exist_ok=True)
 
 
-def _install(root: Path) -> None:
+def _install(root: Path, machine: str) -> None:
     """Install the wheel of this checkout and what it needs."""
     application = root / APPLICATION
     common = ["--no-deps", "--no-compile", f"--target={application}"]
     with tempfile.TemporaryDirectory(prefix="reactor-wheel-") as directory:
         requirements = Path(directory) / "requirements.txt"
         requirements.write_text(_pinned(RUNTIME.read_text()))
-        _pip("install", "--require-hashes", *common, *target(PYTHON), f"--requirement={requirements}")
+        _pip("install", "--require-hashes", *common, *target(PYTHON, machine), f"--requirement={requirements}")
         _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
         wheel = next(Path(directory).glob("node_reactor-*.whl"))
         _pip("install", "--no-index", *common, str(wheel))

@@ -14,6 +14,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -456,7 +457,8 @@ class NodeLease:
             await self._client.patch(f"{self._leases}/{self._node_name}", document, MERGE_PATCH)
         except NotFoundError:
             kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-            await self._client.create(self._leases, {**kind, **document})
+            with suppress(ConflictError):  # an earlier attempt got through, its answer did not
+                await self._client.create(self._leases, {**kind, **document})
 
     def _metadata(self) -> dict[str, Any]:
         """Return name and owner: the Lease goes with its node, once that is known."""

@@ -14,7 +14,7 @@ from reactor.cluster.node_status import NodeLease, lease_namespace
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
 from reactor.kube.client import Recovery
-from reactor.kube.errors import ApiError, ForbiddenError, NotFoundError
+from reactor.kube.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from reactor.model.settings import KubernetesSettings
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/reactor-system/leases"
@@ -106,6 +106,25 @@ async def test_it_has_its_owner_once_the_node_is_known(autojump_clock: object) -
     async with renewing(client, _Guard()):
         await trio.sleep(6)
         assert ["u"] == [owner["uid"] for owner in client.lease["metadata"]["ownerReferences"]]
+
+
+async def test_one_that_was_made_though_the_answer_was_lost_is_no_problem(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a busy server has it: the first attempt times out, the second finds what that one has made."""
+    client = _Client()
+    made = client.create
+
+    async def create(path: str, document: dict[str, Any]) -> None:
+        await made(path, document)
+        raise ConflictError(path, "already exists", status=409)
+
+    client.create = create  # type: ignore[method-assign]
+    async with renewing(client, _Guard()) as lease:
+        await trio.sleep(6)
+        assert lease.problem is None
+        assert client.lease is not None
+    assert "not renewed" not in caplog.text
 
 
 async def test_it_lapses_while_the_guard_does_not_answer(autojump_clock: object) -> None:

@@ -85,3 +85,14 @@ def test_nothing_that_is_made_on_the_host_gets_into_the_build_of_the_image() -> 
     ):
         assert (CHECKOUT / name).exists()
         assert name not in ignored
+
+
+def test_an_image_is_built_for_either_architecture_and_no_other() -> None:
+    build = CHECKOUT / "deploy/image/build.py"
+    command = [sys.executable, str(build), "--root", "/nonexistent/root", "--architecture", "s390x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert 2 == done.returncode
+    assert "invalid choice: 's390x' (choose from 'amd64', 'arm64')" in done.stderr
+    text = build.read_text()
+    assert "x86_64-linux-gnu" not in text
+    assert text.count('"usr/lib/MACHINE-linux-gnu/') == 2
