@@ -42,6 +42,7 @@ svg .soft { fill: var(--soft); }
 svg .rule { stroke: var(--rule); stroke-width: 1; } svg .low { stroke: var(--low); stroke-width: 1.3; }
 svg .line { fill: none; stroke: var(--ink); stroke-width: 1.8; }
 svg .now { stroke: var(--now); stroke-width: 1.3; }
+svg .forecast { stroke: var(--now); stroke-width: 2; stroke-dasharray: 2 4; stroke-linecap: round; }
 svg text.low { fill: var(--low); stroke: var(--paper); stroke-width: 3px; }
 svg text.now { fill: var(--now); stroke: var(--paper); stroke-width: 3px; }
 """
@@ -75,11 +76,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Layers, a line above them, levels and marks; `title` is read out where the picture can't be seen.
+    """Layers, lines above them, levels and marks; `title` is read out where the picture can't be seen.
+
+    `forecasts` are straight and dashed: from what was to where it was expected to go.
 
     The x axis goes from `first` to `last`, the y axis from 0 to `highest`, or by powers of ten with `log_y`
-    from `lowest`; with `binary_x` and `binary_y` the ticks of that axis are powers of two. `steps` says that
-    a value holds until the next, as what was observed does.
+    from `lowest`; with `binary_x` and `binary_y` the ticks of that axis are powers of two, and `x_ticks` are
+    others. `steps` says that a value holds until the next, as what was observed does.
     """
 
     title: str
@@ -90,6 +93,7 @@ class Picture:
     y_text: Callable[[float], str]
     areas: Sequence[Area] = ()
     lines: Mapping[str, Curve] = field(default_factory=dict)
+    forecasts: Sequence[Curve] = ()
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     height: int = 230
@@ -97,6 +101,7 @@ class Picture:
     log_y: bool = False
     steps: bool = True
     binary_x: bool = False
+    x_ticks: Sequence[float] | None = None
     binary_y: bool = True
 
 
@@ -130,6 +135,9 @@ class _Drawing:
         yield from self._stack()
         for curve in of.lines.values():
             yield f'<path class="line" d="{self._path(curve)}"/>'
+        for (at, value), (to, wanted) in of.forecasts:
+            places = f'x1="{self._x(at)}" y1="{self._y(value)}" x2="{self._x(to)}" y2="{self._y(wanted)}"'
+            yield f'<line class="forecast" {places}/>'
         yield from self._levels()
         yield from self._marks()
         yield "</svg>"
@@ -157,7 +165,7 @@ class _Drawing:
                 f'<text class="soft" x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">'
                 f"{escape(of.y_text(value))}</text>"
             )
-        places = ticks(of.first, of.last, binary=of.binary_x)
+        places = ticks(of.first, of.last, binary=of.binary_x) if of.x_ticks is None else of.x_ticks
         for number, at in enumerate(places):
             x = self._x(at)
             is_last = number == len(places) - 1 and x > _WIDTH - _RIGHT - 40

@@ -1,14 +1,16 @@
 """`reactor report`: one HTML page for an eviction or a span of time, from the journal and its black box.
 
-The page has the node's memory with its thresholds, the pods stacked, what was woken, killed and killed by the
-kernel, the ranking with its reasons and the story in words. Its figures are those of the records and nothing
-else. It is one file, without a script, legible on a phone, in the dark and in print. All that others have
-written, names of pods and commands among it, is escaped.
+The page has the node's memory with its thresholds, the pods stacked, what was foreseen, woken, killed and
+killed by the kernel, the ranking with its reasons and the story in words. Several incidents have one picture
+of their whole span, put together from what each record has of the time before it. Its figures are those of
+the records and nothing else. It is one file, without a script, legible on a phone, in the dark and in print.
+All that others have written, names of pods and commands among it, is escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -28,6 +30,31 @@ _KINDS: Final = ("anonymous", "file", "shared", "swap")
 _MOST_AREAS: Final = 7
 _MOST_RANKED: Final = 20
 _MOST_INCIDENTS: Final = 200
+_MOST_AHEAD_SECONDS: Final = 20.0  # of a forecast
+_MOST_LABELS: Final = 10
+_JOINED_SECONDS: Final = 2.0
+_MOST_TIMES: Final = 4
+_DAY: Final = 86_400
+_TIME_STEPS: Final = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    _DAY,
+)
 _STYLE: Final = """
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
@@ -95,6 +122,7 @@ def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()
     left_out = len(shown) - len(kept)
     notes = [f"<p>The first {left_out} of {len(shown)} are left out.</p>"] if left_out else []
     if len(kept) > 1:
+        notes.extend(_pictures_of_span(kept))
         notes.append(_overview(kept))
     return whole_page(title, [*notes, *parts])
 
@@ -234,6 +262,9 @@ def _pictures(one: Document, among: Sequence[Document]) -> Iterator[str]:
     last = max(available[-1][0], 1.0)
     first = _begin(available, last)
     marks = [*_marks(one), *_neighbours(one, among, first, last)]
+    forecast = _forecast(one)
+    if forecast is not None:
+        last = max(last, min(forecast[1][0], _MOST_AHEAD_SECONDS))
     highest = min(
         capacity, 1.15 * max([value for _, value in available] + [level.value for level in _levels(one)])
     )
@@ -246,6 +277,7 @@ def _pictures(one: Document, among: Sequence[Document]) -> Iterator[str]:
             x_text=_seconds,
             y_text=_bytes,
             lines={"available": available},
+            forecasts=[] if forecast is None else [_until(forecast, last)],
             levels=_levels(one),
             marks=marks,
         ),
@@ -274,6 +306,26 @@ def _pictures(one: Document, among: Sequence[Document]) -> Iterator[str]:
             "What the pods that mattered held, one upon the other",
             areas,
         )
+
+
+def _forecast(one: Document) -> list[tuple[float, float]] | None:
+    """Return a line from what was available at the record's instant to the expected crossing."""
+    node = _box(one).get("node") or {}
+    hard = [float(each["bytes"]) for each in node.get("thresholds") or () if each["is_hard"]]
+    lefts = [left for left in (one.get("time_left") or {}).values() if isinstance(left, Mapping)]
+    seconds = [float(left["seconds"]) for left in lefts if left.get("seconds") is not None]
+    available = [value for at, value in _curve(node.get("available_bytes") or ()) if at <= 0]
+    if not (hard and seconds and available) or not min(seconds) > 0:
+        return None
+    return [(0.0, available[-1]), (min(seconds), max(hard))]
+
+
+def _until(curve: Sequence[tuple[float, float]], last: float) -> list[tuple[float, float]]:
+    """Return a straight line up to a time at the most."""
+    (at, value), (to, wanted) = curve
+    if to <= last:
+        return [(at, value), (to, wanted)]
+    return [(at, value), (last, value + (wanted - value) * (last - at) / (to - at))]
 
 
 def _begin(available: Sequence[tuple[float, float]], last: float) -> float:
@@ -341,6 +393,133 @@ def _neighbours(one: Document, among: Sequence[Document], first: float, last: fl
         is_oom = other.get("kind") == OOM_KILL
         text = "OOM kill" if is_oom else f"evicted {(other.get('evictions') or [{}])[0].get('pod')}"
         yield Mark(at=other_at - at, text=text, is_bad=True)
+
+
+# --- pictures of a span ---
+
+
+def _pictures_of_span(shown: Sequence[Document]) -> Iterator[str]:
+    """Yield the node's memory and the pods stacked over all of these, as far as their records reach.
+
+    Between two records that do not meet nothing is known, and nothing is drawn.
+    """
+    seen = [(at, one) for one in shown if (at := _unix_seconds(one)) is not None]
+    known = [(at, one) for at, one in seen if isinstance(_box(one).get("node"), Mapping)]
+    if not known:
+        return
+    begin = min(at + _box(one)["node"]["available_bytes"][0][0] for at, one in known)
+    pieces = _pieces([(at - begin, _box(one)) for at, one in known])
+    last = max(*(piece[-1][0] for piece in pieces), max(at for at, _ in seen) - begin, 1.0)
+    capacity = float(_box(known[-1][1])["node"]["capacity_bytes"])
+    levels = _levels(known[-1][1])
+    most = max([value for piece in pieces for _, value in piece] + [level.value for level in levels])
+    marks = _marks_of_span(seen, begin)
+    forecasts = [
+        [(at - begin + ahead, value) for ahead, value in _until(found, _MOST_AHEAD_SECONDS)]
+        for at, one in known
+        if (found := _forecast(one)) is not None
+    ]
+    x_text, x_ticks = _time_of_day(begin, last)
+    yield _figure(
+        Picture(
+            title=f"available memory from {_moment(shown[0])} to {_moment(shown[-1])} UTC",
+            first=0.0,
+            last=last,
+            highest=min(capacity, 1.15 * most),
+            x_text=x_text,
+            x_ticks=x_ticks,
+            y_text=_bytes,
+            lines={f"available {place}": piece for place, piece in enumerate(pieces)},
+            forecasts=forecasts,
+            levels=levels,
+            marks=marks,
+            height=270,
+        ),
+        "What was available on the node in the whole time, as far as it is recorded; dotted: as foreseen",
+    )
+    areas = _areas_of_span([(at - begin, _box(one)) for at, one in known], pieces)
+    if areas:
+        ends = sorted({at for area in areas for at, _ in area.curve})
+        stacked = [sum(_at(area.curve, end) for area in areas) for end in ends]
+        yield _figure(
+            Picture(
+                title="working sets of pods in the whole time",
+                first=0.0,
+                last=last,
+                highest=max(1.0, min(capacity, 1.05 * max(stacked))),
+                x_text=x_text,
+                x_ticks=x_ticks,
+                y_text=_bytes,
+                areas=areas,
+                marks=marks,
+                height=270,
+            ),
+            "What the pods that mattered held in the whole time, one upon the other",
+            areas,
+        )
+
+
+def _pieces(boxes: Sequence[tuple[float, Document]]) -> list[list[tuple[float, float]]]:
+    """Return what was available, in pieces between which nothing is known; times are from the first on."""
+    pieces: list[list[tuple[float, float]]] = []
+    for at, box in sorted(boxes, key=lambda one: one[0] + one[1]["node"]["available_bytes"][0][0]):
+        curve = [(at + ahead, value) for ahead, value in _curve(box["node"]["available_bytes"])]
+        if pieces and curve[0][0] <= pieces[-1][-1][0] + _JOINED_SECONDS:
+            end = pieces[-1][-1][0]  # of two records of the same time the first is the nearer one
+            pieces[-1].extend(point for point in curve if point[0] > end)
+        else:
+            pieces.append(curve)
+    return pieces
+
+
+def _areas_of_span(
+    boxes: Sequence[tuple[float, Document]], pieces: Sequence[Sequence[tuple[float, float]]]
+) -> list[Area]:
+    """Return what the largest pods held, nothing between the pieces."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    names: dict[str, str] = {}
+    for at, box in sorted(boxes, key=lambda one: one[0]):
+        for pod in box.get("pods") or ():
+            curve = curves.setdefault(pod["uid"], [])
+            names[pod["uid"]] = str(pod["pod"])
+            end = curve[-1][0] if curve else -1.0
+            points = [(at + ahead, value) for ahead, value in _curve(pod["working_set_bytes"])]
+            curve.extend(point for point in points if point[0] > end)
+    largest = sorted(curves, key=lambda uid: -max((value for _, value in curves[uid]), default=0.0))
+    ends = [piece[-1][0] for piece in pieces[:-1]]
+    return [
+        Area(name=names[uid], curve=sorted([*curves[uid], *((end + 0.001, 0.0) for end in ends)]))
+        for uid in largest[:_MOST_AREAS]
+        if curves[uid]
+    ]
+
+
+def _at(curve: Sequence[tuple[float, float]], at_seconds: float) -> float:
+    return next((value for at, value in reversed(curve) if at <= at_seconds), 0.0)
+
+
+def _marks_of_span(seen: Sequence[tuple[float, Document]], begin: float) -> list[Mark]:
+    """Return what happened; the first have a name each, the table below the picture has all."""
+    marks = []
+    for place, (at, one) in enumerate(seen):
+        is_oom = one.get("kind") == OOM_KILL
+        evictions = one.get("evictions") or [{}]
+        is_soft = any(each.get("grace_period_seconds") for each in evictions)
+        name = str(one.get("pod") if is_oom else evictions[0].get("pod")).rpartition("/")[2]
+        what = "OOM kill" if is_oom else "asked to end" if is_soft else "crossing, killed"
+        text = f"{what} {name}" if place < _MOST_LABELS else ""
+        marks.append(Mark(at=at - begin, text=text, is_bad=not is_soft))
+    return marks
+
+
+def _time_of_day(begin: float, last: float) -> tuple[Callable[[float], str], list[float]]:
+    """Return how the x axis of so many seconds from `begin` on is labelled, and where: four times at most."""
+    step = next((one for one in _TIME_STEPS if last / one <= _MOST_TIMES), _TIME_STEPS[-1])
+    step *= math.ceil(last / step / _MOST_TIMES)
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if last < _DAY else "%d %b" if step >= _DAY else "%d %b %H:%M"
+    first = math.ceil(begin / step) * step - begin
+    places = [first + number * step for number in range(math.floor((last - first) / step) + 1)]
+    return lambda at: f"{datetime.fromtimestamp(round(begin + at), UTC):{form}}", places
 
 
 # --- tables ---

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reactor.cli import main
-from reactor.report.incident import Span, incidents, page
+from reactor.report.incident import Span, _forecast, _pieces, _time_of_day, _until, incidents, page
 from tests.support.browser import Browser, chromium
 from tests.unit.terminal.test_journal import BOX, decision, journal
 
@@ -145,6 +145,94 @@ def test_page_in_a_browser_has_no_error_and_no_text_that_is_cut_off(
     )
     assert ink != paper
     assert (paper == "rgb(22, 24, 26)") == (scheme == "dark")
+
+
+def night() -> list[dict[str, Any]]:
+    """Return evictions and OOM kills of two bursts half an hour apart."""
+    lines = [evicted(1), evicted(31, "cgroup/web.service"), killed(40)]
+    later = [{**one, "time": one["time"].replace("10:00", "10:30")} for one in (evicted(5), killed(9))]
+    return [*lines, *later]
+
+
+def test_span_has_one_picture_over_all_of_it_and_nothing_where_nothing_is_known() -> None:
+    text = page(night(), "node-1")
+    span = text.partition("<section>")[0]
+    assert span.count("<svg") == 2
+    assert span.count('<path class="line"') == 2  # the two bursts, the records of the first of which meet
+    for said in ("10:00<", "10:20<", "10:30<", "crossing, killed hog", "OOM kill web", "Mi (50Mi)"):
+        assert said in span
+    assert "asked to end" not in span
+    assert span.count('class="forecast"') == 3
+    assert page([evicted(1)], "node-1").partition("<section>")[0].count("<svg") == 0
+    assert "<svg" not in page([killed(1), killed(3)], "node-1")
+
+
+def test_records_that_overlap_are_one_curve_in_the_order_of_time() -> None:
+    box = evicted()["black_box"]
+    (piece,) = _pieces([(60.0, box), (90.0, box), (90.5, box)])
+    assert piece == sorted(piece)
+    assert piece[0][0] == 0.0
+    assert piece[-1][0] == pytest.approx(90.4)
+    assert len({at for at, _ in piece}) == len(piece)
+    assert len(_pieces([(60.0, box), (190.0, box)])) == 2
+
+
+def test_span_of_many_incidents_names_the_first_of_them_in_the_picture_and_all_in_the_table() -> None:
+    text = page([evicted(number, f"cgroup/hog-{number}.service") for number in range(1, 40)], "node-1")
+    span = text.partition("<table>")[0]
+    assert "killed hog-10.service" in span
+    assert "killed hog-11.service" not in span
+    assert "cgroup/hog-39.service was evicted" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "texts"),
+    [
+        (3, ["10:00:40", "10:00:41", "10:00:42", "10:00:43"]),
+        (59, ["10:00:45", "10:01:00", "10:01:15", "10:01:30"]),
+        (1900, ["10:10", "10:20", "10:30"]),
+        (50_000, ["12:00", "18:00"]),
+        (170_000, ["22 Nov 12:00", "23 Nov 00:00", "23 Nov 12:00", "24 Nov 00:00"]),
+        (2_000_000, ["27 Nov", "03 Dec", "09 Dec", "15 Dec"]),
+    ],
+)
+def test_axis_of_a_span_has_round_times_of_the_day(seconds: float, texts: list[str]) -> None:
+    begin = datetime(2026, 11, 22, 10, 0, 40, tzinfo=UTC).timestamp()
+    text, places = _time_of_day(begin, seconds)
+    assert [text(at) for at in places] == texts
+
+
+def test_forecast_goes_from_what_was_available_to_the_hard_threshold() -> None:
+    line = evicted()
+    available = line["black_box"]["node"]["available_bytes"][-1][1]
+    assert _forecast(line) == [(0.0, available), (1.25, 50 * MIB)]
+    assert _until([(0.0, 100.0), (40.0, 20.0)], 10.0) == [(0.0, 100.0), (10.0, 80.0)]
+    assert _forecast({**line, "time_left": {"memory.available": {"seconds": None}}}) is None
+    assert _forecast(decision(1)) is None
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_picture_of_a_span_in_a_browser_is_legible_and_where_its_records_are(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page(night(), "node-1"))
+    found = browser.open(file.as_uri(), width=width)
+    assert [] == found.complaints
+    assert [] == found.cut_off()
+    script = """
+    (() => {
+      const svg = document.querySelector('svg');
+      const lines = [...svg.querySelectorAll('path.line')].map(path => path.getBBox());
+      return {x: lines.map(box => [box.x, box.x + box.width]), wide: svg.viewBox.baseVal.width};
+    })()
+    """
+    drawn = found.value(script)
+    (first, gap), (begin, last) = drawn["x"]
+    per_second = (last - first) / (60 + 30 * 60 + 4 - 0.1)  # from 60 s before the first to the last record
+    assert first == pytest.approx(66, abs=1)
+    assert (gap - first) / per_second == pytest.approx(60 + 30 - 0.1, abs=3)
+    assert (begin - first) / per_second == pytest.approx(30 * 60 + 4, abs=3)
 
 
 def test_figures_of_the_picture_are_those_of_the_record(browser: Browser, tmp_path: Path) -> None:
