@@ -239,7 +239,7 @@ def _chart() -> dict[str, Schema]:
                     "labels": _STRINGS,
                     "interval": _text("([0-9]+(ms|s|m|h))+"),
                     "tlsConfig": {"type": "object"},
-                    "bearerTokenFile": {"type": "string"},
+                    "credentials": _object({"name": {"type": "string"}, "key": _text(".+")}),
                 }
             ),
             "rules": _object({**enabled, "labels": _STRINGS, "runbookBase": _text("|https?://.+")}),

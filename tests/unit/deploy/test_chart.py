@@ -383,7 +383,8 @@ def test_the_metrics_are_served_by_pods_that_may_do_nothing_but_ask_who_asks() -
         {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
     ]
     reader = named("reactor-metrics-reader", "ClusterRoleBinding", documents)
-    assert reader["subjects"] == EVERYTHING["metrics"]["proxy"]["scrapers"]
+    scraper = {"kind": "ServiceAccount", "name": "reactor-scraper", "namespace": NAMESPACE}
+    assert reader["subjects"] == [*EVERYTHING["metrics"]["proxy"]["scrapers"], scraper]
     assert named("reactor-metrics-reader", "ClusterRole", documents)["rules"] == [
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
     ]
@@ -395,6 +396,14 @@ def test_what_the_monitor_scrapes_is_the_proxys_port_by_tls_and_the_policy_opens
     proxy = named("reactor-metrics", "DaemonSet", documents)["spec"]["template"]
     assert monitor["selector"]["matchLabels"].items() <= proxy["metadata"]["labels"].items()
     (endpoint,) = monitor["podMetricsEndpoints"]
+    # A PodMonitor knows no bearerTokenFile, and no credentialsFile: source pkg/apis/monitoring/v1.
+    assert endpoint.keys() == {"port", "scheme", "interval", "authorization", "tlsConfig", "relabelings"}
+    secret = of_kind("Secret", documents)
+    assert endpoint["authorization"] == {"credentials": {"name": secret["metadata"]["name"], "key": "token"}}
+    assert secret["type"] == "kubernetes.io/service-account-token"
+    named(
+        secret["metadata"]["annotations"]["kubernetes.io/service-account.name"], "ServiceAccount", documents
+    )
     (port,) = proxy["spec"]["containers"][0]["ports"]
     assert (endpoint["port"], endpoint["scheme"]) == (port["name"], "https")
     assert {"targetLabel": "job", "replacement": "reactor"} in endpoint["relabelings"]
