@@ -102,9 +102,8 @@ def kustomize(helm: str) -> Iterator[tuple[Path, str]]:
     yield DEPLOY / "kustomize/clean/clean.yaml", _joined([namespace, *cleaned])
 
 
-def runbooks() -> dict[str, str]:
-    """Return each alert's section of the page, as plain text in one line a paragraph."""
-    page = (DEPLOY.parent / "docs/operations/alerts.md").read_text(encoding="utf-8")
+def runbooks(page: str) -> dict[str, str]:
+    """Return each alert's section of the page, as plain text. Raises ValueError for what no annotation can hold."""
     found = {}
     for name, body in _SECTION.findall(page):
         text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", body.strip())
@@ -116,7 +115,8 @@ def runbooks() -> dict[str, str]:
 
 def rules() -> str:
     """Return rules.yaml with the texts of the page. Raises KeyError for an alert without a section."""
-    path, texts = DEPLOY / "monitoring/rules.yaml", runbooks()
+    path, page = DEPLOY / "monitoring/rules.yaml", DEPLOY.parent / "docs/operations/alerts.md"
+    texts = runbooks(page.read_text(encoding="utf-8"))
     lines, name = [], ""
     for line in path.read_text(encoding="utf-8").splitlines():
         if (alert := re.match(r" +- alert: (\w+)$", line)) is not None:
