@@ -129,6 +129,13 @@ def test_a_release_is_installed_upgraded_and_removed_and_nothing_of_it_is_left_o
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
     assert node.conditions()[CONDITION] == "True"
 
+    # Whoever upgrades without the value is told that nobody evicts from now on.
+    told = helm("upgrade", *release, values={**values_with(cluster), "dryRun": True}, **to_cluster)
+    assert "!!! reactor evicted until now, and from this upgrade on it is a dry run" in told.stdout
+    told = helm("upgrade", *release, values={**values_with(cluster), "dryRun": True}, **to_cluster)
+    assert "DRY RUN: NO POD IS EVICTED" in told.stdout
+    assert "evicted until now" not in told.stdout
+
     told = helm("uninstall", "reactor", "--namespace", NAMESPACE, "--timeout", "200s", **to_cluster)
     assert 'release "reactor" uninstalled' in told.stdout
     assert node.taints() == set()
