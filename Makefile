@@ -12,7 +12,8 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Without bytecode each run compiles every module again, the tests' and those of each daemon that they start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all setup demo generated wheel deb quick test test-parts lint types imports unit unit-policy unit-others kernel-tests promtool size size-check fuzz test-deb test-disk test-hostile hostile-figures test-outside soak survival bench bench-disk bench-rules bench-time-left soak-saving bench-simulate race peers dashboard ci-change ci-nightly lock changelog clean
+# Of this file, all whose names are plain words.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' Makefile)
 
 ##@ To use it
 demo: .venv/runs ## Watch a memory hog being evicted (root)
@@ -31,6 +32,9 @@ deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what th
 	cd $(DEB_STAGE) && dpkg-buildpackage --build=binary --no-sign
 	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_*.deb dist/
 	@ls -t dist/reactor_*.deb | head -n 1
+
+release: setup ## Build wheel, package, image, chart, CycloneDX documents and checksums into dist/VERSION, of a tagged commit (root)
+	$(BIN)/python deploy/release.py dist/$$($(BIN)/python -c 'import reactor; print(reactor.__version__)') $(RELEASE)
 
 ##@ To develop it
 setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests need
@@ -64,13 +68,13 @@ test: setup promtool ## All that a change has to pass here, on all CPUs (root fo
 	@echo "make test: what each part prints comes when that part ends"
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-parts
 
-# In this order, two at a time: the longest runs beside all others, and those that use real cgroups come last.
-test-parts: unit-others lint types imports size-check unit-policy kernel-tests
+# In this order, two at a time: tests of real daemons wait most of their time, and all else fills it.
+test-parts: kernel-tests unit-others unit-policy lint types imports size-check
 
 lint: setup ## Format, lint rules, and the language of the docs
 	$(BIN)/ruff format --check --quiet reactor bench tests
 	$(BIN)/ruff check --quiet reactor bench tests
-	$(BIN)/python -m tests.language README.md $$(find docs -name '*.md')
+	$(BIN)/python -m tests.language README.md SECURITY.md $$(find docs -name '*.md')
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary
@@ -87,8 +91,12 @@ unit-policy: setup
 unit-others: setup
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal --ignore=tests/unit/policy tests/unit
 
+# By files: each test has a virtual node of its own, but those of a file may look for what another of it has left.
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
-	$(BIN)/pytest tests/kernel
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile -m "not nightly" tests/kernel
+
+kernel-nightly: setup ## Those of them that take long by their nature: leaks, whole races and measurements (root, 5 minutes)
+	$(BIN)/pytest -m nightly tests/kernel
 
 size: setup ## What a reader of the core has to hold, in figures (root); worse than tests/size/committed.json fails
 	$(BIN)/python -m tests.size $(SIZE)
@@ -111,7 +119,7 @@ LISTED = /^\#\#@ / { print substr($$0, 5) ":" } /^[a-z-]+:.*\#\# / { split($$1, 
 ci-change: bpf test test-disk ## What each change has to pass: 15 minutes at most (.ci/run adds a virtual machine)
 
 # Each is tried whatever became of the others; the exit status says whether one failed.
-NIGHTLY := test-hostile fuzz test-upstream test-kube test-deb survival soak vm-test
+NIGHTLY := kernel-nightly test-hostile fuzz test-upstream test-kube test-deb test-release survival soak vm-test
 ci-nightly: setup bpf ## The long suites, one after the other: hours
 	@failed=; for suite in $(NIGHTLY); do $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; done; \
 	  test -z "$$failed" || { echo "ci-nightly: failed:$$failed" >&2; exit 1; }
@@ -137,6 +145,12 @@ dashboard: setup promtool ## Draw the dashboard's first rows, by a real Promethe
 
 test-deb: deb ## Look at the Debian package, install, upgrade and purge it in roots of Debian 12 and 13 (root)
 	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
+
+REHEARSALS := .cache/release/first .cache/release/second
+test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 15 minutes)
+	rm -rf $(REHEARSALS)
+	for directory in $(REHEARSALS); do $(BIN)/python deploy/release.py --rehearse $$directory || exit 1; done
+	REACTOR_RELEASES="$(REHEARSALS)" $(BIN)/pytest tests/package/test_release.py tests/package/test_containerfile.py
 
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk

@@ -43,21 +43,31 @@ PACKAGES: Final = ("python3", "libbpf1", "libsystemd0", "ncurses-base")
 LEFT_OUT: Final = (
     "bin",
     "sbin",
+    "etc/alternatives",
+    "etc/apt",
+    "etc/cron.daily",
+    "etc/dpkg",
+    "etc/gss",
+    "etc/logrotate.d",
+    "lib/systemd",
+    "opt/reactor/bin",  # programs of the libraries, which name the Python that has installed them
     "usr/sbin",
-    "usr/share/doc",
-    "usr/share/man",
-    "usr/share/locale",
-    "usr/share/perl5",
-    "usr/share/bash-completion",
+    "usr/share",
+    "usr/lib/binfmt.d",
     "usr/lib/dpkg",
     "usr/lib/MACHINE-linux-gnu/gconv",
     "usr/lib/MACHINE-linux-gnu/perl-base",
+    "usr/lib/mime",
+    "usr/lib/valgrind",
+    "usr/libexec",
     "usr/lib/python3.11/ensurepip",
     "usr/lib/python3.11/lib2to3",
     "usr/lib/python3.11/pydoc_data",
     "usr/lib/python3.11/unittest",
     "var/cache",
     "var/lib/apt",
+    "var/log/apt",
+    "dev",  # a container gets its own
 )
 NO_EBPF: Final = (
     "no eBPF objects in this checkout: on cgroup v2 the image's daemon wakes by pressure and by its ticker alone; "
@@ -66,6 +76,13 @@ NO_EBPF: Final = (
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
+# As if dpkg had installed the packages: what scans an image for known faults reads this list.
+LIST_PACKAGES: Final = """
+for deb in "$1"/var/cache/apt/archives/*.deb; do
+  dpkg-deb --field "$deb" | sed '/^Package:/a Status: install ok installed'
+  echo
+done >"$1/var/lib/dpkg/status"
+"""
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
 
 
@@ -86,7 +103,9 @@ def main() -> int:
     what.add_argument("--archive", metavar="FILE", type=Path, help="make an OCI archive")
     parser.add_argument("--tag", default=DEFAULT_TAG, help=f"the image's name in the archive ({DEFAULT_TAG})")
     parser.add_argument(
-        "--mirror", default="http://deb.debian.org/debian", help="where Debian is fetched from"
+        "--mirror",
+        default="http://deb.debian.org/debian",
+        help="where Debian is fetched from, and with -security added its security updates",
     )
     arguments = parser.parse_args()
     if not ebpf_objects(CHECKOUT):
@@ -131,9 +150,10 @@ def make_root(root: Path, mirror: str, architecture: str) -> None:
     root.mkdir(mode=0o755)
     packages = ",".join(PACKAGES)
     options = ["--quiet", "--variant=extract", f"--include={packages}", "--format=directory"]
-    options.append(f"--architectures={architecture}")
-    source = f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {SUITE} main"
-    _run("mmdebstrap", *options, SUITE, str(root), source)
+    options += [f"--architectures={architecture}", f"--extract-hook={LIST_PACKAGES}"]
+    signed = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    sources = (f"{mirror} {SUITE}", f"{mirror} {SUITE}-updates", f"{mirror}-security {SUITE}-security")
+    _run("mmdebstrap", *options, SUITE, str(root), *(f"{signed} {source} main" for source in sources))
     _install(root, MACHINES[architecture])
     # Now, since on a read-only root nothing can be kept: without it each start would compile for a second.
     _run("chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q", "-j1",
@@ -143,6 +163,8 @@ def make_root(root: Path, mirror: str, architecture: str) -> None:
     for program in (root / "usr/bin").iterdir():
         if program.name not in PROGRAMS:
             program.unlink()
+    for of_the_builder in ("etc/hostname", "etc/resolv.conf"):
+        (root / of_the_builder).write_text("")
     for directory in ("etc/reactor", "run/reactor", "var/log/reactor", "proc", "sys", "dev"):
         (root / directory).mkdir(parents=True, exist_ok=True)
 
@@ -156,8 +178,12 @@ def _install(root: Path, machine: str) -> None:
         requirements.write_text(_pinned(RUNTIME.read_text()))
         _pip("install", "--require-hashes", *common, *target(PYTHON, machine), f"--requirement={requirements}")
         _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
-        wheel = next(Path(directory).glob("node_reactor-*.whl"))
-        _pip("install", "--no-index", *common, str(wheel))
+        # By its name: of a wheel that is installed by its path, pip notes that path.
+        _pip("install", "--no-index", *common, f"--find-links={directory}", DISTRIBUTION)
+    for record in application.glob("*.dist-info/RECORD"):  # hashes of programs that are left out, as below
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = (line for line in lines if not line.startswith(("bin/", "../../bin/")))
+        record.write_text("".join(kept), encoding="utf-8")
     # Isolated mode ignores PYTHONPATH; site reads this file all the same.
     (root / "usr/lib/python3/dist-packages").mkdir(parents=True, exist_ok=True)
     (root / "usr/lib/python3/dist-packages/reactor.pth").write_text(f"/{APPLICATION}\n")
@@ -185,7 +211,9 @@ def _pip(*arguments: str) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    # The order of a set's members is in the compiled modules.
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_epoch()), "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:
         raise BuildError(f"{' '.join(command[:3])}…: {(done.stderr or done.stdout).strip()[-2000:]}")
 

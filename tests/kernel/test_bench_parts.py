@@ -21,6 +21,7 @@ from bench.parts import (
 from reactor.kernel.cgroup import CgroupTree
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.nightly  # whole measurements, of a program that no node has
 
 
 def test_contestants_take_turns_there_and_back_and_share_the_effort(tool: Path, tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ from tests.support.waiting import eventually
 
 MIB = 1 << 20
 
+# Whole races, of a program that no node has.
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def node(tool: Path) -> Iterator[VirtualNode]:

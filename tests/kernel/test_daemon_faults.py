@@ -429,6 +429,7 @@ def test_storm_of_reloads_does_not_keep_it_from_evicting(node: VirtualNode, daem
     assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 def test_end_at_any_moment_leaves_nothing_behind(node: VirtualNode, daemon: RunningDaemon) -> None:
     daemon.configure(HARD)
     moments = random.Random(2)
@@ -461,6 +462,7 @@ def _thresholds(daemon: RunningDaemon) -> list[str]:
     return [threshold["threshold"] for threshold in memory["thresholds"]]
 
 
+@pytest.mark.nightly
 def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
@@ -471,11 +473,22 @@ def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
         daemon.signal(signal.SIGHUP)
         eventually(lambda expected=count: daemon.log().count("reloading") == expected, "a reload")
         if count == 10:  # the first few warm caches up
-            time.sleep(0.5)
-            descriptors, rss_mib = daemon.descriptors(), daemon.rss_mib()
+            descriptors, rss_mib = _settled_descriptors(daemon), daemon.rss_mib()
     eventually(lambda: daemon.descriptors() == descriptors, f"no other descriptors than {descriptors}")
 
     assert daemon.rss_mib() < rss_mib + 2
+
+
+def _settled_descriptors(daemon: RunningDaemon) -> list[str]:
+    """Return the daemon's descriptors once ten looks in a second have found the same ones."""
+    looks: list[list[str]] = []
+
+    def are_settled() -> bool:
+        looks.append(daemon.descriptors())
+        return len(looks) >= 10 and all(look == looks[-1] for look in looks[-10:])
+
+    eventually(are_settled, "descriptors that stay", pause_seconds=0.1)
+    return looks[-1]
 
 
 def interpreter() -> tuple[object, ...]:

@@ -40,6 +40,7 @@ def test_the_demo_evicts_the_hog_and_no_other_pod(tree: CgroupTree) -> None:
     assert [] == traces(tree, demo.pid)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("pod", ["database", "web", "batch-job"])
 def test_an_interrupted_demo_leaves_nothing_behind(

@@ -215,6 +215,7 @@ async def test_cancellation_leaves_no_descriptor(cgroup: str) -> None:
     assert before == open_descriptors()
 
 
+@pytest.mark.nightly
 async def test_ten_thousand_rearmings_leak_no_descriptor(cgroup: str) -> None:
     """Each waits for an RCU grace period, so they are spread over many cgroups, which wait side by side."""
     rearmings, cgroups = 10_000, 100

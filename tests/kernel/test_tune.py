@@ -40,6 +40,7 @@ def traces(tree: CgroupTree, pid: int) -> list[Path]:
     return [found for root in roots for found in root.glob(f"reactor-*-{pid}")]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_short_run_measures_recommends_and_leaves_nothing_behind(tree: CgroupTree, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
@@ -73,6 +74,7 @@ def test_a_short_run_measures_recommends_and_leaves_nothing_behind(tree: CgroupT
     assert 0 == subprocess.run(checked, check=False, stdout=subprocess.DEVNULL).returncode
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("node", ["reactor-tune", "reactor-bench"])
 def test_an_interrupted_run_tells_what_it_has_and_leaves_nothing_behind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from email import message_from_string
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -63,11 +65,23 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         "--no-index",
         str(wheel),
     )
-    (_site(made) / "lent.pth").write_text(sysconfig.get_path("purelib"))
+    _lend_runtime(_site(made))
     yield made
     shutil.rmtree(directory)
 
 
+def _lend_runtime(site: Path) -> None:
+    """Put links to what constraints.txt pins into an environment, and to nothing else of the tests' own."""
+    names = re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    installed = Path(sysconfig.get_path("purelib"))
+    for name in names:
+        for file in files(name) or ():
+            top = file.parts[0]
+            if top not in {"..", "__pycache__"} and not (site / top).exists():
+                (site / top).symlink_to(installed / top)
+
+
+_WITH_OBJECTS = pytest.mark.parametrize("environment", ["with objects"], indirect=True)
 _QUIET = ("--quiet", "--quiet", "--disable-pip-version-check", "--no-deps")
 
 
@@ -89,11 +103,92 @@ def _run(*command: str) -> str:
 
 
 def test_distribution_is_node_reactor_and_the_command_reactor(environment: Path) -> None:
-    (metadata,) = _site(environment).glob("*.dist-info/METADATA")
+    (metadata,) = _site(environment).glob("node_reactor-*.dist-info/METADATA")
     fields = message_from_string(metadata.read_text())
 
     assert ("node-reactor", reactor.__version__) == (fields["Name"], fields["Version"])
     assert f"reactor {reactor.__version__}\n" == _run(f"{environment}/bin/reactor", "--version")
+
+
+@_WITH_OBJECTS
+def test_wheel_has_what_the_list_says_and_nothing_else(environment: Path) -> None:
+    """Packages and files; a package's modules are not named one by one."""
+    site = _site(environment)
+    (record,) = site.glob("node_reactor-*.dist-info/RECORD")
+    found = set()
+    for name in (line.rpartition(",")[0].rpartition(",")[0] for line in record.read_text().splitlines()):
+        parts = name.split("/")
+        if "__pycache__" in parts or parts[0] != "reactor" or parts[-2] == "compiled":
+            continue
+        found.add("/".join(parts[:2]) + "/" if name.endswith(".py") and len(parts) > 2 else name)
+    listed = (ROOT / "tests/fixtures/contents/wheel.txt").read_text().splitlines()
+
+    assert sorted(found) == listed
+    assert sorted(listed) == listed
+
+
+# Parts that are told to be absent by themselves, and what they need that no runtime pin has.
+EXTRAS = {"reactor.report.figures": "matplotlib"}
+# Programs: what they do is done when they are imported.
+PROGRAMS = {"reactor.kernel.bpf.bcc_child"}
+
+
+@_WITH_OBJECTS
+def test_every_module_of_it_imports_with_the_runtimes_libraries_alone(environment: Path) -> None:
+    asked = (
+        "import importlib, json, pkgutil, reactor\n"
+        "failed = {}\n"
+        "for module in pkgutil.walk_packages(reactor.__path__, 'reactor.'):\n"
+        f"    if module.name not in {PROGRAMS} and not module.name.endswith('__main__'):\n"
+        "        try:\n"
+        "            importlib.import_module(module.name)\n"
+        "        except ImportError as error:\n"
+        "            failed[module.name] = error.name\n"
+        "print(json.dumps(failed))"
+    )
+    failed = json.loads(_run(f"{environment}/bin/python", "-c", asked))
+
+    assert set(EXTRAS) <= set(failed)
+    assert set(EXTRAS.values()) == set(failed.values())
+
+
+_CONFIGURATION = '{"evictionHard": {"memory.available": "64Mi"}}'
+# What a command is called with, its exit status, and what it answers. None guards anything or needs root.
+ANSWERS = {
+    "run": (["--config", "absent.yaml"], 2, "absent.yaml"),
+    "simulate": (["absent"], 2, "absent"),
+    "record": (["--help"], 0, "usage: reactor record"),
+    "shadow": (["--help"], 0, "usage: reactor shadow"),
+    "fleet": (["--help"], 0, "usage: reactor fleet"),
+    "status": (["--socket", "absent.sock"], 1, "absent.sock"),
+    "top": (["--once", "--socket", "absent.sock"], 1, "absent.sock"),
+    "explain": (["--socket", "absent.sock", "--journal", "absent.jsonl", "pod"], 1, "absent"),
+    "report": (["--help"], 0, "usage: reactor report"),
+    "doctor": (["--config", "good.json"], None, "memory controller"),
+    "demo": (["--help"], 0, "usage: reactor demo"),
+    "bench": ([], 2, "part of a checkout, not of an installed package"),
+    "tune": (["--help"], 0, "usage: reactor tune"),
+    "config": (["check", "good.json"], 0, "good.json: ok"),
+    "notify": (["--test", "--config", "absent.yaml"], 2, "absent.yaml"),
+    "clean": (["--help"], 0, "usage: reactor clean"),
+    "cluster": (["clean", "--help"], 0, "usage: reactor cluster clean"),
+    "managed-oom": (["--help"], 0, "usage: reactor managed-oom"),
+}
+
+
+@_WITH_OBJECTS
+def test_each_command_answers_from_it(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(_CONFIGURATION)
+    listed = _run(f"{environment}/bin/reactor", "--help")
+    names = re.findall(r"^    ([a-z-]+)(?:  |$)", listed, re.MULTILINE)
+    assert sorted(ANSWERS) == sorted(names)
+    for name, (arguments, status, said) in ANSWERS.items():
+        command = [f"{environment}/bin/reactor", name, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+        answer = done.stdout + done.stderr
+        assert said in answer, (name, answer)
+        assert "Traceback" not in answer
+        assert done.returncode == status or status is None, (name, answer)
 
 
 def test_installed_command_loads_the_package_that_the_wheel_brought(environment: Path) -> None:
