@@ -99,7 +99,12 @@ def _implies(one: Condition, other: Condition) -> bool:
 
 
 def _would(rule: Rule) -> str:
-    return {RuleAction.REPORT: "report", RuleAction.RECLAIM: "reclaim"}.get(rule.action, "evict")
+    return {
+        RuleAction.REPORT: "report",
+        RuleAction.RECLAIM: "reclaim",
+        RuleAction.CONDITION: "show a condition",
+        RuleAction.TAINT: "taint the node",
+    }.get(rule.action, "evict")
 
 
 def _of_rule(

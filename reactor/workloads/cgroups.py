@@ -128,7 +128,8 @@ class CgroupPods:
     @property
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read, or was refused, when last listed: cgroup to one line."""
-        return self._problems
+        unwatched = self._listing.unwatched_because
+        return self._problems if unwatched is None else {**self._problems, "pods' cgroups": unwatched}
 
     @property
     def matches(self) -> Mapping[str, Sequence[str]]:

@@ -317,7 +317,12 @@ class KubernetesPods:
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read when last listed, and whose spec is missing: one line each."""
         why = self._finding.problem
-        return {**self._problems, **({} if why is None else {"pods' files": why})}
+        unwatched = self._listing.unwatched_because
+        return {
+            **self._problems,
+            **({} if why is None else {"pods' files": why}),
+            **({} if unwatched is None else {"pods' cgroups": unwatched}),
+        }
 
     def changed_fd(self) -> int:
         return self._listing.fileno()

@@ -79,6 +79,22 @@ def test_a_rule_that_would_act_at_the_start_is_named_with_the_present_values(
     assert "it would report 3 s after the start, if its counters grow as much: /apps/b" in said
 
 
+@pytest.mark.parametrize(
+    ("action", "would"),
+    [
+        (RuleAction.CONDITION, "show a condition"),
+        (RuleAction.TAINT, "taint the node"),
+        (RuleAction.REPORT, "report"),
+    ],
+)
+def test_what_a_rule_that_ends_no_pod_would_do_is_said(
+    fake: FakeTree, findings: Any, action: RuleAction, would: str
+) -> None:
+    add(fake, "b", 90)
+    (said,) = findings(fake, make_rule(USAGE, action=action))
+    assert f"r: holds now: it would {would} 3 s after the start: /apps/b" in said
+
+
 def test_many_that_would_be_hit_are_counted(fake: FakeTree, findings: Any) -> None:
     for name in "abcde":
         add(fake, name, 90)
