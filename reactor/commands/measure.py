@@ -36,7 +36,8 @@ def add_tune(commands: Commands) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a journal to learn from, with the files it was rotated into; may be given again",
+        help="a journal to learn from, with the files it was rotated into, or a directory with those of many "
+        "nodes; may be given again",
     )
     command.add_argument(
         "--minutes", type=positive_seconds, default=5.0, help="how long to measure, at the most (5)"
@@ -304,7 +305,8 @@ def add_simulate(commands: Commands) -> None:
         "scenarios",
         metavar="SCENARIO",
         nargs="*",
-        help="the scenario's file, - for standard input; with --sweep there may be several",
+        help="the scenario's file, - for standard input; with --sweep there may be several, and directories "
+        "of recordings",
     )
     add_output(command)
     command.add_argument(
@@ -336,9 +338,11 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.sweep is not None:
         from reactor.simulate.sweep import SweepOptions, sweep_files
 
+        scenarios, is_fleet = _recordings(options.scenarios)
         return sweep_files(
             SweepOptions(
-                scenarios=options.scenarios,
+                scenarios=scenarios,
+                skips_bad=is_fleet,
                 sweeps=options.sweep,
                 output=options.output,
                 csv_path=options.csv,
@@ -495,6 +499,25 @@ def _fleet(options: argparse.Namespace) -> int:
     return 3 if any(allowed is not None and count > allowed for allowed, count in limits) else 0
 
 
+def _recordings(paths: list[str]) -> tuple[list[str], bool]:
+    """Return the scenarios that paths name, and whether a directory is among them. Raises ReactorError."""
+    from reactor.errors import ReactorError
+    from reactor.shadow.fleet import sources_in
+
+    if not any(Path(path).is_dir() for path in paths):
+        return paths, False
+    found: list[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            found.append(path)
+            continue
+        there = [str(file) for source in sources_in([Path(path)]).sources for file in source.recordings]
+        if not there:
+            raise ReactorError(f"{path}: no recording (NAME.json) is there")
+        found += there
+    return found, True
+
+
 def add_record(commands: Commands) -> None:
     """Declare `reactor record`."""
     command = add_command(
@@ -517,11 +540,39 @@ def add_record(commands: Commands) -> None:
     command.add_argument(
         "--journal", metavar="FILE", type=Path, help="take the reactor's own journal instead"
     )
+    command.add_argument(
+        "--rotate-hours",
+        metavar="HOURS",
+        type=positive_seconds,
+        help="begin the file anew so often, and compress the one before to SCENARIO-TIME.json.gz",
+    )
+    command.add_argument(
+        "--keep", metavar="N", type=_positive_count, default=30, help="with --rotate-hours: older files (30)"
+    )
+    command.add_argument(
+        "--label",
+        metavar="KEY=VALUE",
+        type=_label,
+        action="append",
+        default=[],
+        help="a label of the node, such as pool=gpu, beside those of its Node; may be given again",
+    )
+    command.set_defaults(usage_error=command.error)
+
+
+def _label(text: str) -> tuple[str, str]:
+    """Return a label. Raises ArgumentTypeError, which argparse reports."""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: KEY=VALUE, such as pool=gpu")
+    return key, value
 
 
 def _record(options: argparse.Namespace) -> int:
     from reactor.simulate.recording import RecordOptions, record
 
+    if options.rotate_hours is not None and (options.output_file == "-" or options.journal is not None):
+        options.usage_error("--rotate-hours goes with a file, and not with --journal")
     return record(
         RecordOptions(
             config=options.config,
@@ -530,5 +581,8 @@ def _record(options: argparse.Namespace) -> int:
             interval_seconds=options.interval_seconds,
             seconds=options.seconds,
             journal=options.journal,
+            rotate_seconds=None if options.rotate_hours is None else 3600 * options.rotate_hours,
+            keep=options.keep,
+            labels=dict(options.label),
         )
     )

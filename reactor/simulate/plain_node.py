@@ -93,10 +93,10 @@ class Worth:
 
     def __init__(self, thresholds: Sequence[Threshold]) -> None:
         self._thresholds = thresholds
-        self._written: tuple[float, Mapping[Signal, Observation], Usages, Sequence[Pod]] | None = None
+        self._written: tuple[float, Mapping[Signal, Observation], Usages, Sequence[object]] | None = None
 
     def is_step(
-        self, at_seconds: float, seen: Mapping[Signal, Observation], usages: Usages, pods: Sequence[Pod]
+        self, at_seconds: float, seen: Mapping[Signal, Observation], usages: Usages, pods: Sequence[object]
     ) -> bool:
         """Return it, and take it as written where it is so.
 
@@ -109,7 +109,7 @@ class Worth:
         return wanted
 
     def _is_step(
-        self, at_seconds: float, seen: Mapping[Signal, Observation], usages: Usages, pods: Sequence[Pod]
+        self, at_seconds: float, seen: Mapping[Signal, Observation], usages: Usages, pods: Sequence[object]
     ) -> bool:
         if self._written is None:
             return True

@@ -10,32 +10,42 @@ environment, no image, no label of a pod.
 from __future__ import annotations
 
 import dataclasses
+import glob
+import gzip
 import json
+import os
+import shutil
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from datetime import datetime
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import trio
 
 from reactor.config.documents import load_document
-from reactor.config.lenient import reduced
+from reactor.config.lenient import decode_leniently, reduced
 from reactor.config.pod import SOURCE_ANNOTATION, PodDocument
 from reactor.config.settings import Configuration, load_configuration
-from reactor.errors import ConfigError, Problem, first_failure
+from reactor.errors import ConfigError, Problem, ReactorError, first_failure
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
-from reactor.kube.credentials import Credentials
+from reactor.kube.credentials import Credentials, credentials_of
+from reactor.kube.documents import node_path
 from reactor.kube.errors import ApiError
 from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
+from reactor.kube.node import node_name
 from reactor.kube.watch import read_list
+from reactor.link.documents import instant
 from reactor.model.kills import OomScope
 from reactor.model.pods import is_critical_by_mark
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
+from reactor.model.thresholds import Threshold
 from reactor.simulate.plain_node import (
     PlainNode,
     RuleRecording,
@@ -49,6 +59,10 @@ from reactor.simulate.summary import Summary
 from reactor.text import counted, printable
 
 _END: Final = b"\n]}\n"
+_OF_PODS: Final = ("pods", "preferences", "podCgroups")
+_PIECE_BYTES: Final = 1 << 20
+_LABELS_SECONDS: Final = 5.0
+_MOST_LABELS: Final = 64
 
 _NONE: Final = "none"
 _OOM_KILL: Final = "oom-kill"
@@ -94,6 +108,14 @@ class ScenarioFile:
     def _put(self, content: bytes) -> None:
         self._file.write(content)
         self._file.flush()
+
+
+class Recording(Protocol):
+    """Takes steps; `steps` counts them."""
+
+    steps: int
+
+    def add(self, step: Mapping[str, Any]) -> None: ...
 
 
 def at(seconds: float) -> str:
@@ -261,7 +283,11 @@ def _usage(place: Mapping[str, Any], resource: Resource) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions:
-    """What to record and for how long; `seconds` None is until SIGINT or SIGTERM. `output` `-` is stdout."""
+    """What to record and for how long; `seconds` None is until SIGINT or SIGTERM. `output` `-` is stdout.
+
+    With `rotate_seconds` a file is begun anew as often, and `keep` older ones stay. `labels` are added to the
+    Node's own.
+    """
 
     config: Path
     config_dir: Path | None = None
@@ -269,26 +295,61 @@ class RecordOptions:
     interval_seconds: float = 10.0
     seconds: float | None = None
     journal: Path | None = None
+    rotate_seconds: float | None = None
+    keep: int = 30
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def record(options: RecordOptions) -> int:
     """Record and return the exit status. Raises ConfigError, ApiError where nothing can be had, OSError."""
     configuration = load_configuration(options.config, options.config_dir)
     settings, header = configuration.settings, header_of(configuration, options.config)
-    with _opened(options.output) as file:
+    with _opened(options, {**header, "node": _node(settings, options)}, _name(settings, options)) as scenario:
         if options.journal is not None:
-            scenario = ScenarioFile(file, f"recorded from {options.journal.name}", header)
             for step in steps_of_journal(options.journal):
                 scenario.add(step)
         elif settings.kubernetes is None:
-            scenario = ScenarioFile(file, "recorded on a plain node", header)
             _run(_plain, CgroupTree.discover(), settings, scenario, options)
         else:
-            scenario = ScenarioFile(file, "recorded from the kubelet", header)
-            _run(_poll, settings.kubernetes, scenario, options)
-        scenario.close()
+            _run(_poll, settings.kubernetes, scenario, options, settings.eviction.thresholds)
     print(f"reactor: {counted(scenario.steps, 'step')} recorded", file=sys.stderr)
     return 0 if scenario.steps else 1
+
+
+def _name(settings: Settings, options: RecordOptions) -> str:
+    if options.journal is not None:
+        return f"recorded from {options.journal.name}"
+    return "recorded on a plain node" if settings.kubernetes is None else "recorded from the kubelet"
+
+
+def _node(settings: Settings, options: RecordOptions) -> dict[str, Any]:
+    """Return whose recording it is. A Node's labels are asked for once; without an answer there are none."""
+    labels: dict[str, str] = {}
+    if settings.kubernetes is None:
+        name = socket.gethostname()
+    else:
+        name = node_name(settings.kubernetes)
+        if options.journal is None:
+            labels = trio.run(_labels, settings.kubernetes, name)
+    document: dict[str, Any] = {"name": name, "labels": {**labels, **options.labels}}
+    if options.journal is not None:
+        return document | _of_journal(options.journal)
+    return document | {"began": instant(time.time())}
+
+
+def _of_journal(path: Path) -> dict[str, Any]:
+    """Return when a journal's first decision was: its steps count from there."""
+    first = next((document for _, document in _documents(path)), None)
+    return {} if first is None else {"began": str(first.get("time"))}
+
+
+async def _labels(settings: KubernetesSettings, name: str) -> dict[str, str]:
+    with trio.move_on_after(_LABELS_SECONDS), suppress(ReactorError, OSError):
+        with closing(ApiClient(credentials_of(settings.kubeconfig_path))) as client:
+            node = await client.get(node_path(name))
+        labels = node["metadata"].get("labels") if isinstance(node, Mapping) else None
+        return {str(key): str(value) for key, value in list((labels or {}).items())[:_MOST_LABELS]}
+    return {}
 
 
 def _run(record: Callable[..., Awaitable[None]], *arguments: object) -> None:
@@ -311,7 +372,13 @@ def step_of(
     return {**step, "summary": reduced_summary(summary)}
 
 
-async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: RecordOptions) -> None:
+async def _poll(
+    settings: KubernetesSettings,
+    scenario: Recording,
+    options: RecordOptions,
+    thresholds: Sequence[Threshold] = (),
+) -> None:
+    worth = Worth(thresholds)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
         client = ApiClient(Credentials(lambda: kubelet_access(settings), watched=settings.kubeconfig_path))
@@ -320,14 +387,22 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
         with closing(client):
             while await due_steps.is_due():
                 summary, pods = await _ask(client, first=scenario.steps == 0)
+                if summary is None:
+                    worth = Worth(thresholds)  # what comes next is one
+                elif not _is_worth(worth, due_steps.seconds, summary, pods or ()):
+                    continue
                 scenario.add(step_of(due_steps.seconds, summary, pods, pods_before))
                 pods_before = pods if pods is not None else pods_before
         nursery.cancel_scope.cancel()
 
 
-async def _plain(
-    tree: CgroupTree, settings: Settings, scenario: ScenarioFile, options: RecordOptions
-) -> None:
+def _is_worth(worth: Worth, at_seconds: float, summary: Any, pods: Sequence[Any]) -> bool:
+    """Return whether a kubelet's answers are worth a step, as what a plain node shows is."""
+    snapshot = decode_leniently(summary, Summary).snapshot()
+    return worth.is_step(at_seconds, snapshot.signals, snapshot.pods, pods)
+
+
+async def _plain(tree: CgroupTree, settings: Settings, scenario: Recording, options: RecordOptions) -> None:
     """Record a plain node, as the daemon would observe it."""
     worth, rules = Worth(settings.eviction.thresholds), RuleRecording(tree, settings.rules)
     for condition in rules.too_short(options.interval_seconds):
@@ -458,12 +533,99 @@ def _unwritten(settings: Settings) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(output: str) -> Iterator[BinaryIO]:
-    if output == "-":
-        yield sys.stdout.buffer
+def _opened(
+    options: RecordOptions, header: Mapping[str, Any], name: str
+) -> Iterator[ScenarioFile | RotatingRecording]:
+    if options.rotate_seconds is not None and options.output != "-":
+        rotating = RotatingRecording(
+            Path(options.output), name, header, rotate_seconds=options.rotate_seconds, keep=options.keep
+        )
+        with closing(rotating):
+            yield rotating
         return
-    with open(output, "wb") as file:
-        yield file
+    with ExitStack() as opened:
+        file = (
+            sys.stdout.buffer if options.output == "-" else opened.enter_context(open(options.output, "wb"))
+        )
+        scenario = ScenarioFile(file, name, header)
+        yield scenario
+        scenario.close()
+
+
+class RotatingRecording:
+    """Appends steps to a recording that is begun anew every `rotate_seconds`; each file is a valid scenario.
+
+    The one before is compressed to `NAME-YYYYMMDDTHHMMSSZ.json.gz`, by when it began, and of those the
+    `keep` last ones stay. So is a file that an earlier run has left. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        header: Mapping[str, Any],
+        *,
+        rotate_seconds: float,
+        keep: int,
+        clock_unix_seconds: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._header = header
+        self._rotate_seconds = rotate_seconds
+        self._keep = keep
+        self._clock_unix_seconds = clock_unix_seconds
+        self._began_unix_seconds = 0.0
+        self._began_seconds = 0.0  # of its first step
+        self._repeated: dict[str, Any] = {}  # what a step leaves out if it is as before
+        self._file: BinaryIO | None = None
+        self._scenario: ScenarioFile | None = None
+        self.steps = 0
+        if path.exists():
+            self._put_away(path.stat().st_mtime)
+
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Append a step, to a new file if it is time for one."""
+        seconds = float(str(step["at"]).removesuffix("s"))
+        if "pods" in step:
+            self._repeated = {key: step[key] for key in _OF_PODS if key in step}
+        if "cgroups" in step:
+            self._repeated["cgroups"] = step["cgroups"]
+        now = self._clock_unix_seconds()
+        if self._scenario is not None and now - self._began_unix_seconds >= self._rotate_seconds:
+            self.close()
+            self._put_away(self._began_unix_seconds)
+        if self._scenario is None:
+            self._began_unix_seconds, self._began_seconds = now, seconds
+            self._file = self._path.open("wb")
+            node = {**self._header.get("node", {}), "began": instant(now)}
+            self._scenario = ScenarioFile(self._file, self._name, {**self._header, "node": node})
+            step = {**self._repeated, **step}
+        self._scenario.add({**step, "at": at(seconds - self._began_seconds)})
+        self.steps += 1
+
+    def close(self) -> None:
+        """End the present file."""
+        if self._scenario is not None:
+            self._scenario.close()
+        if self._file is not None:
+            self._file.close()
+        self._scenario = self._file = None
+
+    def _put_away(self, began_unix_seconds: float) -> None:
+        began = datetime.fromtimestamp(began_unix_seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
+        packed = self._path.with_name(f"{self._path.stem}-{began}.json.gz")
+        unfinished = packed.with_name(f"{packed.name}.{os.getpid()}")
+        try:
+            with self._path.open("rb") as plain, gzip.open(unfinished, "wb", compresslevel=6) as to:
+                shutil.copyfileobj(plain, to, _PIECE_BYTES)
+            unfinished.replace(packed)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        self._path.unlink()
+        older = sorted(self._path.parent.glob(f"{glob.escape(self._path.stem)}-????????T??????Z.json.gz"))
+        for one in older[: max(0, len(older) - self._keep)]:
+            one.unlink(missing_ok=True)
 
 
 def reduced_summary(summary: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +31,7 @@ Number = NewType("Number", float)
 
 API_VERSION = "reactor/v1alpha1"
 KIND = "Scenario"
+_LARGEST_BYTES: Final = 1 << 30  # of a compressed one
 
 """A number that is not negative."""
 RecordedCgroup = NewType("RecordedCgroup", str)
@@ -445,10 +448,19 @@ def _read(path: str, name: str) -> str:
     try:
         if path == "-":
             return sys.stdin.buffer.read().decode("utf-8")
+        if path.endswith(".gz"):
+            with gzip.open(path, "rb") as file:
+                content = file.read(_LARGEST_BYTES + 1)
+            if len(content) > _LARGEST_BYTES:
+                accepted = f"at most {_LARGEST_BYTES >> 30} GiB"
+                raise ConfigError([Problem(path=name, got="more, decompressed", accepted=accepted)])
+            return content.decode("utf-8")
         return Path(path).read_text(encoding="utf-8")
+    except (EOFError, zlib.error) as error:
+        raise ConfigError([Problem(path=name, got=str(error), accepted="a whole gzip file")]) from error
     except OSError as error:
         raise ConfigError(
-            [Problem(path=name, got=str(error.strerror), accepted="a readable file")]
+            [Problem(path=name, got=str(error.strerror or error), accepted="a readable file")]
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=name, got=str(error), accepted="UTF-8 text")]) from error

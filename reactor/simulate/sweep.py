@@ -34,6 +34,7 @@ from reactor.simulate.sweep_axes import (
     ruled,
 )
 from reactor.tables import Column, Screen, Table
+from reactor.text import printable
 
 _ALLIED = {
     **dict.fromkeys(MEMORY_SIGNALS, MEMORY_SIGNALS),
@@ -511,13 +512,17 @@ def _position(setting: Setting) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Which scenarios, what is varied, and where the answers go; the files are optional."""
+    """Which scenarios, what is varied, and where the answers go; the files are optional.
+
+    With `skips_bad` a scenario that can't be read is named and left out.
+    """
 
     scenarios: Sequence[str]
     sweeps: Sequence[str]
     output: str
     csv_path: Path | None = None
     report_path: Path | None = None
+    skips_bad: bool = False
 
 
 def sweep_files(options: SweepOptions) -> int:
@@ -529,7 +534,12 @@ def sweep_files(options: SweepOptions) -> int:
     count = sum(1 for _ in combinations(axes))
     speed = Speed()
     with without_cycle_collection():
-        rows = list(_shown(sweep(_scenarios(options.scenarios), axes, speed), count * len(options.scenarios)))
+        rows = list(
+            _shown(
+                sweep(_scenarios(options.scenarios, skips_bad=options.skips_bad), axes, speed),
+                count * len(options.scenarios),
+            )
+        )
     if options.output == "json":
         print_json(axes, rows)
     else:
@@ -546,16 +556,26 @@ def sweep_files(options: SweepOptions) -> int:
     return 0
 
 
-def _scenarios(paths: Iterable[str]) -> Iterator[tuple[str, Scenario]]:
+def _scenarios(paths: Iterable[str], *, skips_bad: bool = False) -> Iterator[tuple[str, Scenario]]:
+    """Yield each file's scenario. Raises ConfigError, but with `skips_bad`, which names the file instead."""
     for path in paths:
         try:
-            scenario = scenario_in(path)
+            scenario = _with_steps(path)
         except ConfigError as error:  # of which file it is says nothing in a document's own paths
-            raise ConfigError([_in_file(one, path) for one in error.problems]) from error
-        if not scenario.steps:
-            raise ConfigError([Problem(path=path, got="no steps", accepted="a scenario with some")])
+            problems = [_in_file(one, path) for one in error.problems]
+            if not skips_bad:
+                raise ConfigError(problems) from error
+            print(f"reactor: {printable(str(problems[0]))}", file=sys.stderr)
+            continue
         warn(scenario)
         yield path, scenario
+
+
+def _with_steps(path: str) -> Scenario:
+    scenario = scenario_in(path)
+    if not scenario.steps:
+        raise ConfigError([Problem(path=path, got="no steps", accepted="a scenario with some")])
+    return scenario
 
 
 def _in_file(problem: Problem, path: str) -> Problem:

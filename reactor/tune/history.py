@@ -10,6 +10,7 @@ time in between. It is a mean: the fastest moment was no slower.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,9 +19,12 @@ from typing import Any, Final
 
 from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
+from reactor.shadow.fleet import lines_of, sources_in
+from reactor.text import printable
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
 _TOGETHER_SECONDS: Final = 600.0
+_MOST_PROBLEMS: Final = 100
 
 Document = Mapping[str, Any]
 
@@ -83,10 +87,41 @@ class History:
 def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
     """Return what these journals show, each with the older files that it was rotated into. Raises OSError.
 
-    `transition_seconds` is the pressure transition period that was in force.
+    A directory has the journals of many nodes: each is a history of its own, and they are added up. What of
+    it can't be read is printed on standard error. `transition_seconds` is the pressure transition period
+    that was in force.
     """
-    lines = (line for path in paths for file in _files(path) for line in _lines(file))
-    return history_of(lines, transition_seconds)
+    lines = (line for path in paths if not path.is_dir() for file in _files(path) for line in _lines(file))
+    history = history_of(lines, transition_seconds)
+    found = sources_in([path for path in paths if path.is_dir()])
+    problems = list(found.problems)
+    for source in found.sources:
+        of_node = (line for file in source.journals for line in lines_of(file, problems))
+        history = _together(history, history_of(of_node, transition_seconds))
+    for problem in problems[:_MOST_PROBLEMS]:
+        print(f"reactor: {printable(problem)}", file=sys.stderr)
+    return history
+
+
+def _together(one: History, other: History) -> History:
+    """Return what two nodes' histories show together."""
+    crossings = sorted((*one.crossings, *other.crossings), key=lambda crossing: crossing.time)
+    lowest = [found for each in (one, other) if (found := each.lowest_available_bytes) is not None]
+    largest = [found for each in (one, other) if (found := each.largest_pod_bytes) is not None]
+    return History(
+        decisions=one.decisions + other.decisions,
+        first=min(filter(None, (one.first, other.first)), default=None),
+        last=max(filter(None, (one.last, other.last)), default=None),
+        crossings=tuple(crossings),
+        spells_seconds=(*one.spells_seconds, *other.spells_seconds),
+        terminated_seconds=(*one.terminated_seconds, *other.terminated_seconds),
+        killed_after_grace=one.killed_after_grace + other.killed_after_grace,
+        missed=one.missed + other.missed,
+        lowest_available_bytes=min(lowest, default=None),
+        largest_pod_bytes=max(largest, default=None),
+        unread=one.unread + other.unread,
+        dry_runs=one.dry_runs + other.dry_runs,
+    )
 
 
 def history_of(lines: Iterable[bytes], transition_seconds: float = 300.0) -> History:

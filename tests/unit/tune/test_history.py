@@ -139,3 +139,15 @@ def test_a_journal_is_read_with_the_files_it_was_rotated_into_oldest_first(
 def test_a_journal_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         history_in([tmp_path / "nowhere.jsonl"], 300)
+
+
+def test_a_directory_has_many_nodes_whose_histories_are_added_and_not_mixed(
+    tmp_path: Path, line: Line, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = [line(10, 600, SHORT), line(12, 100, SHORT, **evicted())]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(node))
+    (tmp_path / "c.jsonl.gz").write_bytes(b"no gzip")
+    found = history_in([tmp_path], 300)
+    assert (4, 2, (250.0 * MIB, 250.0 * MIB)) == (found.decisions, len(found.crossings), found.rates_bytes)
+    assert f"{tmp_path}/c.jsonl.gz: " in capsys.readouterr().err
