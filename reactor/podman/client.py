@@ -18,7 +18,6 @@ from urllib.parse import quote
 import trio
 
 from reactor.errors import PodmanError
-from reactor.http_client import HttpClient, HttpError, Origin
 from reactor.text import JsonError, loads
 
 DEFAULT_SOCKET: Final = "/run/podman/podman.sock"
@@ -120,6 +119,8 @@ class PodmanClient:
             ) from error
 
     async def _ask(self, method: str, path: str, deadline_seconds: float) -> bytes:
+        from reactor.http_client import HttpClient, HttpError, Origin  # noqa: PLC0415 - imported where podman is
+
         call = f"{method} {path}"
         try:
             with trio.fail_after(deadline_seconds):

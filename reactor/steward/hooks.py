@@ -15,18 +15,20 @@ import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 import reactor
 from reactor.errors import ReactorError
-from reactor.http_client import HttpClient, HttpError, Origin
 from reactor.model.settings import HookSettings
 from reactor.programs import RunProgram, run_to_problem
 from reactor.text import printable
 from reactor.threads import in_thread
 from reactor.web_address import WebAddress, read_web_address
+
+if TYPE_CHECKING:
+    from reactor.http_client import HttpClient
 
 PREKILL_DIRECTORY: Final = Path("/run/systemd/oomd.prekill.hook")
 _METHOD: Final = "io.systemd.oom.Prekill.Notify"
@@ -47,11 +49,12 @@ class Hooks:
     def __init__(self, run: RunProgram = run_to_problem, *, directory: Path = PREKILL_DIRECTORY) -> None:
         self._run = run
         self._directory = directory
-        self._client = HttpClient()
+        self._client: HttpClient | None = None
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     async def before(
         self, settings: HookSettings, asked: Mapping[str, Any], seconds: float
@@ -106,6 +109,10 @@ class Hooks:
     async def _call(self, address: WebAddress, content: bytes, seconds: float) -> None:
         import ssl  # noqa: PLC0415 - imported where a hook is called by TLS
 
+        from reactor.http_client import HttpClient, HttpError, Origin  # noqa: PLC0415 - where one is by HTTP
+
+        if self._client is None:
+            self._client = HttpClient()
         tls = ssl.create_default_context() if address.is_tls else None
         headers = [
             ("Content-Type", "application/json"),

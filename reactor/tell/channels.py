@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 import reactor
 from reactor.backoff import Backoff
 from reactor.errors import ReactorError, first_failure
-from reactor.http_client import Answer, HttpClient, HttpError, Origin
 from reactor.link.documents import Outcome
 from reactor.model.kills import OomScope
 from reactor.model.settings import EventKind, NotificationSettings, WebhookSettings
@@ -28,6 +27,9 @@ from reactor.tell.events import Event
 from reactor.text import printable
 from reactor.threads import in_thread
 from reactor.web_address import ACCEPTED, WebAddress, read_web_address
+
+if TYPE_CHECKING:
+    from reactor.http_client import Answer, HttpClient
 
 _MOST_WAITING: Final = 256
 _MINOR_EVENTS: Final = 30
@@ -357,7 +359,7 @@ class Webhook:
         self._settings = settings
         self._first_pause_seconds = first_pause_seconds
         self._give_up_seconds = give_up_seconds
-        self._client = HttpClient()
+        self._client: HttpClient | None = None
         self._tls: tuple[str | None, ssl.SSLContext] | None = None
         self.problem: str | None = None
 
@@ -388,9 +390,14 @@ class Webhook:
 
     def close(self) -> None:
         """Close the connection that is kept for the next event."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     async def _attempt(self, event: Event) -> None:
+        from reactor.http_client import HttpClient, HttpError, Origin  # noqa: PLC0415 - imported where one is
+
+        if self._client is None:
+            self._client = HttpClient()
         settings = self._settings()
         webhook = settings.webhook
         if webhook is None:
