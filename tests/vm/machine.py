@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from definitions import MACHINES, Definition
-from host import ASK_SECONDS, CACHE, ROOT, GuestLostError, HostError, InstallError, run, say
+from host import ASK_SECONDS, CACHE, NATIVE, ROOT, GuestLostError, HostError, InstallError, run, say
 
 GUEST: Final = "/opt/reactor"
 _INSTALL_SECONDS: Final = 900  # ten minutes were seen, emulated on a host with a load of 15
 _TESTS_SECONDS: Final = 7200  # an hour on two busy cores without KVM
 _KUBE_PATIENCE: Final = 5  # under emulation
 _SUITE_PATIENCE: Final = 15
+_FOREIGN_PATIENCE: Final = 3  # another architecture is emulated also where the host has KVM
 _FIGURES: Final = "hostile.json"
 _NONE_CHOSEN: Final = 5  # pytest's exit status
 _BENCH_SECONDS: Final = 3 * 3600  # a race under pressure takes half an hour a round
@@ -82,6 +83,7 @@ class Machine:
         self.definition = MACHINES[name]
         self.logs = CACHE / "logs" / name
         self.ssh_config = CACHE / f"ssh-{name}"
+        self._patience = 1 if self.definition.architecture == NATIVE else _FOREIGN_PATIENCE
         self._hypervisor = hypervisor
 
     def is_running(self) -> bool:
@@ -96,7 +98,9 @@ class Machine:
             say(f"{self.name}: box and boot")
             self._hypervisor.up(self.definition, log)
         self.ssh_config.write_text(self._hypervisor.ssh_config(self.name))
-        asked = self.ssh("uname -r; stat -f -c %T /sys/fs/cgroup", limit_seconds=ASK_SECONDS).stdout
+        asked = self.ssh(
+            "uname -r; stat -f -c %T /sys/fs/cgroup", limit_seconds=ASK_SECONDS * self._patience
+        ).stdout
         about = ", ".join(asked.split())
         say(f"{self.name}: up after {time.monotonic() - started:.0f} s ({about})")
 
@@ -120,7 +124,7 @@ class Machine:
     def answers(self) -> bool:
         """Tell whether it still runs a command: what sets a lost machine apart from a failed one."""
         try:
-            return self.ssh("true", limit_seconds=ASK_SECONDS).returncode == 0
+            return self.ssh("true", limit_seconds=ASK_SECONDS * self._patience).returncode == 0
         except subprocess.TimeoutExpired:
             return False
 
@@ -176,7 +180,7 @@ class Machine:
         result = self._tested(
             f"cd {checkout} && sudo rm -f {_FIGURES} && sudo env {environment}", [*options, *arguments]
         )
-        found = self.ssh(f"cat {checkout}/{_FIGURES}", limit_seconds=ASK_SECONDS)
+        found = self.ssh(f"cat {checkout}/{_FIGURES}", limit_seconds=ASK_SECONDS * self._patience)
         if found.returncode == 0:
             (self.logs / _FIGURES).write_text(found.stdout)
             say(f"{self.name}: figures in {self.logs / _FIGURES}")
@@ -226,7 +230,7 @@ class Machine:
 
     def packages(self) -> str:
         """Return dpkg's list of what is installed. Raises GuestLostError."""
-        asked = self.ssh("cat /var/lib/dpkg/status", limit_seconds=ASK_SECONDS)
+        asked = self.ssh("cat /var/lib/dpkg/status", limit_seconds=ASK_SECONDS * self._patience)
         if asked.returncode:
             raise GuestLostError(f"it does not say what is installed: {asked.stdout}")
         return asked.stdout
@@ -259,7 +263,7 @@ class Machine:
         seconds = time.monotonic() - started
         if status in {None, 255} and not self.answers():
             raise GuestLostError(f"it stopped answering after {seconds:.0f} s of measuring")
-        stored = self.ssh(f"cat {GUEST}/figures/*.json", limit_seconds=ASK_SECONDS)
+        stored = self.ssh(f"cat {GUEST}/figures/*.json", limit_seconds=ASK_SECONDS * self._patience)
         if status not in {0, _TIMED_OUT} or stored.returncode != 0:
             return Result(machine=self.name, status=1, seconds=seconds, detail=f"not measured: see {log}")
         figures = self.logs / kept
@@ -280,7 +284,7 @@ class Machine:
                 "state.log": _STATE,
             }.items():
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.ssh(command, limit_seconds=ASK_SECONDS, log=self._fresh_log(name))
+                    self.ssh(command, limit_seconds=ASK_SECONDS * self._patience, log=self._fresh_log(name))
         say(f"{self.name}: logs in {self.logs}")
 
     def _copy(self, source: Path, destination: str, *, only: Sequence[str] = ()) -> None:
@@ -297,7 +301,7 @@ class Machine:
         try:
             run(
                 ["rsync", *options, f"{source}/", f"{self.name}:{destination}/"],
-                limit_seconds=_INSTALL_SECONDS,
+                limit_seconds=_INSTALL_SECONDS * self._patience,
             )
         except (HostError, subprocess.TimeoutExpired) as error:
             if self.answers():
@@ -307,7 +311,10 @@ class Machine:
     def _copy_back(self, source: str, destination: Path) -> None:
         """Make the host's directory the same as the guest's. Raises HostError, TimeoutExpired."""
         options = ["--archive", "--compress", "--delete", *self._transport()]
-        run(["rsync", *options, f"{self.name}:{source}/", f"{destination}/"], limit_seconds=_INSTALL_SECONDS)
+        run(
+            ["rsync", *options, f"{self.name}:{source}/", f"{destination}/"],
+            limit_seconds=_INSTALL_SECONDS * self._patience,
+        )
 
     def _transport(self) -> Sequence[str]:
         return ("--rsync-path=sudo rsync", "-e", f"ssh -F {self.ssh_config} -o ConnectTimeout=20")
@@ -315,9 +322,10 @@ class Machine:
     def _expect(self, command: str, log: Path) -> None:
         """Run a command that has to succeed."""
         try:
-            status = self.ssh(command, limit_seconds=_INSTALL_SECONDS, log=log).returncode
+            status = self.ssh(command, limit_seconds=_INSTALL_SECONDS * self._patience, log=log).returncode
         except subprocess.TimeoutExpired as error:
-            raise GuestLostError(f"{command!r} took more than {_INSTALL_SECONDS} s") from error
+            seconds = _INSTALL_SECONDS * self._patience
+            raise GuestLostError(f"{command!r} took more than {seconds} s") from error
         if status and not self.answers():
             raise GuestLostError(f"it stopped answering during {command!r}")
         if status:
