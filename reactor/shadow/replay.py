@@ -9,6 +9,7 @@ skipped changes no later decision but the node conditions, by which no pod is ev
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,10 @@ _MOST_EVICTIONS: Final = 10_000
 _MOST_STEPS: Final = 2_000_000
 _STEPS: Final = b'"steps":['
 _FULL: Final = frozenset({"afterReclaim", "reclaimError"})
+_QUIET: Final = re.compile(rb'\{"at":"[0-9.]+s","summary":\{"node":(?=\{)')
+_QUIET_ENDS: Final = (b"]}}", b"]}},")
+_LONGEST_NODE: Final = 4096
+_DECODER: Final = json.JSONDecoder()
 
 Lines = Callable[[Path], Iterator[bytes]]
 Numbers = Mapping[str, Any] | None
@@ -135,9 +140,9 @@ def _of_recording(
     lines = lines_of(path)
     head = next(lines, b"")
     try:
+        steps: Iterator[Any] | None = None
         if head.rstrip().endswith(_STEPS):
             scenario = scenario_of(json.loads(head.rstrip() + b"]}"))
-            steps: Iterator[Any] = map(_step, lines)
         else:
             scenario, steps = _whole(head, lines)
     except (ValueError, RecursionError) as error:
@@ -151,9 +156,10 @@ def _of_recording(
     with_policy = eviction_settings(other.configuration, scenario.layout)
     replay = _Replay([(scenario.settings, scenario.rules), (with_policy, other.rules)], scenario)
     try:
-        for raw in steps:
-            if raw is not None:
-                replay.take(raw)
+        for raw in steps or ():
+            replay.take(raw)
+        for line in lines:  # none are left of a scenario that was read as a whole
+            replay.take_line(line)
     except ReactorError as error:
         problems.append(f"{path}: step {replay.steps}, where its replay ends: {_first(error)}")
     made.steps += replay.steps
@@ -280,6 +286,19 @@ class _Replay:
         """Return what each policy has evicted."""
         return tuple(one.evicted for one in self._policies)
 
+    def take_line(self, line: bytes) -> None:
+        """Take a step as `record` writes it, a line each; most are told by the node's figures alone.
+
+        Raises as `take`, ReactorError for what is no step.
+        """
+        if not (self._was_near or self._limits or self._reads_all) and self._near.is_far(line):
+            self.steps += 1
+            self._summary = line
+            return
+        raw = _step(line)
+        if raw is not None:
+            self.take(raw)
+
     def take(self, raw: Mapping[str, Any]) -> None:
         """Take a step. Raises ConfigError for one that matters and can't be read."""
         self.steps += 1
@@ -299,6 +318,8 @@ class _Replay:
             return
         self._was_near = is_near or (self._was_near and "statsError" in raw)  # which ends no shortage
         if self._summary is not None and "summary" not in raw and "statsError" not in raw:
+            if isinstance(self._summary, bytes):
+                self._summary = (_step(self._summary) or {}).get("summary")
             raw = {**raw, "summary": self._summary}
         self._summary = None if "summary" in raw else self._summary
         if not self._is_read:
@@ -358,6 +379,20 @@ class _Near:
             self._by_signal.setdefault(one.signal, []).append(one)
         self._levels: dict[tuple[Signal, int], int] = {}
 
+    def is_far(self, line: bytes) -> bool:
+        """Return whether a line is a step whose figures are above all thresholds, and nothing else of note.
+
+        That is one of `at` and `summary` alone. Of its summary only `node` is decoded, which comes first.
+        """
+        match = _QUIET.match(line)
+        if match is None or line.count(b'"pods":') != 1 or not line.rstrip().endswith(_QUIET_ENDS):
+            return False
+        try:
+            node, _ = _DECODER.raw_decode(line[match.end() : match.end() + _LONGEST_NODE].decode())
+            return not self._is_below(node)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return False
+
     def is_near(self, raw: Mapping[str, Any]) -> bool:
         """Return whether the step has to be read in full; what has another form than expected has to be."""
         if not raw.keys().isdisjoint(_FULL):
@@ -366,12 +401,14 @@ class _Near:
         if summary is None:
             return "statsError" not in raw
         try:
-            return any(
-                available < self._level(signal, capacity)
-                for signal, available, capacity in _figures(summary["node"])
-            )
+            return self._is_below(summary["node"])
         except (KeyError, TypeError, AttributeError, ValueError):
             return True
+
+    def _is_below(self, node: Mapping[str, Any]) -> bool:
+        return any(
+            available < self._level(signal, capacity) for signal, available, capacity in _figures(node)
+        )
 
     def _level(self, signal: Signal, capacity: int) -> int:
         level = self._levels.get((signal, capacity))
