@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reactor.shadow import Verdict, node_of
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.processes import MIB, PAUSE, hold
@@ -179,6 +180,12 @@ def test_dry_run_names_the_pod_that_would_be_evicted_and_touches_none(
     assert "still to be freed" not in daemon.journal_path.read_text()
     (place,) = json.loads(daemon.ask("explain", "hog", "--output", "json").stdout)["ranking"]
     assert ("cgroup/hog", 1) == (place["pod"], place["place"])
+    # No kubelet and no OOM killer has done it instead.
+    with daemon.journal_path.open("rb") as journal:
+        compared = node_of(journal, "this node")
+    assert [(Verdict.ALONE, "cgroup/hog", 0)] == [
+        (pair.verdict, pair.pod, compared.unread) for pair in compared.pairs
+    ]
 
 
 def test_a_shortage_in_which_no_pod_can_be_evicted_is_said_once_and_a_newcomer_is_evicted(
