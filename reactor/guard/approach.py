@@ -131,14 +131,17 @@ class Approach:
             asleep=asleep,
         )
 
-        def settle(state: PolicyState, snapshot: Snapshot) -> None:
+        def settle(state: PolicyState, snapshot: Snapshot) -> bool:
             bounded = self._pods.bounded
-            if known.bounds and (
-                bounded.settle(state, snapshot, known, pods, now_seconds, heads=READY_PODS)
-                is not Enough.SETTLED
-            ):
+            if not known.bounds:
+                return True
+            if bounded.hold_too_little(state, snapshot, known, pods, now_seconds):
+                return False
+            enough = bounded.settle(state, snapshot, known, pods, now_seconds, heads=READY_PODS)
+            if enough is not Enough.SETTLED:
                 known.used.update(self._usages.memory())
                 known.bounds.clear()
+            return True
 
         return with_victims(found, nearby, settle)
 

@@ -16,7 +16,7 @@ from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
-from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.bounds import Bounded, completed, hold_too_little, standings, unsettled
 
 # To read so few is as fast as to choose among them.
 FEW_PODS: Final = 16
@@ -86,19 +86,7 @@ class BoundedPods:
 
         What is read comes into `found`, and so into the snapshot.
         """
-        if pods != self._standings.pods:
-            self._standings = standings(pods)
-        elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
-            self._standings = self._standings._replace(pods=pods)
-        known = Bounded(
-            settings=self._settings,
-            state=state,
-            snapshot=snapshot,
-            standings=self._standings,
-            now_seconds=now_seconds,
-            likely=self.likely,
-            are_charges=found.are_charges,
-        )
+        known = self._known(state, snapshot, found, pods, now_seconds)
         for number, uid in enumerate(unsettled(known, heads=heads)):
             if uid is None:
                 return Enough.ALL
@@ -107,6 +95,39 @@ class BoundedPods:
             del found.bounds[uid]
             found.used.update(self._usages.of([uid], with_containers=True))
         return Enough.SETTLED
+
+    def hold_too_little(
+        self,
+        state: PolicyState,
+        snapshot: Snapshot,
+        found: Known,
+        pods: Sequence[Pod],
+        now_seconds: float,
+    ) -> bool:
+        """Return whether the decision over a snapshot of what was `found` evicts no pod, by bounds alone."""
+        return hold_too_little(self._known(state, snapshot, found, pods, now_seconds))
+
+    def _known(
+        self,
+        state: PolicyState,
+        snapshot: Snapshot,
+        found: Known,
+        pods: Sequence[Pod],
+        now_seconds: float,
+    ) -> Bounded:
+        if pods != self._standings.pods:
+            self._standings = standings(pods)
+        elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
+            self._standings = self._standings._replace(pods=pods)
+        return Bounded(
+            settings=self._settings,
+            state=state,
+            snapshot=snapshot,
+            standings=self._standings,
+            now_seconds=now_seconds,
+            likely=self.likely,
+            are_charges=found.are_charges,
+        )
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with all that the pods use, once the decision over it is carried out."""

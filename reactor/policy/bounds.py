@@ -245,6 +245,24 @@ def _at_least(
     return found
 
 
+def hold_too_little(known: Bounded) -> bool:
+    """Return whether no pod is evicted for memory, since all of them together hold less than is missing.
+
+    That is so if they do with all that their bounds allow: evictions are slowed down then.
+    """
+    most = {uid: PodUsage(memory_working_set_bytes=held_bytes) for uid, held_bytes in known.bounds.items()}
+    highest = replace(known.snapshot, pods={**most, **known.used})
+    settings, now_seconds = known.settings, known.now_seconds
+    state, fresh = observed(settings, known.state, highest, known.pods, now_seconds)
+    found, _ = with_slowdowns(settings, state, highest, known.pods, now_seconds)
+    slowed = {
+        one.signal
+        for one in found.slowdowns
+        if one.reason is SlowReason.OUTSIDE_PODS and now_seconds < one.until_seconds
+    }
+    return bool(fresh) and all(one.signal in slowed for one in fresh)
+
+
 def _largest(known: Bounded) -> list[str]:
     """Return the few pods, by uid, that may hold the most of those that may be evicted and were not read."""
     left = known.bounds.keys() & known.standings.evictable.keys()

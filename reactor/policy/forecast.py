@@ -16,7 +16,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
 
-Settle = Callable[[PolicyState, Snapshot], None]
+Settle = Callable[[PolicyState, Snapshot], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +66,18 @@ def near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) 
     )
 
 
-def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None) -> Forecast:
+def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True) -> Forecast:
     """Return a forecast with whom the crossing of the signals that are `nearby` would evict.
 
-    `settle` is called before each decision, and reads of the pods that have a bound alone what it needs.
+    `settle` is called before each decision, and reads of the pods that have a bound alone what it needs. It
+    returns whether a decision is needed: not if it would evict no pod.
     """
     first = foreseen(known, nearby, settle)
     return replace(known, first=first, prepared=first or at_crossing(known, nearby, settle))
 
 
 def foreseen(
-    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None
+    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
 ) -> tuple[Pod, ...]:
     """Return the pods that would go first if nothing of these were left now, the likeliest first.
 
@@ -88,7 +89,7 @@ def foreseen(
 
 
 def at_crossing(
-    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: None
+    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
 ) -> tuple[Pod, ...]:
     """Return the pods that would go first if the hard thresholds of these were just crossed.
 
@@ -116,7 +117,8 @@ def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) 
     }
     state = replace(known.state, hard_memory_kills=(), evicted_at=())
     seen = Snapshot(signals=signals, pods=known.used, bounds=known.bounds)
-    settle(state, seen)
+    if not settle(state, seen):
+        return ()
     _, decision = decide(known.settings, state, seen, known.pods, known.now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
 

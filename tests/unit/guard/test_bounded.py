@@ -311,3 +311,20 @@ async def test_the_black_box_has_no_pod_read_before_a_crossing(make_loop, make_p
 
     assert loop.kills.ready[0] == "hog"
     assert loop.usages.memory_reads == 0
+
+
+async def test_no_pod_is_read_at_an_early_level_for_what_all_of_them_could_not_end(
+    make_loop, make_pod, observation
+):
+    """With nothing left evicting could not end the shortage; the crossing itself evicts the first."""
+    loop, hog = make_loop(unhelpful_eviction_pause_seconds=30.0), make_pod("hog")
+    loop.features = ()
+    loop.passes = loop.passes_by(loop.known.settings)
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 30 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready[0] == "hog"
+    assert loop.usages.memory_reads == 0

@@ -17,7 +17,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.bounds import Bounded, completed, hold_too_little, standings, unsettled
 from reactor.policy.decide import decide, with_whole_ranking
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.unit.policy.strategies import amount
@@ -61,6 +61,7 @@ class Read(NamedTuple):
     snapshot: Snapshot
     order: Sequence[str]
     is_all: bool
+    is_hopeless: bool
 
 
 def settle(case: Case, heads: int = 1) -> Read:
@@ -77,6 +78,7 @@ def settle(case: Case, heads: int = 1) -> Read:
         likely=case.likely,
         are_charges=case.are_charges,
     )
+    is_hopeless = hold_too_little(known)
     is_all = False
     for uid in unsettled(known, heads=heads):
         assert not is_all, "nothing follows the request for all pods"
@@ -88,7 +90,7 @@ def settle(case: Case, heads: int = 1) -> Read:
             found = case.truth[one].used
             if found is not None:
                 used[one] = found
-    return Read(Snapshot(signals=case.signals, pods=used, bounds=bounds), order, is_all)
+    return Read(Snapshot(signals=case.signals, pods=used, bounds=bounds), order, is_all, is_hopeless)
 
 
 def present(case: Case, snapshot: Snapshot) -> tuple[Pod, ...]:
@@ -257,6 +259,28 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
     )
 
 
+@st.composite
+def hopeless_or_not(draw: st.DrawFn) -> Case:
+    """Cases of pods that can be read, at a hard threshold far from being left."""
+    case = draw(cases())
+    held = PodUsage(memory_working_set_bytes=0)
+    truth = {
+        uid: one
+        if one.used is not None and one.used.memory_working_set_bytes is not None
+        else one._replace(used=held)
+        for uid, one in case.truth.items()
+    }
+    wanted_bytes = draw(st.integers(20, 60)) * MIB
+    seen = Observation(available=0, capacity=80 * MIB)
+    settings = replace(
+        case.settings,
+        thresholds=(make_threshold(wanted_bytes),),
+        unhelpful_eviction_pause_seconds=draw(st.sampled_from([0.0, 30.0])),
+    )
+    state = replace(case.state, first_observed={}, thresholds_met=())
+    return case._replace(settings=settings, state=state, truth=truth, signals={Signal.MEMORY_AVAILABLE: seen})
+
+
 @given(cases())
 def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None:
     """State and decision are the same, whatever the pods that were not read hold up to their bounds."""
@@ -265,6 +289,21 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
     assert state == whole_state
     assert without_numbers(decision) == without_numbers(whole_decision)
+
+
+@given(hopeless_or_not())
+def test_pods_that_hold_too_little_by_their_bounds_do_by_all_numbers(case: Case) -> None:
+    read = settle(case)
+    _, decision = decided(case, whole(case, read), case.pods)
+    assert not (read.is_hopeless and decision.evictions)
+
+
+def test_that_they_do_is_seen_before_any_is_read() -> None:
+    settings = EvictionSettings(thresholds=(make_threshold(64 * MIB),), unhelpful_eviction_pause_seconds=30.0)
+    small = plain([(5, 5), (3, 0)], available=8, settings=settings)
+    assert settle(small).is_hopeless
+    large = plain([(50, 5), (3, 0)], available=8, settings=settings)
+    assert not settle(large).is_hopeless
 
 
 @st.composite
