@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Make what a release consists of, from the commit that is checked out, and nothing else.
 
-usage: .venv/bin/python deploy/release.py [--rehearse] [--mirror URL] DIRECTORY
+usage: .venv/bin/python deploy/release.py [--rehearse] [--mirror URL] [--image ARCHITECTURE]... DIRECTORY
 
 The directory, which must be empty or absent, gets the wheel, the Debian package, the image as an OCI archive, the
-chart, a CycloneDX document for the packages and one for the image, and SHA256SUMS. They are built in a clone of
+chart, a CycloneDX document for the packages and one for each image, and SHA256SUMS. The Debian package is this
+machine's; images are for the architectures named, of amd64 and arm64, else for this machine's. They are built in a clone of
 the commit, so that nothing else of the checkout gets in. Two builds of a commit by the same tools, on kernels with
 the same BTF and of the same state of Debian's archive, are equal byte for byte.
 
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,11 +51,17 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--rehearse", action="store_true", help="also a commit that is no release")
     parser.add_argument("--mirror", default="http://deb.debian.org/debian", help="where Debian is fetched from")
+    parser.add_argument(
+        "--image",
+        action="append",
+        choices=("amd64", "arm64"),
+        help="an architecture to make the image for; may be repeated (this machine's)",
+    )
     arguments = parser.parse_args()
     try:
         if reasons := refused_because(CHECKOUT, is_rehearsal=arguments.rehearse):
             raise ReleaseError(*reasons)
-        for path in make(CHECKOUT, arguments.directory, arguments.mirror):
+        for path in make(CHECKOUT, arguments.directory, arguments.mirror, arguments.image):
             print(path)
     except ReleaseError as error:
         for reason in error.args:
@@ -102,7 +110,7 @@ def version_of(checkout: Path) -> str:
     return found[1]
 
 
-def make(checkout: Path, directory: Path, mirror: str) -> list[Path]:
+def make(checkout: Path, directory: Path, mirror: str, images: Sequence[str] | None = None) -> list[Path]:
     """Make a commit's files in the directory; return them. Raises ReleaseError, OSError, LookupError."""
     if os.geteuid() != 0:
         raise ReleaseError("needs root: the image's modules are compiled in a chroot")
@@ -121,17 +129,20 @@ def make(checkout: Path, directory: Path, mirror: str) -> list[Path]:
         _wheel(source, directory, epoch)
         print("release: Debian package", file=sys.stderr)
         _debian(checkout, source, directory, epoch)
-        print("release: image", file=sys.stderr)
-        image = directory / f"reactor-{version}-{_architecture()}.oci.tar"
-        build = [sys.executable, "deploy/image/build.py", "--archive", image]
-        _run(*build, "--tag", f"reactor:{version}", "--mirror", mirror, cwd=source, epoch=epoch)
-        print("release: chart, CycloneDX documents, checksums", file=sys.stderr)
-        chart(source, directory / f"reactor-chart-{version}.tgz", epoch)
         lock = (source / "constraints.txt").read_text()
+        for architecture in images or [_architecture()]:
+            print(f"release: image for {architecture}", file=sys.stderr)
+            name = f"reactor-{version}-{architecture}"
+            image = directory / f"{name}.oci.tar"
+            build = [sys.executable, "deploy/image/build.py", "--archive", str(image), "--mirror", mirror]
+            build += ["--architecture", architecture, "--tag", f"reactor:{version}"]
+            _run(*build, cwd=source, epoch=epoch)
+            of_image = document(DISTRIBUTION, version, lock, epoch, debian_in(image))
+            (directory / f"{name}.image.cdx.json").write_text(of_image)
+        print("release: chart, CycloneDX document, checksums", file=sys.stderr)
+        chart(source, directory / f"reactor-chart-{version}.tgz", epoch)
         packages = directory / f"reactor-{version}.cdx.json"
         packages.write_text(document(DISTRIBUTION, version, lock, epoch))
-        of_image = document(DISTRIBUTION, version, lock, epoch, debian_in(image))
-        image.with_name(image.name.replace(".oci.tar", ".image.cdx.json")).write_text(of_image)
     made = sorted(directory.iterdir())
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made)
     (directory / CHECKSUMS).write_text(sums)
