@@ -55,7 +55,7 @@ $(BPF_BUILD)/vmlinux.h: bpf-tools
 define compiled
 	@mkdir -p $(@D)
 	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) $1 \
-	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
+	  -ffile-prefix-map=$(CURDIR)=. -c $< -o $(BPF_BUILD)/$(@F)
 	$(BPFTOOL) gen object $@ $(BPF_BUILD)/$(@F)
 endef
 
