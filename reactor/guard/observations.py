@@ -223,8 +223,8 @@ class Observations:
             usages = self._usages.full() if counted else self._usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
-            present = self._node.with_lingering(self.present_pods())
-            pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
+            present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
+            pods = [pod for pod in present if is_of_all or pod.storage]
             usages = with_storage(usages, self._node.storage.usages(pods), pods)
         return usages
 

@@ -170,14 +170,14 @@ def read_task_limit(proc: Path = PROC) -> int:
 
     pid_max is the first number that is not given out; the kubelet takes it as the count all the same.
     """
-    paths = (proc / "sys/kernel/pid_max", proc / "sys/kernel/threads-max")
-    return min(parse_integer(read_file(path), str(path)) for path in paths)
+    paths = (f"{proc}/sys/kernel/pid_max", f"{proc}/sys/kernel/threads-max")  # no pathlib in each pass
+    return min(parse_integer(read_value(path), path) for path in paths)
 
 
 def read_task_count(proc: Path = PROC) -> int:
     """Return how many tasks the machine has now, threads included."""
-    path = proc / "loadavg"
-    return parse_loadavg_tasks(read_file(path), str(path))
+    path = f"{proc}/loadavg"
+    return parse_loadavg_tasks(read_value(path), path)
 
 
 def read_status(proc: Path = PROC, pid: int | None = None) -> ProcessStatus:

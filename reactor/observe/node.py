@@ -115,7 +115,8 @@ class NodeObserver:
     def _tasks(self) -> Observation:
         node = self._settings.node_cgroup
         if node is not None:
-            limit, current = self._tree.pids_limit(node), self._tree.pids_current(node)
+            limit = self._tree.pids_limit(node)
+            current = None if limit is None else self._tree.pids_current(node)
             if limit is not None and current is not None:
                 self.processes_of = node
                 return Observation(available=max(0, limit - current), capacity=limit)
