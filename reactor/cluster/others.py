@@ -1,6 +1,7 @@
 """What others do on this node, as lines of the journal: what `reactor shadow` compares decisions with.
 
-    pod-evicted      a pod's status says Evicted, and it was not reactor that evicted it
+    pod-evicted      a pod's status says Evicted, and it was not reactor that evicted it; one that was never
+                     admitted says so as well, and is none
     node-condition   Ready, and beside a kubelet its pressure conditions, when one changes
     node             whose journal this is: name, labels, role; at the start, when one of them changes, and
                      every six hours, so that a rotated journal has it, and a gap shows
@@ -33,6 +34,7 @@ _BEFORE_SECONDS: Final = 600.0  # what of the first list was evicted longer ago 
 _MOST_LABELS: Final = 64
 _LONGEST_LABEL: Final = 317 + 63  # a key with its prefix, and a value
 _LONGEST_TEXT: Final = 1024
+_REFUSED: Final = "The node had condition: ["  # of a pod that was not admitted: its status says Evicted, too
 
 Write = Callable[[Mapping[str, Any]], None]
 
@@ -100,7 +102,9 @@ class Others:
         now = self._clock_unix_seconds()
         for uid, one in evicted.items():
             is_old = before is None and (one.evicted_at is None or now - one.evicted_at > _BEFORE_SECONDS)
-            if not is_old and uid not in (before or ()) and not self._is_own(uid):
+            if is_old or uid in (before or ()) or _REFUSED in one.message:
+                continue
+            if not self._is_own(uid):
                 self._line(_evicted_document(one, now))
 
     def listing(self) -> None:

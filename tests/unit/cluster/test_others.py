@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from reactor.cluster.others import Others
@@ -75,6 +76,14 @@ def test_a_pod_that_the_kubelet_evicts_is_a_line_once_and_one_that_reactor_evict
         line[key] for key in ("kind", "pod", "uid", "message")
     )
     assert "2026-09-21T13:33:20.000000Z" == line["evicted_at"]
+
+
+@pytest.mark.parametrize("before", ["", "Pod ", "Pod was rejected: "])
+def test_a_pod_that_was_not_admitted_under_pressure_is_no_eviction(before: str):
+    node = _Node()
+    node.pods()
+    node.pods(_evicted(message=f"{before}The node had condition: [MemoryPressure]. "))
+    assert [] == node.lines
 
 
 def test_corpses_of_the_first_list_are_an_earlier_runs_to_record_and_recent_ones_are_not():
