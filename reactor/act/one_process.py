@@ -40,10 +40,13 @@ from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from reactor.policy.process_victims import in_order, is_spared, too_small_because
 
-_MOST_PROCESSES: Final = 256
+_MOST_PROCESSES: Final = 3072
+_MANY: Final = 256
 _MOST_CGROUPS: Final = 64
 _MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
-_MOST_CPU_NS: Final = 10_000_000  # a status file takes 25 us; a tenant makes it longer by its groups
+_MOST_CPU_NS: Final = 10_000_000  # a status file takes 20 us; a tenant makes it longer by its groups
+_MOST_CPU_OF_MANY_NS: Final = 120_000_000  # of a cold /proc 40 us each
+_SELDOM: Final = 10  # prepared again after so many times as long as all took to be read
 _AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
 # What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
 _RENEWED_SECONDS: Final = 0.25
@@ -107,13 +110,15 @@ class _DyingProcess(NamedTuple):
 class _Seen:
     """A pod's processes as they were seen last, by id, and pidfds of the largest. `target` is owned.
 
-    `whole_seconds` is when what each of them holds was read, and not only of the largest.
+    `whole_seconds` is when what each of them holds was read, and not only of the largest, which took
+    `cost_seconds`.
     """
 
     target: Target
     processes: dict[int, ProcessMemory] = field(default_factory=dict)
     pidfds: dict[int, int] = field(default_factory=dict)
     whole_seconds: float = -math.inf
+    cost_seconds: float = 0.0
 
     def close(self) -> None:
         while self.pidfds:
@@ -247,8 +252,9 @@ class OneProcess:
         self._release.release(tuple(killed.values()))
         with suppress(OSError):  # no descriptors left
             struck = self._struck.setdefault(chosen.pod.uid, [])
+            at_seconds = time.monotonic()
             for pid, pidfd in killed.items():
-                struck.append(_DyingProcess(pid, os.dup(pidfd), time.monotonic()))
+                struck.append(_DyingProcess(pid, os.dup(pidfd), at_seconds))
         return True
 
     def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:
@@ -372,7 +378,8 @@ class OneProcess:
     def _observe(self, seen: _Seen, renewed_seconds: float) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
 
-        Of those that were seen before only the largest are read again, all of them after `renewed_seconds`.
+        Of those that were seen before only the largest are read again, all of them after `renewed_seconds`,
+        and where that takes long, later.
         """
         began_ns = time.thread_time_ns()
         for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
@@ -381,13 +388,15 @@ class OneProcess:
         pids = _listed(seen.target)
         now_seconds = time.monotonic()
         known = seen.processes
-        if now_seconds - seen.whole_seconds >= renewed_seconds:
+        is_whole = now_seconds - seen.whole_seconds >= max(renewed_seconds, _SELDOM * seen.cost_seconds)
+        if is_whole:
             known, seen.whole_seconds = {}, now_seconds
         found = {pid: known[pid] for pid in pids if pid in known}
         largest = [one.pid for one in in_order(found.values())[:_AFRESH]]
         new = [pid for pid in pids if pid not in known]
+        most_ns = _MOST_CPU_NS if len(new) <= _MANY else _MOST_CPU_OF_MANY_NS
         for pid in (*largest, *new):
-            if time.thread_time_ns() - began_ns > _MOST_CPU_NS:
+            if time.thread_time_ns() - began_ns > most_ns:
                 raise NoProcessError("what its processes hold can't be read in time")
             process = self._read(pid)
             if process is None:
@@ -395,6 +404,8 @@ class OneProcess:
             else:
                 found[pid] = process
         seen.processes = found
+        if is_whole:
+            seen.cost_seconds = (time.thread_time_ns() - began_ns) / 1e9
 
     def _read(self, pid: int) -> ProcessMemory | None:
         """Return what a process holds, None where it is gone. Raises NoProcessError where it is unknown."""
@@ -422,8 +433,8 @@ class OneProcess:
         left = self._struck.get(uid, [])
         if left and time.monotonic() - left[0].at_seconds > _STUCK_SECONDS:
             raise NoProcessError(f"its process {left[0].pid} was killed, and has not exited")
-        if len(left) >= _MOST_STRUCK:
-            raise NoProcessError(f"{_MOST_STRUCK} of its processes were killed, and have not exited")
+        if len({one.at_seconds for one in left}) >= _MOST_STRUCK:
+            raise NoProcessError(f"what was killed of it {_MOST_STRUCK} times has not exited")
 
     def _sweep(self) -> None:
         """Forget the killed processes that have exited."""

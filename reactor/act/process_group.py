@@ -35,12 +35,14 @@ class Held(NamedTuple):
     """Processes that go together, by pidfds that are the caller's, the one that names them first.
 
     `process` has the sums. `cgroup` is where they are, by its path below the pod; None: they are a tree.
+    `others` were in the pod when they were chosen, and in no tree of theirs: nor will they be.
     """
 
     process: ProcessMemory
     group: Group
     pidfds: dict[int, int]
     cgroup: str | None
+    others: frozenset[int] = frozenset()
 
 
 def hold_group(
@@ -69,7 +71,8 @@ def hold_group(
         pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
         pidfds = _opened(target, pids, list_cgroups)
         if pidfds:
-            return Held(_summed(group), group, pidfds, cgroup)
+            others = frozenset(one.pid for one in processes) - {one.pid for one in group.members}
+            return Held(_summed(group), group, pidfds, cgroup, others)
         untouchable |= set(pids)
     return None
 
@@ -95,7 +98,8 @@ def add_forked(
         if held.cgroup is not None:
             found = [pid for pid in new if pid in _within(listed, held.cgroup)]
         else:
-            found = [one.pid for one in joined(held.group, _read(new, proc), known)]
+            late = [pid for pid in new if pid not in held.others]
+            found = [one.pid for one in joined(held.group, _read(late, proc), known)]
         pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)], list_cgroups)
         if not pidfds:
             break

@@ -350,25 +350,39 @@ def parse_process_memory(raw: bytes, pid: int, interface: str = "/proc/PID/statu
         raise KernelInterfaceError(interface, first[:64], "a first line 'Name:'")
     if b"\nRssAnon:" not in raw:
         return None
-    anonymous, shared, swap = (  # without swap the kernel may leave its line out
-        optional_kib_line(raw, label, interface) or 0 for label in (b"RssAnon:", b"RssShmem:", b"VmSwap:")
-    )
     return ProcessMemory(
         pid=pid,
         name=_name(raw),
-        anonymous_bytes=anonymous,
-        shared_bytes=shared,
-        swap_bytes=swap,
-        parent_pid=_pid_line(raw, b"PPid:"),
-        group_pid=_pid_line(raw, b"NSpgid:"),
-        session_pid=_pid_line(raw, b"NSsid:"),
+        anonymous_bytes=_held_bytes(raw, b"\nRssAnon:", interface),
+        shared_bytes=_held_bytes(raw, b"\nRssShmem:", interface),
+        swap_bytes=_held_bytes(raw, b"\nVmSwap:", interface),
+        parent_pid=_pid_line(raw, b"\nPPid:"),
+        group_pid=_pid_line(raw, b"\nNSpgid:"),
+        session_pid=_pid_line(raw, b"\nNSsid:"),
     )
+
+
+def _held_bytes(raw: bytes, label: bytes, interface: str) -> int:
+    """Return the bytes behind a label, 0 without it: without swap the kernel may leave that line out.
+
+    A session may have thousands of processes, which are read between a crossing and the kill.
+    """
+    begin = raw.find(label)
+    if begin < 0:
+        return 0
+    begin += len(label)
+    number = raw[begin : raw.find(b" kB\n", begin)].strip()
+    if number.isdigit():
+        return int(number) * _KIB
+    return optional_kib_line(raw, label[1:], interface) or 0  # which says what is wrong with it
 
 
 def _pid_line(raw: bytes, label: bytes) -> int:
     """Return the first process id behind a label, as the reader of /proc has it; 0 where there is none."""
-    _, found, rest = raw.partition(b"\n" + label)
-    number = rest.partition(b"\n")[0].split(None, 1)[:1] if found else []
+    begin = raw.find(label)
+    if begin < 0:
+        return 0
+    number = raw[begin + len(label) : raw.find(b"\n", begin + 1)].split(None, 1)[:1]
     return int(number[0]) if number and number[0].isdigit() else 0
 
 

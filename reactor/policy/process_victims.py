@@ -134,14 +134,14 @@ class Group(NamedTuple):
     held_bytes: int
 
 
-class _Tree(NamedTuple):
-    """What lies at and below a key."""
+class _Total(NamedTuple):
+    """What lies at and below a key: enough to know what goes with it, without a list of who that is."""
 
-    key: _Key
-    members: tuple[ProcessMemory, ...]
-    children: tuple[_Tree, ...]
-    may_go: bool
-    held_bytes: int
+    private_bytes: int
+    shared_bytes: int
+    most_shared_bytes: int
+    number: int
+    is_touchable: bool
 
 
 def tree_of(
@@ -161,7 +161,10 @@ def tree_of(
     _cut_cycles(parents)
     own = {pid: (one,) for pid, one in by_pid.items()}
     found = _chosen(own, parents, wanted_bytes, lambda pid: not is_spared(by_pid[pid]), is_untouchable)
-    return None if found is None else Group(by_pid[found.key], found.members, found.held_bytes)
+    if found is None:
+        return None
+    root, members, held_bytes = found
+    return Group(by_pid[root], members, held_bytes)
 
 
 def leaf_of(
@@ -179,8 +182,9 @@ def leaf_of(
     found = _chosen(own, parents, wanted_bytes, lambda path: path != ".", is_untouchable)
     if found is None:
         return None
-    named = max(found.members, key=lambda one: (one.held_bytes, -one.pid))
-    return Group(named, found.members, found.held_bytes)
+    _, members, held_bytes = found
+    named = max(members, key=lambda one: (one.held_bytes, -one.pid))
+    return Group(named, members, held_bytes)
 
 
 def joined(group: Group, found: Iterable[ProcessMemory], killed: Collection[int]) -> list[ProcessMemory]:
@@ -202,13 +206,16 @@ def _parent(one: ProcessMemory, by_pid: Collection[_Key]) -> _Key | None:
 
 def _cut_cycles(parents: dict[_Key, _Key | None]) -> None:
     """Make a root of a process that is above itself: one whose leader it has forked, for example."""
-    for pid, parent in parents.items():
-        seen, above = {pid}, parent
-        while above is not None and above not in seen:
-            seen.add(above)
+    done: set[_Key] = set()
+    for key in parents:
+        path: dict[_Key, None] = {}
+        above: _Key | None = key
+        while above is not None and above not in done and above not in path:
+            path[above] = None
             above = parents[above]
-        if above is not None:
+        if above is not None and above in path:
             parents[above] = None
+        done.update(path)
 
 
 def _above(path: str, known: Collection[_Key]) -> _Key | None:
@@ -226,42 +233,86 @@ def _chosen(
     wanted_bytes: int | None,
     may_be_root: Callable[[_Key], bool],
     is_untouchable: Callable[[ProcessMemory], bool],
-) -> _Tree | None:
+) -> tuple[_Key, tuple[ProcessMemory, ...], int] | None:
+    """Return the tree that goes: its key, who is in it and what they hold.
+
+    A tenant may have thousands of processes, each the child of the one before: every step is taken once for
+    each, and none is a call within a call.
+    """
     below: dict[_Key | None, list[_Key]] = {}
     for key, parent in parents.items():
         below.setdefault(parent, []).append(key)
+    totals = _totals(own, below, is_untouchable)
     mapped_bytes = sum(one.shared_bytes for some in own.values() for one in some)
 
-    def grown(key: _Key) -> _Tree:
-        children = tuple(grown(child) for child in below.get(key, ()))
-        members = (*own[key], *(one for child in children for one in child.members))
-        may_go = bool(members) and may_be_root(key) and not any(map(is_untouchable, members))
-        return _Tree(key, members, children, may_go, _held_bytes(members, mapped_bytes))
+    def held_bytes(key: _Key) -> int:
+        """Return what certainly goes with it; see `_alone` on shared memory."""
+        total = totals[key]
+        outside_bytes = mapped_bytes - total.shared_bytes
+        return total.private_bytes + max(0, total.most_shared_bytes - outside_bytes)
 
-    candidates = [one for key in below.get(None, ()) for one in _topmost(grown(key))]
-    chosen: _Tree | None = None
+    def may_go(key: _Key) -> bool:
+        total = totals[key]
+        return total.number > 0 and total.is_touchable and may_be_root(key)
+
+    chosen: _Key | None = None
+    candidates = _topmost(below.get(None, ()), below, may_go)
     while candidates:
-        largest = max(candidates, key=lambda one: one.held_bytes)
-        if chosen is not None and not _is_enough(largest, chosen, wanted_bytes):
+        largest = max(candidates, key=held_bytes)
+        if chosen is not None and not _is_enough(held_bytes(largest), held_bytes(chosen), wanted_bytes):
             break
         chosen = largest
-        candidates = [one for child in chosen.children for one in _topmost(child)]
-    return chosen
+        candidates = _topmost(below.get(chosen, ()), below, may_go)
+    if chosen is None:
+        return None
+    members = tuple(one for key in _downwards([chosen], below) for one in own[key])
+    return chosen, members, held_bytes(chosen)
 
 
-def _topmost(tree: _Tree) -> list[_Tree]:
-    """Return the tree if it may go, else the ones below it that may."""
-    return [tree] if tree.may_go else [one for child in tree.children for one in _topmost(child)]
+def _totals(
+    own: Mapping[_Key, tuple[ProcessMemory, ...]],
+    below: Mapping[_Key | None, Sequence[_Key]],
+    is_untouchable: Callable[[ProcessMemory], bool],
+) -> dict[_Key, _Total]:
+    totals: dict[_Key, _Total] = {}
+    for key in reversed(_downwards(below.get(None, ()), below)):
+        members, parts = own[key], [totals[child] for child in below.get(key, ())]
+        shared = [one.shared_bytes for one in members]
+        totals[key] = _Total(
+            sum(one.anonymous_bytes + one.swap_bytes for one in members) + sum(one[0] for one in parts),
+            sum(shared) + sum(one.shared_bytes for one in parts),
+            max([*shared, *(one.most_shared_bytes for one in parts)], default=0),
+            len(members) + sum(one.number for one in parts),
+            all(one.is_touchable for one in parts) and not any(map(is_untouchable, members)),
+        )
+    return totals
 
 
-def _is_enough(part: _Tree, whole: _Tree, wanted_bytes: int | None) -> bool:
-    if wanted_bytes is None or part.held_bytes < wanted_bytes:
+def _downwards(keys: Sequence[_Key], below: Mapping[_Key | None, Sequence[_Key]]) -> list[_Key]:
+    """Return these keys and all below them, each before those below it."""
+    found, waiting = [], list(reversed(keys))
+    while waiting:
+        key = waiting.pop()
+        found.append(key)
+        waiting.extend(reversed(below.get(key, ())))
+    return found
+
+
+def _topmost(
+    keys: Sequence[_Key], below: Mapping[_Key | None, Sequence[_Key]], may_go: Callable[[_Key], bool]
+) -> list[_Key]:
+    """Return those of some keys that may go, and in place of the others the ones below them that may."""
+    found, waiting = [], list(reversed(keys))
+    while waiting:
+        key = waiting.pop()
+        if may_go(key):
+            found.append(key)
+        else:
+            waiting.extend(reversed(below.get(key, ())))
+    return found
+
+
+def _is_enough(part_bytes: int, whole_bytes: int, wanted_bytes: int | None) -> bool:
+    if wanted_bytes is None or part_bytes < wanted_bytes:
         return False
-    return _BETTER_PART * part.held_bytes > whole.held_bytes
-
-
-def _held_bytes(members: Sequence[ProcessMemory], mapped_bytes: int) -> int:
-    """Return what certainly goes with these processes; see `_alone` on shared memory."""
-    outside_bytes = mapped_bytes - sum(one.shared_bytes for one in members)
-    shared_bytes = max((one.shared_bytes for one in members), default=0) - outside_bytes
-    return sum(one.anonymous_bytes + one.swap_bytes for one in members) + max(0, shared_bytes)
+    return _BETTER_PART * part_bytes > whole_bytes

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from reactor.kernel.cgroup import CgroupTree
 from reactor.testbed.virtual_node import VirtualNode
+from tests.kernel.test_process_group import SESSION, lives
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
@@ -190,3 +196,39 @@ def test_in_a_dry_run_the_process_is_named_and_lives(node: VirtualNode, daemon: 
     assert ("dry-run", large.pid) == (eviction["outcome"], eviction["process"]["pid"])
     after_passes(daemon, 10)
     assert large.poll() is None
+
+
+@pytest.mark.parametrize("tools", [1, 104])
+def test_of_twenty_agents_in_one_scope_one_runs_away_and_the_session_lives(
+    tmp_path: Path, tools: int
+) -> None:
+    """orca#16630: 20 agents in one scope. omarchy#9799: 2,104 processes in one scope. Both scaled down."""
+    with VirtualNode(CgroupTree.discover(), 1536 * MIB, "reactor-agents") as node:
+        daemon = RunningDaemon(tmp_path, node.cgroup)
+        cgroup = _start(daemon, node, {"evictionHard": {"memory.available": "128Mi"}}, victim="tree")
+        try:
+            other = node.spawn(node.add_pod("other.service"), hold(20))
+            pids = tmp_path / "pids"
+            redirected = ["/bin/sh", "-c", f'exec "$@" > {pids}', "sh"]
+            arguments = [sys.executable, "-S", "-c", SESSION, "20", str(tools), "4096"]
+            session = node.spawn(cgroup, [*redirected, *arguments])
+            eventually(lambda: pids.exists() and "done" in pids.read_text(), "the session is there")
+            agents = [int(line) for line in pids.read_text().splitlines()[:-1]]
+            assert node.usage_bytes() < 1300 * MIB
+            os.kill(agents[7], signal.SIGUSR1)
+
+            eviction = _first(daemon)
+
+            after_passes(daemon, 10)
+            assert session.poll() is None
+            assert other.poll() is None
+            assert [agents[7]] == [pid for pid in agents if not lives(pid)]
+            assert ("process-killed", True, agents[7], tools + 1) == (
+                eviction["outcome"],
+                eviction["pod_lives"],
+                eviction["process"]["pid"],
+                eviction["process"]["processes"],
+            )
+            assert len(daemon.evictions()) == 1
+        finally:
+            daemon.stop()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from reactor.act import one_process
 from reactor.act.kill_path import KillPath
 from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
@@ -209,3 +210,88 @@ async def test_a_tree_that_ends_when_it_is_asked_is_not_killed(yard: Yard, kills
     assert -signal.SIGTERM == first.wait(60)
     assert not any(map(lives, tools))
     chosen.close()
+
+
+# So many agents with so many tools each. One that is asked to takes so many MiB; all wait then.
+SESSION = """
+import mmap, os, signal, sys
+agents, tools, mib = map(int, sys.argv[1:])
+def grow(*_):
+    global memory
+    memory = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for offset in range(0, mib << 20, 4096):
+        memory[offset] = 1
+    os.write(1, b"grown\\n")
+signal.signal(signal.SIGUSR1, grow)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(agents):
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        for _ in range(tools):
+            if os.fork() == 0:
+                signal.pause()
+        os.write(write_end, b"%d\\n" % os.getpid())
+        while True:
+            signal.pause()
+    os.write(1, os.read(read_end, 32))
+    os.close(read_end), os.close(write_end)
+open("/proc/self/comm", "w").write("bash")
+os.write(1, b"done\\n")
+while True:
+    signal.pause()
+"""
+
+
+def test_of_two_thousand_processes_of_one_scope_an_agent_dies_and_the_session_lives(
+    yard: Yard, kills: OneProcess
+) -> None:
+    """omarchy#9799: 2,104 processes in one scope."""
+    pod = session(yard, VictimUnit.TREE)
+    child = yard.spawn(pod.cgroup or "", f"import sys\nsys.argv[1:] = ['20', '104', '200']\n{SESSION}")
+    assert child.stdout
+    agents = [int(line) for line in iter(child.stdout.readline, "done\n")]
+    assert len(agents) == 20
+    assert len(processes(yard, pod)) == 1 + 20 * 105
+    os.kill(agents[7], signal.SIGUSR1)
+    assert child.stdout.readline() == "grown\n"
+    before = open_descriptors()
+    used_bytes = usage_bytes(yard, pod)
+    chosen = kills.kill_first(pod, used_bytes, wanted_bytes=MIB)
+    assert chosen.process.pid == agents[7]
+    assert chosen.process.processes == 105
+    assert 200 * MIB < chosen.process.held_bytes <= used_bytes
+    eventually(lambda: len(processes(yard, pod)) == 1 + 19 * 105, "the agent's end, with its tools")
+    chosen.close()
+    kills.prepare([])
+    assert before == open_descriptors()
+    assert child.poll() is None
+    assert all(map(lives, [pid for pid in agents if pid != agents[7]]))
+
+
+def test_many_small_processes_go_as_a_whole_and_too_many_do(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = session(yard, VictimUnit.TREE)
+    child = yard.spawn(pod.cgroup or "", f"import sys\nsys.argv[1:] = ['60', '9', '1']\n{SESSION}")
+    assert child.stdout
+    assert len(list(iter(child.stdout.readline, "done\n"))) == 60
+    with pytest.raises(NoProcessError, match="less than 10 %"):
+        kills.kill_first(pod, 1 << 30, wanted_bytes=MIB)
+    monkeypatch.setattr(one_process, "_MOST_CPU_OF_MANY_NS", -1)
+    with pytest.raises(NoProcessError, match="in time"):
+        kills.kill_first(pod, 1 << 30)
+    monkeypatch.setattr(one_process, "_MOST_PROCESSES", 600)
+    with pytest.raises(NoProcessError, match="more than 600 processes"):
+        kills.kill_first(pod, 1 << 30)
+    assert child.poll() is None
+
+
+def usage_bytes(yard: Yard, pod: Pod) -> int:
+    directory = yard.tree.path(pod.cgroup or "")
+    names = ("memory.current", "memory.usage_in_bytes")
+    files = [directory / name for name in names if (directory / name).exists()]
+    return int(files[0].read_text()) if files else 1 << 30  # no memory controller in this hierarchy
+
+
+def processes(yard: Yard, pod: Pod) -> list[int]:
+    return [int(line) for line in (yard.tree.path(pod.cgroup or "") / "cgroup.procs").read_text().split()]

@@ -162,3 +162,52 @@ def test_whatever_tenants_make_of_their_parents_no_untouchable_process_goes(
     found = chosen(processes, wanted, untouchable=untouchable)
     assert not pids(found) & untouchable
     assert untouchable or (found is None) == (not processes)
+
+
+def test_thousands_of_processes_in_one_line_are_chosen_among_in_a_step_for_each() -> None:
+    """Each is the child of the one before: no call within a call, and no list for each."""
+    line = [process(1, 1)] + [process(pid, 1, pid - 1) for pid in range(2, 4097)]
+    line[-1] = process(4096, 8000, 4095)
+    checked: list[int] = []
+
+    def is_untouchable(one: ProcessMemory) -> bool:
+        checked.append(one.pid)
+        return False
+
+    found = tree_of(line, MIB, is_spared=lambda _: False, is_untouchable=is_untouchable)
+    assert pids(found) == {4096}
+    assert len(checked) == 4096
+
+
+def test_thousands_whose_parents_are_a_ring_are_cut_where_it_is_entered() -> None:
+    ring = [process(1, 1, 4096)] + [process(pid, 1, pid - 1) for pid in range(2, 4097)]
+    assert pids(chosen(ring, None)) == set(range(1, 4097))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 30), st.integers(0, 5), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.none() | st.integers(0, 200),
+)
+def test_what_goes_is_a_root_with_all_below_it_and_no_untouchable_one(
+    drawn: list[tuple[int, int, int, bool]], wanted_mib: int | None
+) -> None:
+    """By the plain definition: who is above whom is asked for each pair."""
+    processes = [
+        process(place, mib, min(parent, place - 1), shared=shared)
+        for place, (parent, mib, shared, _) in enumerate(drawn, 1)
+    ]
+    untouchable = {place for place, one in enumerate(drawn, 1) if one[3]}
+    found = chosen(processes, wanted_mib, untouchable=untouchable)
+    if found is None:
+        assert untouchable or not processes
+        return
+    assert not pids(found) & untouchable
+    by_pid = {one.pid: one for one in processes}
+    for one in processes:
+        if one.pid != found.named.pid and one.parent_pid in pids(found):
+            assert one.pid in pids(found)
+    assert {by_pid[pid].parent_pid for pid in pids(found) - {found.named.pid}} <= pids(found)
