@@ -231,6 +231,21 @@ def test_alert_fires_with_its_words_and_not_before_its_time(name: str, tmp_path:
     )
 
 
+def test_the_first_failures_of_a_part_are_not_lost_though_its_series_begins_with_them(
+    tmp_path: Path,
+) -> None:
+    name, case = "ReactorPartFailing", CASES["ReactorPartFailing"]
+    rule = _rule(name)
+    labels = {**case.labels, **rule["labels"], "instance": INSTANCE}
+    texts = {key: _rendered(text, labels, "4") for key, text in rule["annotations"].items()}
+    fired = {"exp_labels": labels, "exp_annotations": texts}
+    # 61 minutes without, then four between two scrapes, of which no increase knows, and no more.
+    failures = {'reactor_part_restarts_total{part="metrics"}': "_x60 4+0x40"}
+    series = _of_instance({**failures, 'up{job="reactor"}': "1x120"})
+    tests = [_at(60, name), _at(62, name, fired), _at(74, name, fired), _at(90, name)]
+    promtool_test(tmp_path, {"interval": "1m", "input_series": series, "alert_rule_test": tests})
+
+
 def test_no_alert_fires_where_all_is_well(tmp_path: Path) -> None:
     series: dict[str, str] = dict(WELL)
     for case in CASES.values():
