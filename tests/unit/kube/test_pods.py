@@ -336,6 +336,23 @@ _SPEC = st.fixed_dictionaries(
         "overhead": _LISTS | _ODD,
     },
 )
+_AMOUNT = st.sampled_from(["1Gi", "-1", "1e400", 5]) | _ODD
+_CLAIM = st.fixed_dictionaries(
+    {},
+    optional={
+        "containers": st.lists(st.just("c") | _ODD, max_size=3) | _ODD,
+        "resources": _LISTS | _ODD,
+        "mapping": st.lists(
+            st.fixed_dictionaries({"name": st.just("memory"), "quantity": _AMOUNT}), max_size=2
+        )
+        | _ODD,
+        "overhead": st.lists(
+            st.fixed_dictionaries({"name": st.just("memory"), "perPod": _AMOUNT, "perContainer": _AMOUNT}),
+            max_size=2,
+        )
+        | _ODD,
+    },
+)
 _STATUS = st.fixed_dictionaries(
     {},
     optional={
@@ -346,6 +363,7 @@ _STATUS = st.fixed_dictionaries(
         )
         | _ODD,
         "containerStatuses": _ODD,
+        "nodeAllocatableResourceClaimStatuses": st.lists(_CLAIM | _ODD, max_size=2) | _ODD,
     },
 )
 

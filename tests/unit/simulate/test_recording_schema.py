@@ -48,6 +48,17 @@ containers = st.lists(
 statuses = st.lists(
     given_keys(name=names, allocatedResources=resource_lists, resources=resources), max_size=3
 )
+claims = st.lists(
+    given_keys(
+        containers=st.lists(names, max_size=2),
+        resources=resource_lists,
+        mapping=st.lists(given_keys(name=st.just("memory"), quantity=amounts), max_size=2),
+        overhead=st.lists(
+            given_keys(name=st.just("memory"), perPod=amounts, perContainer=amounts), max_size=2
+        ),
+    ),
+    max_size=2,
+)
 volumes = st.lists(
     with_name(
         given_keys(
@@ -92,6 +103,7 @@ pods = st.fixed_dictionaries(
             containerStatuses=statuses,
             initContainerStatuses=statuses,
             allocatedResources=resource_lists,
+            nodeAllocatableResourceClaimStatuses=claims,
             podIP=st.just("10.0.0.1"),
         ),
     },
