@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -421,7 +421,7 @@ class _Pairing:
         for other in self._orphans[1]:
             yield Pair(verdict=Verdict.NOT_READY_MISSED, not_ready=other, why=self._why_missed(other))
 
-    def _match(self, fits: Any) -> None:
+    def _match(self, fits: Callable[[Decided, Done], bool]) -> None:
         """Pair what fits, and is within the time, each with the nearest that is left."""
         times = [one.at for one in self._kubelet]
         for place, mine in enumerate(self._decided):

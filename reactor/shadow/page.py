@@ -20,7 +20,7 @@ from reactor.shadow import DISAGREEMENTS, Done, Pair, Verdict
 from reactor.shadow.fleet import Fleet, Found, Options, Pool, fleet_of
 from reactor.shadow.replay import Changed
 from reactor.svg import HUES, Picture, draw, short
-from reactor.tables import Screen, table
+from reactor.tables import Screen, Table, table
 from reactor.text import counted, printable
 
 _SHOWN: Final = 20  # on a terminal
@@ -287,7 +287,7 @@ def _change_text(pool: Pool) -> str:
     return f"the policy makes {counted(pool.more, 'eviction')} more and {pool.fewer} fewer."
 
 
-def _pools_table(fleet: Fleet) -> Any:
+def _pools_table(fleet: Fleet) -> Table:
     rows = [
         [
             name,
@@ -471,8 +471,8 @@ def _nodes_table(fleet: Fleet) -> str:
         [Cell(name), Cell(pool), *(Cell(str(number), is_number=True) for number in numbers)]
         for name, pool, *numbers in ordered
     ]
-    table = html_table(("NODE", "POOL", "REACTOR", "KUBELET", "DISAGREED"), rows)
-    return table + _left_out(len(fleet.nodes) - len(rows))
+    made = html_table(("NODE", "POOL", "REACTOR", "KUBELET", "DISAGREED"), rows)
+    return made + _left_out(len(fleet.nodes) - len(rows))
 
 
 def _left_out(count: int) -> str:

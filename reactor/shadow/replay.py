@@ -32,6 +32,7 @@ WITHIN_SECONDS: Final = 600.0
 _LARGEST_WHOLE: Final = 16 << 20  # of a scenario that is no recording: it is read as a whole
 _MOST_EVICTIONS: Final = 10_000
 _MOST_STEPS: Final = 2_000_000
+_MOST_READ: Final = 100_000  # steps of one node that are read in full, some 250 a second
 _STEPS: Final = b'"steps":['
 _FULL: Final = frozenset({"afterReclaim", "reclaimError"})
 _QUIET: Final = re.compile(rb'\{"at":"[0-9.]+s","summary":\{"node":(?=\{)')
@@ -324,6 +325,8 @@ class _Replay:
         self._summary = None if "summary" in raw else self._summary
         if not self._is_read:
             raw, self._is_read = {**raw, **self._pods}, True
+        if self.passes >= _MOST_READ * len(self._policies):
+            raise ReactorError(f"more than {_MOST_READ} steps near a threshold; the rest is left out")
         step, numbers = step_of(raw)
         self.passes += len(self._policies)
         for one in self._policies:

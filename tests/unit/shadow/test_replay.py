@@ -228,3 +228,16 @@ def test_a_quiet_month_is_told_from_its_figures(tmp_path: Path, capsys: pytest.C
     assert 2 == document["total"]["fewer"]
     assert 1920 == document["replayed"]["steps"]
     assert 8 >= document["replayed"]["passes"]
+
+
+def test_a_recording_of_very_many_steps_near_a_threshold_is_cut_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reactor.shadow.replay._MOST_READ", 5)
+    path = recording(tmp_path, *[150] * 20)
+    file = tmp_path / "policy.yaml"
+    file.write_text("evictionHard: {memory.available: 100Mi}")
+    assert 0 == main(["fleet", "--output", "json", "--policy", str(file), str(path.parent)])
+    out, err = capsys.readouterr()
+    assert f"{path}: step 6, where its replay ends: more than 5 steps near a threshold" in err
+    assert 1 == json.loads(out)["total"]["fewer"]
