@@ -56,6 +56,11 @@ class Housekeeping:
             found["pods"] = self._pods_problem
         return found
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a turn is under way, or has failed: its pass may be long in coming."""
+        return self._is_unfinished
+
     def due(self) -> None:
         self._due.set()
 

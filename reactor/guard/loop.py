@@ -184,11 +184,28 @@ class Loop:
             taken = await self._next_wakes()
             if not taken:  # attended to at once: what is waited for may have changed
                 continue
+            if self._is_left_to_housekeeping(taken):
+                self.housekeeping.due()
+                continue
             self.wake_passes.run_pass(taken)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
             elif self._may_collect(taken):
                 collect_garbage()
+
+    def _is_left_to_housekeeping(self, taken: Sequence[Wake]) -> bool:
+        """Return whether the pass of the housekeeping, a moment later, does for that of the ticker as well.
+
+        At rest that is so: the kernel watches memory, of which no more is used than was seen last.
+        """
+        state, passes = self.passes.known.state, self.passes
+        return (
+            all(wake.source == TICKER for wake in taken)
+            and self._memory.is_armed
+            and not self.housekeeping.is_unfinished
+            and not (state.claims or state.first_observed or state.slowdowns or passes.approach.is_near)
+            and not passes.is_worth_a_pass()
+        )
 
     def _may_collect(self, taken: Sequence[Wake]) -> bool:
         """Return whether garbage may be collected: after the housekeeping's pass, seldom if it is urgent."""

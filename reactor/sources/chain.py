@@ -176,6 +176,11 @@ class Chain:
                     nursery.start_soon(self._keep, link)
             task_status.started()
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether a step is watching."""
+        return self._standing() is not None
+
     async def wait_armed(self) -> str:
         """Return the name of the step that is watching; wait while there is none."""
         while (standing := self._standing()) is None:

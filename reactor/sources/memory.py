@@ -101,6 +101,11 @@ class MemorySource:
                     self._board.set(hint.name, SourceHealth.OFF, because)
             task_status.started()
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether a step is watching."""
+        return self._chain.is_armed
+
     async def wait_armed(self) -> str:
         """Return the name of the step that is watching; wait while there is none."""
         return await self._chain.wait_armed()

@@ -19,6 +19,7 @@ from reactor.act.kill_path import KillPath
 from reactor.guard import approach, build
 from reactor.guard.build import Feature, Features, Joined, loop_of
 from reactor.guard.evictor import Evictor
+from reactor.guard.housekeeping import HOUSEKEEPING
 from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
@@ -34,6 +35,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import TICKER
+from reactor.sources.memory import MemorySource
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
@@ -277,6 +279,26 @@ async def test_garbage_is_collected_once_a_turn_of_the_housekeeping(fake: FakeTr
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked()
     assert 1 == len(found)
+
+
+@pytest.mark.parametrize(
+    ("is_armed", "used_mib", "passes"), [(True, 200, 1), (False, 200, 2), (True, 409, 2)]
+)
+async def test_at_rest_a_turn_of_the_ticker_is_one_pass(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, used_mib: int, passes: int, *, is_armed: bool
+) -> None:
+    """That of the housekeeping; two where nothing watches memory, and near a crossing."""
+    fake.add("/node", usage_bytes=used_mib * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    monkeypatch.setattr(MemorySource, "is_armed", is_armed)
+    settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
+    async with running(settings, fake.tree) as (loop, records):
+        await passed(loop, records, WakeKind.HOUSEKEEPING)
+        before = len(records)
+        loop.wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=1))
+        while records[-1].wakes[0].source != HOUSEKEEPING or len(records) == before:  # noqa: ASYNC110 - a plain list
+            await trio.sleep(0.001)
+    assert len(records) == before + passes
 
 
 async def test_garbage_is_collected_now_and_then_where_a_crossing_stays_near(fake: FakeTree) -> None:
