@@ -171,6 +171,36 @@ def test_a_qemu_that_ends_while_its_machine_boots_is_a_lost_machine(
     assert "-no-reboot" in asked
 
 
+def test_a_machine_of_another_architecture_is_emulated_from_a_box_of_its_own(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    built(commands, vm.CACHE)
+    for suffix, content in (("", "box"), (".digest", "built\n")):
+        (vm.CACHE / f"bookworm-arm64.box{suffix}").write_text(content)
+    commands("dpkg-query", "printf installed")
+    commands("tar", f'echo "$*" >"{tmp_path}/unpacked"')
+    commands("qemu-img", ":")
+    commands("qemu-system-aarch64", f'echo "$*" >"{tmp_path}/asked"')
+    machine = vm.Machine("bookworm-arm64", vm.DirectQemu())
+    with pytest.raises(vm.GuestLostError, match="its QEMU ended"):
+        machine.up()
+    assert "bookworm-arm64.box " in (tmp_path / "unpacked").read_text()
+    asked = (tmp_path / "asked").read_text()
+    assert "-machine virt -accel tcg,thread=multi -cpu neoverse-n1" in asked
+    assert "console=ttyAMA0" in asked
+
+
+def test_a_machine_of_another_architecture_is_not_for_vagrant_and_runs_where_it_is_named(
+    vm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(vm.HostError, match="bookworm-arm64 is for QEMU alone: --direct"):
+        vm.VagrantLibvirt().up(vm.MACHINES["bookworm-arm64"], vm.CACHE / "log")
+    monkeypatch.setattr(sys, "argv", ["run.py", "test"])
+    assert "bookworm-arm64" not in vm._arguments().machines
+    monkeypatch.setattr(sys, "argv", ["run.py", "test", "bookworm-arm64"])
+    assert ["bookworm-arm64"] == vm._arguments().machines
+
+
 def test_a_process_that_has_got_the_id_of_an_ended_qemu_is_left_alone(vm: ModuleType) -> None:
     direct = vm.DirectQemu()
     own = vm.CACHE / "direct" / "bookworm"
