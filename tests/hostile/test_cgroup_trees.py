@@ -23,6 +23,7 @@ pytestmark = pytest.mark.suite("hostile trees")
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 DEEP = 1_100
 WIDE = 3_000
+CROWD = int(os.environ.get("CROWD", "8000"))
 # Makes cgroups below its own, moves a child through them, and removes them, as fast as it can.
 CHURN = """
 import os, sys
@@ -100,6 +101,38 @@ def test_a_daemon_starts_beside_a_nest_and_a_crowd_of_cgroups_and_evicts_a_hog_i
         eventually(lambda: daemon.evicted() == ["deep"], "the eviction in the journal")
         evicts(node, daemon, "hog")
         assert 0 == daemon.stop()
+
+
+def _spawned(cgroup: Path, command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a command in a cgroup that is there in the memory controller's hierarchy alone."""
+    entering = ["/bin/sh", "-c", f'echo $$ > {cgroup}/cgroup.procs; exec "$@"', "sh", *command]
+    return subprocess.Popen(entering, stdin=subprocess.DEVNULL)
+
+
+def test_a_pod_with_thousands_of_cgroups_each_inhabited_or_not_is_evicted_as_one_and_delays_no_other(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    """Reported were 42,000 in one pod; of memory cgroups a kernel has 65,535 ids for the whole machine."""
+    trial.right |= {"crowd", "hog"}
+    crowd = node.add_pod("crowd")
+    path = node.tree.path(crowd)
+    for number in range(CROWD):
+        (path / f"{number // 100}").mkdir(exist_ok=True)
+        (path / f"{number // 100}" / str(number)).mkdir()
+    daemon.configure(HARD)
+    daemon.start()
+    evicts(node, daemon, "hog")
+
+    small = _spawned(path / "0/0", hold(5))
+    big = _spawned(path / f"{(CROWD - 1) // 100}" / f"{CROWD - 1}", hold(470))
+    assert -signal.SIGKILL == big.wait(30 * PATIENCE)
+    assert -signal.SIGKILL == small.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["hog", "crowd"], "the eviction in the journal")
+    times = [line["timing"] for line in daemon.evictions()]
+    late = [round((one["killed_ns"] - one["woke_ns"]) / 1e6, 1) for one in times]
+    print(f"{CROWD} cgroups in a pod: ms from wake to kill: {late}")
+    assert 0 == daemon.stop()
+    subprocess.run(["find", path, "-mindepth", "1", "-depth", "-type", "d", "-delete"], check=False)
 
 
 def test_a_pod_that_makes_and_removes_cgroups_all_the_time_keeps_no_hog_alive_and_can_be_evicted(
