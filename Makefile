@@ -147,7 +147,7 @@ test-deb: deb ## Look at the Debian package, install, upgrade and purge it in ro
 	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
 
 REHEARSALS := .cache/release/first .cache/release/second
-test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 15 minutes)
+test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 34 minutes)
 	rm -rf $(REHEARSALS)
 	for directory in $(REHEARSALS); do $(BIN)/python deploy/release.py --rehearse $$directory || exit 1; done
 	REACTOR_RELEASES="$(REHEARSALS)" $(BIN)/pytest tests/package/test_release.py tests/package/test_containerfile.py
@@ -201,8 +201,8 @@ bench-disk: setup ## Measure how soon a full disk is answered and what counting 
 bench-time-left: setup ## Measure the estimated time until a crossing beside the real one (root, seven minutes)
 	$(BIN)/python -m bench.time_left --runs 1 --out docs/figures/time-left.json --plot docs/figures/time-left.svg
 
-soak-saving: setup ## Who has saved its state, with soft evictions in time and upstream's way (root, 15 minutes)
-	$(BIN)/python -m tests.soak.saving
+soak-saving: setup ## Who has saved its state, with soft evictions in time and upstream's way (root, 34 minutes)
+	$(BIN)/python -m tests.soak.saving --minutes 34
 
 bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
 	$(BIN)/python -m bench.rules

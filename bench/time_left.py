@@ -40,6 +40,7 @@ _SOFT_USE_MIB: Final = _NODE_MIB - _SOFT_MIB
 _LOOK_SECONDS: Final = 0.002
 _OVER_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 200.0
+_MOST_RUNS: Final = 100  # of a course
 _MEMORY: Final = Signal.MEMORY_AVAILABLE
 # Writes a file at a rate: page cache that is not in use.
 _WRITES: Final = """
@@ -247,11 +248,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, help="the file for the plot, SVG")
     parser.add_argument("--from", dest="stored", type=Path, help="plot stored figures, measure nothing")
     parser.add_argument("--only", help="courses whose name has this in it")
+    parser.add_argument(
+        "--least", type=int, default=0, help="more runs of a course until it has so many estimates"
+    )
+    parser.add_argument("--add", type=Path, help="stored figures that the runs are added to")
     asked = parser.parse_args(arguments)
     if asked.stored is not None:
         document = json.loads(asked.stored.read_text())
     else:
-        document = _measured(asked.runs, asked.only or "")
+        stored = {} if asked.add is None else json.loads(asked.add.read_text())["runs"]
+        document = _measured(asked.runs, asked.only or "", asked.least, stored)
     if asked.out is not None:
         asked.out.write_text(json.dumps(document) + "\n")
     if asked.plot is not None:
@@ -273,25 +279,33 @@ def _cell(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:g}{unit}"
 
 
-def _measured(runs: int, only: str) -> dict[str, Any]:
+def _measured(
+    runs: int, only: str, least: int, stored: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
     tree = CgroupTree.discover()
-    seen: dict[str, list[Seen]] = {}
+    seen = {name: [Seen(**one) for one in found] for name, found in stored.items()}
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        for _ in range(runs):
+        for number in range(_MOST_RUNS):
             for course in courses():
-                if only in course.name:
-                    one = run(tree, course, Path(directory))
-                    seen.setdefault(course.name, []).append(one)
-                    print(f"{course.name}: {summary([one])}", file=sys.stderr)
+                found = seen.setdefault(course.name, [])
+                if only in course.name and (number < runs or _is_wanted(found, least)):
+                    found.append(run(tree, course, Path(directory)))
+                    print(f"{course.name}: {summary(found[-1:])}", file=sys.stderr)
     return {
         "kernel": platform.release(),
         "cgroups": str(tree.version.name),
         "node_mib": _NODE_MIB,
         "soft_mib": _SOFT_MIB,
         "hard_mib": _HARD_MIB,
-        "summary": {name: summary(found) for name, found in seen.items()},
-        "runs": {name: [asdict(one) for one in found] for name, found in seen.items()},
+        "summary": {name: summary(found) for name, found in seen.items() if found},
+        "runs": {name: [asdict(one) for one in found] for name, found in seen.items() if found},
     }
+
+
+def _is_wanted(found: Sequence[Seen], least: int) -> bool:
+    """Return whether a course has fewer estimates than are wanted, or samples if it never crosses."""
+    crosses = any(one.seconds_to_crossing is not None for one in found)
+    return sum(len(one.estimates) if crosses else one.samples for one in found) < least
 
 
 if __name__ == "__main__":
