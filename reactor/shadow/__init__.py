@@ -55,6 +55,7 @@ class Verdict(StrEnum):
     LATER = "later"
     OOM = "oom-kill-after"
     NOT_READY = "not-ready-after"
+    EVICTED = "evicted"
     ALONE = "alone"
     MISSED = "kubelet-alone"
     OOM_MISSED = "oom-kill-alone"
@@ -464,7 +465,8 @@ class _Pairing:
         prevented = sum(one.count for one in ooms if mine.is_dry and one.at - mine.at >= _IN_TIME_SECONDS)
         sooner = None if other is None else other.at - mine.at
         if other is None:
-            verdict = Verdict.OOM if ooms else Verdict.NOT_READY if outage else Verdict.ALONE
+            alone = Verdict.ALONE if mine.is_dry else Verdict.EVICTED
+            verdict = Verdict.OOM if ooms else Verdict.NOT_READY if outage else alone
             why = self._why_alone(mine) if verdict is Verdict.ALONE else ""
         elif other.uid != mine.uid and other.pod != mine.pod:
             verdict, why = Verdict.OTHER_POD, _why_other(mine, other)
@@ -492,9 +494,7 @@ class _Pairing:
         elif mine.threshold:
             parts.append(mine.threshold)
         ended = self._ended(mine)
-        if not mine.is_dry:
-            parts.append("reactor's eviction ended the shortage before the kubelet's threshold")
-        elif ended is None:
+        if ended is None:
             parts.append("no end of the shortage is in the journal")
         else:
             parts.append(f"the shortage ended by itself within {duration_text(ended)}")

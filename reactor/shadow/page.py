@@ -28,13 +28,14 @@ _ON_PAGE: Final = 500
 _MOST_POOLS: Final = 40
 _MOST_NODES: Final = 200
 _POINTS: Final = 200
-_NINTH_HUE: Final = "#6a3d9a"
+_MORE_HUES: Final = ("#6a3d9a", "#333333")
 _MEANS: Final[Mapping[Verdict, str]] = {
     Verdict.SAME: "the kubelet evicted the same pod",
     Verdict.OTHER_POD: "the kubelet evicted another pod",
     Verdict.LATER: "the same pod, but the kubelet was sooner",
     Verdict.OOM: "no other eviction; the kernel's OOM killer came",
     Verdict.NOT_READY: "no other eviction; the node was not ready then",
+    Verdict.EVICTED: "reactor evicted, and nobody else had to",
     Verdict.ALONE: "nobody else evicted or killed",
     Verdict.MISSED: "the kubelet evicted, reactor decided nothing",
     Verdict.OOM_MISSED: "an OOM kill, and reactor had decided nothing",
@@ -388,7 +389,7 @@ def _verdict_parts(fleet: Fleet) -> Iterator[str]:
 
 def _bars(fleet: Fleet, used: Sequence[Verdict]) -> str:
     """Return a bar for each pool, as long as it has decisions and others' acts, with its verdicts."""
-    colours = dict(zip(Verdict, (*HUES, _NINTH_HUE), strict=True))
+    colours = dict(zip(Verdict, (*HUES, *_MORE_HUES), strict=True))
     longest = max(sum(pool.verdicts.values()) for pool in fleet.pools.values()) or 1
     bars = []
     for name, pool in _pools(fleet):

@@ -181,7 +181,7 @@ def write_fleet(
     """Write a fleet's journals: on each node some shortages, and `injected` disagreements in all."""
     chance = random.Random(seed)
     fleet = Fleet(nodes=nodes)
-    odd = dict.fromkeys(chance.sample(range(nodes), injected))
+    odd = dict.fromkeys(chance.sample(range(nodes), min(nodes, injected)))
     for place, number in enumerate(odd):
         odd[number] = KINDS[place % len(KINDS)]
     for number in range(nodes):

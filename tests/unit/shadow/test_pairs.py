@@ -139,6 +139,18 @@ def test_what_reactor_evicted_itself_is_not_the_kubelets(node: MadeUp) -> None:
     assert (Verdict.OOM, None, 0) == (pair.verdict, pair.kubelet, pair.prevented)
 
 
+def test_an_eviction_in_force_that_nobody_else_had_to_make_is_no_disagreement(node: MadeUp) -> None:
+    node.shortage(_T)
+    line = node.lines[-1][1]
+    line["dry_run"] = False
+    line["evictions"][0]["outcome"] = "killed"
+    pair = one(node)
+    assert Verdict.EVICTED == pair.verdict
+    assert pair.verdict not in DISAGREEMENTS
+    line["evictions"][0]["outcome"] = "failed"
+    assert () == tuple(found(node).pairs), "nothing was evicted"
+
+
 def test_an_order_whose_decision_was_never_written_counts_once(node: MadeUp) -> None:
     node.shortage(_T)
     line = dict(node.lines[-1][1])
