@@ -18,6 +18,7 @@ WITHOUT_DATA = {
     *("Signals that are not observed", "Thresholds that are ignored", "Sources that are lost"),
     *("Failures of parts", "Notifications", "Kubernetes", "Swap traffic"),
     *("Soft evictions in time", "Time until the hard memory threshold", "OOM kills by pod"),
+    *("Events that the kernel dropped", "Reclaims", "Reclaimed bytes", "Reclaimed inodes"),
     *(
         "Evictions that were not needed, 7 d",
         "Most problems, 10 nodes",
