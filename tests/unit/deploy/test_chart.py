@@ -494,16 +494,22 @@ class Answers:
         self, *, status: dict[str, Any], renewed_seconds_ago: float | None, lease: str = "node-1"
     ) -> None:
         self.daemon_set = {"metadata": {"uid": "u", "generation": 2}, "status": status}
-        renewed = datetime.fromtimestamp(time.time() - (renewed_seconds_ago or 0), UTC).isoformat()
+        self.renewed_seconds_ago = renewed_seconds_ago
+        self.lease = lease
+
+    def leases(self) -> list[dict[str, Any]]:
+        if self.renewed_seconds_ago is None:
+            return []
+        renewed = datetime.fromtimestamp(time.time() - self.renewed_seconds_ago, UTC).isoformat()
         spec = {"renewTime": renewed, "leaseDurationSeconds": 40}
-        self.leases = [{"metadata": {"name": lease}, "spec": spec}] if renewed_seconds_ago is not None else []
+        return [{"metadata": {"name": self.lease}, "spec": spec}]
 
     async def get(self, path: str) -> dict[str, Any]:
         ours = {"metadata": {"name": "p", "ownerReferences": [{"uid": "u"}]}, "spec": {"nodeName": "node-1"}}
         other = {"metadata": {"name": "x"}, "spec": {"nodeName": "node-2"}}
         return {
             "/apis/apps/v1/namespaces/n/daemonsets/reactor": self.daemon_set,
-            "/apis/coordination.k8s.io/v1/namespaces/n/leases": {"items": self.leases},
+            "/apis/coordination.k8s.io/v1/namespaces/n/leases": {"items": self.leases()},
             "/api/v1/namespaces/n/pods": {"items": [ours, other]},
         }[path]
 
