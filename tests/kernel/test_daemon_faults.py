@@ -230,7 +230,7 @@ def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon
         {
             "evictionSoft": {"memory.available": "64Mi"},
             "evictionSoftGracePeriod": {"memory.available": "100ms"},
-            "evictionMaxPodGracePeriod": 4,
+            "evictionMaxPodGracePeriod": 8,  # a busy machine needs some to write the state
             "evictionHard": {},
         },
         {"housekeepingInterval": "100ms"},
