@@ -39,6 +39,7 @@ from reactor.policy.storm import memory_slowdowns, with_slowdowns
 from reactor.policy.thresholds import absurdities, is_hard_memory
 
 _MOST_FOR_A_SUM: Final = 8
+_MOST_OF_THOSE_ALIKE: Final = 4
 _NOTHING: Final = PodUsage(memory_working_set_bytes=0)
 # A pod's, or the best that one of many alike can have: then the last is their number, not -1.
 _Place = tuple[bool, int, bool, int, int, int, int]
@@ -164,7 +165,7 @@ def _slowdowns(
 
     None if a few are not enough. How many kills there were in a minute is not asked of the pods.
     """
-    found = _at_least(known, state, signals)
+    found = _at_least(known, state, signals) or _at_least(known, state, signals, _surely_held(known, signals))
     for uid in _largest(known) if found is None else ():
         yield uid
         found = _at_least(known, state, signals)
@@ -197,8 +198,8 @@ def _may_be_reclaimed(
         return False
     seen = signals[threshold.signal]
     parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
-    inactive_bytes = parents.inactive_file_bytes
-    if not known.are_charges or inactive_bytes is None or parents.is_mem_available:
+    inactive_bytes = _inactive_bytes(known, parents)
+    if inactive_bytes is None:
         return True
     listed = known.standings.listed
     charged_bytes = sum(map(known.bounds.__getitem__, known.bounds.keys() & listed.keys()))
@@ -222,27 +223,50 @@ def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:
     return found
 
 
-def _at_least(
-    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation]
-) -> PolicyState | None:
-    """Return the state with the slowdowns if pods hold no more than is known; None if one is for that.
+def _surely_held(known: Bounded, signals: Mapping[Signal, Observation]) -> int:
+    """Return what the pods hold together, at the least, that may be evicted and were not read."""
+    inactive_bytes = [_inactive_bytes(known, one) for one in signals.values()]
+    least = [one for one in inactive_bytes if one is not None]
+    uids = known.bounds.keys() & known.standings.evictable.keys()
+    return max(0, sum(map(known.bounds.__getitem__, uids)) - min(least)) if least else 0
 
-    A pod that was not read, or has gone since it was listed, holds nothing then, and adds nothing to a sum:
-    it is left out. One that may be evicted stays in, so that there is one if there is.
+
+def _inactive_bytes(known: Bounded, parents: Observation) -> int | None:
+    """Return how much more the pods' charges are than what they hold, at the most; None: not known."""
+    return parents.inactive_file_bytes if known.are_charges and not parents.is_mem_available else None
+
+
+def _at_least(
+    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int = 0
+) -> PolicyState | None:
+    """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
+    found = _if_others_hold(known, state, signals, others_bytes)
+    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
+        return None
+    return found
+
+
+def _if_others_hold(
+    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int
+) -> PolicyState:
+    """Return the state with the slowdowns if pods that may be evicted and were not read hold so much in all.
+
+    A pod that was not read, or has gone since it was listed, adds nothing else to a sum: it is left out. One
+    that may be evicted stays in, so that there is one if there is, and holds what all of them do.
     """
     listed, used = known.standings.listed, dict(known.used)
     uids = dict.fromkeys((*used, *(kill.uid for kill in state.hard_memory_kills)))
     for uid in known.standings.evictable:
-        uids[uid] = None
-        break
+        if uid in known.bounds or not others_bytes:
+            uids[uid] = None
+            if others_bytes:
+                used[uid] = PodUsage(memory_working_set_bytes=others_bytes)
+            break
     pods = [listed[uid] for uid in uids if uid in listed]
     for pod in pods:
         used.setdefault(pod.uid, _NOTHING)
     lowest = Snapshot(signals=signals, pods=used)
-    found, _ = with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)
-    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
-        return None
-    return found
+    return with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)[0]
 
 
 def hold_too_little(known: Bounded) -> bool:
@@ -250,11 +274,11 @@ def hold_too_little(known: Bounded) -> bool:
 
     That is so if they do with all that their bounds allow: evictions are slowed down then.
     """
-    most = {uid: PodUsage(memory_working_set_bytes=held_bytes) for uid, held_bytes in known.bounds.items()}
-    highest = replace(known.snapshot, pods={**most, **known.used})
-    settings, now_seconds = known.settings, known.now_seconds
-    state, fresh = observed(settings, known.state, highest, known.pods, now_seconds)
-    found, _ = with_slowdowns(settings, state, highest, known.pods, now_seconds)
+    snapshot, now_seconds = known.snapshot, known.now_seconds
+    state, fresh = observed(known.settings, known.state, snapshot, known.pods, now_seconds)
+    uids = known.bounds.keys() & known.standings.evictable.keys()
+    most_bytes = sum(map(known.bounds.__getitem__, uids))
+    found = _if_others_hold(known, state, snapshot.signals, most_bytes)
     slowed = {
         one.signal
         for one in found.slowdowns
@@ -277,7 +301,7 @@ def _first(
     minimum_bytes: Fraction | int = 0
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         minimum_bytes = settings.minimum_victim.of(threshold.missing(seen))
-    evictable, alike = known.standings.evictable, known.standings.alike
+    evictable, alike = known.standings.evictable, [*known.standings.alike]
     taken: Collection[str] = ()
     if state.claims:
         may_go = candidates(known.pods, state, threshold, known.now_seconds)
@@ -289,9 +313,15 @@ def _first(
         *_, position, number = places[0]
         if number >= 0:
             heapq.heappop(places)
-            for uid in alike[number][1]:
-                if uid in bounds and uid not in taken:
-                    heapq.heappush(places, evictable[uid].place(bounds[uid], minimum_bytes))
+            first, uids = alike[number]
+            left = [uid for uid in uids if uid in bounds and uid not in taken]
+            left.sort(key=bounds.__getitem__, reverse=True)
+            for uid in left[:_MOST_OF_THOSE_ALIKE]:
+                heapq.heappush(places, evictable[uid].place(bounds[uid], minimum_bytes))
+            others = left[_MOST_OF_THOSE_ALIKE:]
+            if others:
+                heapq.heappush(places, first.place(bounds[others[0]], minimum_bytes, len(alike)))
+                alike.append((first, others))
             continue
         uid = known.pods[position].uid
         if uid not in bounds:

@@ -499,9 +499,19 @@ def test_pods_are_read_until_they_hold_what_is_missing() -> None:
     settings = EvictionSettings(
         thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
     )
-    read = settle(plain([(100, 0), (50, 0), (90, 0), (120, 0), (60, 0)], available=10, settings=settings))
-    assert read.order == ["uid-3", "uid-0", "uid-2", "uid-4"]
-    assert not read.is_all
+    case = plain([(100, 0), (50, 0), (90, 0), (120, 0), (60, 0)], available=10, settings=settings)
+    assert settle(case._replace(are_charges=False)).order == ["uid-3", "uid-0", "uid-2", "uid-4"]
+
+
+def test_none_is_if_their_charges_without_all_inactive_page_cache_are_enough() -> None:
+    settings = EvictionSettings(
+        thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
+    )
+    case = plain([(100, 0), (50, 9), (90, 0), (120, 0), (60, 0)], available=10, settings=settings)
+    seen = case.signals[Signal.MEMORY_AVAILABLE]
+    for inactive_bytes, order in ((9 * MIB, ["uid-3"]), (90 * MIB, ["uid-3", "uid-0", "uid-2", "uid-4"])):
+        signals = {Signal.MEMORY_AVAILABLE: seen._replace(inactive_file_bytes=inactive_bytes)}
+        assert settle(case._replace(signals=signals)).order == order
 
 
 def test_all_pods_are_read_if_the_shortage_is_outside_them() -> None:
