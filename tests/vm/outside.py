@@ -53,6 +53,7 @@ def collect(cache: Path, suite: str, status: str) -> Path:
 
 
 def _debian(cache: Path, suite: str, status: str, into: Path) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
     shutil.copytree(collect_packages(cache, suite, status, _PACKAGES), into, dirs_exist_ok=True)
 
 
