@@ -147,7 +147,7 @@ test-deb: deb ## Look at the Debian package, install, upgrade and purge it in ro
 	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
 
 REHEARSALS := .cache/release/first .cache/release/second
-test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 34 minutes)
+test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 15 minutes)
 	rm -rf $(REHEARSALS)
 	for directory in $(REHEARSALS); do $(BIN)/python deploy/release.py --rehearse $$directory || exit 1; done
 	REACTOR_RELEASES="$(REHEARSALS)" $(BIN)/pytest tests/package/test_release.py tests/package/test_containerfile.py
