@@ -16,7 +16,8 @@ from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
-from reactor.policy.bounds import Bounded, completed, hold_too_little, standings, unsettled
+from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.forecast import hold_too_little
 
 # To read so few is as fast as to choose among them.
 FEW_PODS: Final = 16

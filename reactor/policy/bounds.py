@@ -240,13 +240,13 @@ def _at_least(
     known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int = 0
 ) -> PolicyState | None:
     """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
-    found = _if_others_hold(known, state, signals, others_bytes)
+    found = if_others_hold(known, state, signals, others_bytes)
     if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
         return None
     return found
 
 
-def _if_others_hold(
+def if_others_hold(
     known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int
 ) -> PolicyState:
     """Return the state with the slowdowns if pods that may be evicted and were not read hold so much in all.
@@ -267,24 +267,6 @@ def _if_others_hold(
         used.setdefault(pod.uid, _NOTHING)
     lowest = Snapshot(signals=signals, pods=used)
     return with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)[0]
-
-
-def hold_too_little(known: Bounded) -> bool:
-    """Return whether no pod is evicted for memory, since all of them together hold less than is missing.
-
-    That is so if they do with all that their bounds allow: evictions are slowed down then.
-    """
-    snapshot, now_seconds = known.snapshot, known.now_seconds
-    state, fresh = observed(known.settings, known.state, snapshot, known.pods, now_seconds)
-    uids = known.bounds.keys() & known.standings.evictable.keys()
-    most_bytes = sum(map(known.bounds.__getitem__, uids))
-    found = _if_others_hold(known, state, snapshot.signals, most_bytes)
-    slowed = {
-        one.signal
-        for one in found.slowdowns
-        if one.reason is SlowReason.OUTSIDE_PODS and now_seconds < one.until_seconds
-    }
-    return bool(fresh) and all(one.signal in slowed for one in fresh)
 
 
 def _largest(known: Bounded) -> list[str]:

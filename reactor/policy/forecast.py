@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.kills import SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.decide import decide
+from reactor.policy.bounds import Bounded, if_others_hold
+from reactor.policy.decide import decide, observed
 
 Settle = Callable[[PolicyState, Snapshot], bool]
 
@@ -121,6 +123,24 @@ def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) 
         return ()
     _, decision = decide(known.settings, state, seen, known.pods, known.now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
+
+
+def hold_too_little(known: Bounded) -> bool:
+    """Return whether no pod is evicted for memory, since all of them together hold less than is missing.
+
+    That is so if they do with all that their bounds allow: evictions are slowed down then.
+    """
+    snapshot, now_seconds = known.snapshot, known.now_seconds
+    state, fresh = observed(known.settings, known.state, snapshot, known.pods, now_seconds)
+    uids = known.bounds.keys() & known.standings.evictable.keys()
+    most_bytes = sum(map(known.bounds.__getitem__, uids))
+    found = if_others_hold(known, state, snapshot.signals, most_bytes)
+    slowed = {
+        one.signal
+        for one in found.slowdowns
+        if one.reason is SlowReason.OUTSIDE_PODS and now_seconds < one.until_seconds
+    }
+    return bool(fresh) and all(one.signal in slowed for one in fresh)
 
 
 def is_unchanged(before: PolicyState, state: PolicyState) -> bool:

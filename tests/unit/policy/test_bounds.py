@@ -17,8 +17,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.bounds import Bounded, completed, hold_too_little, standings, unsettled
+from reactor.policy.bounds import Bounded, completed, standings, unsettled
 from reactor.policy.decide import decide, with_whole_ranking
+from reactor.policy.forecast import hold_too_little
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.unit.policy.strategies import amount
 
