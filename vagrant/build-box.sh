@@ -1,21 +1,26 @@
 #!/bin/bash
-# usage: build-box.sh SUITE CACHE
+# usage: build-box.sh SUITE CACHE [ARCHITECTURE]
 #
 # Build CACHE/SUITE.box for vagrant-libvirt from Debian's packages alone, unless the one there was made by this
 # very script. No box is downloaded, no loop device and no KVM is needed; root is, for the chroot.
+# With another ARCHITECTURE than amd64 it is CACHE/SUITE-ARCHITECTURE.box, and the packages' scripts run under
+# QEMU's emulation of a program (qemu-user-static, registered with binfmt_misc).
 # The kernel and its initrd travel in the box: the machines boot them directly, without a boot loader.
 # A suite of backports is the suite itself with the kernel, its headers and bpftool of the backports.
 set -euo pipefail
-suite=$1 cache=$(readlink -m "$2")
+suite=$1 cache=$(readlink -m "$2") architecture=${3:-amd64}
 release=${suite%-backports}
-box=$cache/$suite.box
+name=$suite
+[ "$architecture" = amd64 ] || name=$suite-$architecture
+box=$cache/$name.box
 
 # In the guest: Python and a virtual environment for the wheel, a C compiler for the test bed's programs, libbpf for
 # the eBPF sources, BCC with the kernel's headers for the same on kernels without BTF, what makes filesystems with
 # project quotas. Unpacking a package under emulation takes longer than building it into the box.
-packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
-ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool,\
-python3-bpfcc,linux-headers-cloud-amd64,e2fsprogs,xfsprogs
+packages=linux-image-cloud-$architecture,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
+ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool,e2fsprogs,xfsprogs
+# What BCC takes is large, and unpacking is slow where dpkg itself is emulated.
+[ "$architecture" != amd64 ] || packages=$packages,python3-bpfcc,linux-headers-cloud-amd64
 
 # The key to the machines of this cache, and to no others: in the place of Vagrant's well-known one.
 mkdir -p "$cache"
@@ -26,13 +31,30 @@ fi
 
 digest=$(cat "${BASH_SOURCE[0]}" "$cache/key.pub" | sha256sum | cut -d ' ' -f 1)
 if [ -s "$box" ] && [ "$(cat "$box.digest" 2>/dev/null)" = "$digest" ]; then exit 0; fi
+if [ "$architecture" != "$(dpkg --print-architecture)" ] && ! arch-test "$architecture" >/dev/null 2>&1; then
+  echo "vm: this machine runs no program of $architecture: install qemu-user-static and arch-test, and have" \
+    "binfmt_misc mounted (its package registers the interpreter)" >&2
+  exit 1
+fi
 [ "$(id -u)" -eq 0 ] || { echo "vm: building a box needs root (mmdebstrap's chroot)" >&2; exit 1; }
 
-mkdir -p "$cache/apt-$suite"
+mkdir -p "$cache/apt-$name"
 work=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-say() { echo "vm: $suite box, ${SECONDS} s: $*" >&2; }
+say() { echo "vm: $name box, ${SECONDS} s: $*" >&2; }
+
+cat >"$work/initrd" <<'HOOK'
+#!/bin/sh
+set -eu
+# A small initrd: under emulation its decompression is a visible part of the boot. It is said before there is any, so
+# that it is made once: where its tools are emulated that takes minutes.
+directory=$1/usr/share/initramfs-tools
+mkdir -p "$directory/conf.d" "$directory/modules.d"
+printf 'MODULES=list\nCOMPRESS=lz4\n' >"$directory/conf.d/machine"
+printf 'virtio_pci\nvirtio_blk\nvirtio_net\next4\n' >"$directory/modules.d/machine"
+HOOK
+chmod +x "$work/initrd"
 
 cat >"$work/customize" <<'HOOK'
 #!/bin/sh
@@ -63,10 +85,6 @@ chroot "$r" chown -R vagrant:vagrant /home/vagrant/.ssh
 printf 'UseDNS no\nGSSAPIAuthentication no\n' >"$r/etc/ssh/sshd_config.d/vagrant.conf"
 # The journal of a failed run is collected: keep it over a restart of the machine.
 mkdir -p "$r/var/log/journal"
-# A small initrd: under emulation its decompression is a visible part of the boot.
-sed -i 's/^MODULES=.*/MODULES=list/; s/^COMPRESS=.*/COMPRESS=lz4/' "$r/etc/initramfs-tools/initramfs.conf"
-printf 'virtio_pci\nvirtio_blk\nvirtio_net\next4\n' >>"$r/etc/initramfs-tools/modules"
-chroot "$r" update-initramfs -u -k all
 # Nothing of the building machine stays behind.
 rm -f "$r/etc/apt/apt.conf.d/99mmdebstrap" "$r/etc/resolv.conf"
 rm -f "$r"/var/cache/apt/archives/*.deb
@@ -83,15 +101,17 @@ fi
 say "packages"
 # shellcheck disable=SC2016  # mmdebstrap's hooks expand $1
 PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
+  --architectures="$architecture" \
   --include="$packages" \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='force-unsafe-io' \
   --aptopt='Acquire::Languages "none"' \
   --skip=download/empty --skip=essential/unlink \
   --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
+  --setup-hook="$work/initrd" \
   --setup-hook="! [ -s '$work/preferences' ] || cp '$work/preferences' \"\$1/etc/apt/preferences.d/backports\"" \
-  --setup-hook="sync-in '$cache/apt-$suite' /var/cache/apt/archives" \
-  --customize-hook="sync-out /var/cache/apt/archives '$cache/apt-$suite'" \
+  --setup-hook="sync-in '$cache/apt-$name' /var/cache/apt/archives" \
+  --customize-hook="sync-out /var/cache/apt/archives '$cache/apt-$name'" \
   --customize-hook="$work/customize" \
   "$release" "$root" "${sources[@]}"
 
