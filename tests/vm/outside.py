@@ -1,6 +1,6 @@
 """What others wrote, for a guest: fetched from Debian when it runs, and no part of this repository.
 
-    debian      systemd-oomd (for oomctl), stress-ng, libpam-systemd: a repository that the guest's apt uses
+    debian      systemd-oomd (for oomctl), stress-ng and others: a repository that the guest's apt uses
     cgroup      the kernel's cgroup selftests, compiled here from Debian's linux-source of the suite
     systemd     TEST-55-OOMD and what it needs, of Debian's systemd-tests
 
@@ -19,7 +19,8 @@ from debian_packages import collect as collect_packages
 from host import HOST_SECONDS, HostError, run, say
 
 _FETCH: Final = Path(__file__).resolve().with_name("fetch-packages.sh")
-_PACKAGES: Final = ("systemd-oomd", "stress-ng", "libpam-systemd")
+# The last two for a user without a login: loginctl enable-linger, systemctl --machine user@.host.
+_PACKAGES: Final = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session")
 _SOURCES: Final = {"trixie": "linux-source-6.12"}
 SELFTESTS: Final = ("core", "cpu", "freezer", "kill", "memcontrol", "pids", "zswap")
 _SELFTESTS: Final = "tools/testing/selftests"

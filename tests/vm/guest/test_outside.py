@@ -106,7 +106,8 @@ def in_oomds_place() -> Iterator[None]:
     Path("/etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{PACKAGES} ./\n")
     run("apt-get", "-qq", "update")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "-qq", "install", "--yes", "systemd-oomd", "stress-ng", "libpam-systemd"]
+    names = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session")
+    command = ["apt-get", "-qq", "install", "--yes", *names]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=2 * SECONDS)
     run("systemctl", "disable", "--now", *OOMD)
     for unit in UNITS.glob("TEST-55-OOMD-*"):
