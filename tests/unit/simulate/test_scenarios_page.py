@@ -63,7 +63,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_page_has_commands_that_simulate_and_that_record() -> None:
-    assert len(RECORDINGS) == 2
+    assert len(RECORDINGS) == 3
     assert len(EXAMPLES) - len(RECORDINGS) >= 4
 
 
@@ -80,7 +80,7 @@ def test_a_command_prints_what_the_page_says(command: str, printed: str, directo
     assert all((directory / name).stat().st_size for name in re.findall(r"--(?:csv|report) (\S+)", command))
 
 
-@pytest.mark.parametrize("command", RECORDINGS, ids=["of-the-node", "of-the-journal"])
+@pytest.mark.parametrize("command", RECORDINGS, ids=["of-the-node", "of-the-journal", "rotating"])
 def test_a_recording_is_made_as_the_page_says(command: str, directory: Path) -> None:
     """Only paths are the test's own, root is root already, and a second stands for the hour."""
     cgroup_tree()
@@ -94,6 +94,8 @@ def test_a_recording_is_made_as_the_page_says(command: str, directory: Path) -> 
         ("/etc/reactor/config.yaml", str(config)),
         ("/var/log/reactor/journal.jsonl", str(journal)),
         ("--seconds 3600", "--seconds 1"),
+        ("--rotate-hours 24", "--rotate-hours 24 --seconds 1"),
+        ("/var/lib/reactor/recording.json", "node.json"),
     ):
         command = command.replace(printed, own)
 
