@@ -3,7 +3,8 @@
 
 usage: documents.py DIRECTORY
 
-Commands and options come from the argument parser, the keys of the configuration from docs/configuration.md.
+Commands and options come from the argument parser, the configuration from docs/configuration.md and
+docs/plain-nodes.md.
 Needs shtab, and nothing that reactor needs at run time.
 """
 
@@ -119,8 +120,9 @@ def configuration_manual() -> str:
     """Return reactor.yaml(5) as Markdown."""
     page = (CHECKOUT / "docs/configuration.md").read_text(encoding="utf-8").partition("\n")[2]
     raised = re.sub(r"^#(#+ )", r"\1", page, flags=re.MULTILINE)
+    pods = (CHECKOUT / "docs/plain-nodes.md").read_text(encoding="utf-8")
     name = "# NAME\n\nreactor.yaml - the configuration of reactor\n\n# DESCRIPTION\n"
-    return f"{name}{raised}\n# SEE ALSO\n\n**reactor**(8)\n"
+    return f"{name}{raised}\n{pods}\n# SEE ALSO\n\n**reactor**(8)\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -159,7 +159,7 @@ def test_completions_are_read_by_bash(documents: Path) -> None:
 
 
 def test_manual_page_of_the_configuration_is_the_documentation(documents: Path) -> None:
-    page = (ROOT / "docs/configuration.md").read_text()
+    page = "".join((ROOT / f"docs/{name}.md").read_text() for name in ("configuration", "plain-nodes"))
     manual = (documents / "reactor.yaml.5.md").read_text()
 
     assert manual.startswith("# NAME\n\nreactor.yaml - ")
