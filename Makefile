@@ -49,6 +49,15 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 	@chmod +x $(BIN)/reactor
 	@touch $@
 
+# Enough to build wheel and image, for the container that does: a tenth of what developers need.
+BUILDERS := editables hatchling packaging pathspec pluggy tomlkit trove-classifiers
+.venv/builds: .venv/runs constraints-dev.txt pyproject.toml
+	$(BIN)/python deploy/pins.py named $(BUILDERS) >.venv/builders.txt
+	$(PIP) install --require-hashes --requirement .venv/builders.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@rm -f .venv/lib/python3*/site-packages/checkout.pth
+	@touch $@
+
 .venv/ready: .venv/runs constraints-dev.txt pyproject.toml
 	$(PIP) install --require-hashes --requirement constraints.txt --requirement constraints-dev.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .

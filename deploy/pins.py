@@ -4,6 +4,7 @@
 usage: .venv/bin/python deploy/pins.py show PYTHON [NAME...]             print what the distribution needs on a
                                        Kubernetes node too, and these packages beside it, but not itself
        .venv/bin/python deploy/pins.py fetch PYTHON DIRECTORY FILE       fetch the wheels that FILE pins
+       .venv/bin/python deploy/pins.py named NAME...                     print the pins of these packages alone
        .venv/bin/python deploy/pins.py rest FILE                         print FILE without what constraints.txt pins
 
 constraints.txt has what runs on a node, constraints-dev.txt what developers need beside it: no package is in both.
@@ -21,9 +22,6 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Final
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 DISTRIBUTION: Final = "node-reactor"
 EXTRA: Final = "kubernetes"
@@ -65,6 +63,10 @@ def all_pins() -> str:
 
 def closure(name: str, extra: str, python: str) -> set[str]:
     """Return the names of all that a package needs, as the installed packages' own metadata says it."""
+    # Here, since `named` has to work where the developers' packages are still to be installed.
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     found: set[str] = set()
     wanted = [(name, extra)]
     while wanted:
@@ -108,6 +110,8 @@ def main() -> int:
     fetch.add_argument("directory", type=Path)
     fetch.add_argument("requirements", type=Path)
     fetch.add_argument("--machine", default="x86_64", help="the processor that they are for (x86_64)")
+    named = commands.add_parser("named", help="print the pins of these packages alone")
+    named.add_argument("names", nargs="+")
     rest = commands.add_parser("rest", help="print what constraints.txt has not")
     rest.add_argument("requirements", type=Path)
     arguments = parser.parse_args()
@@ -116,6 +120,8 @@ def main() -> int:
             names = closure(DISTRIBUTION, EXTRA, arguments.python) - {DISTRIBUTION}
             names |= {one for name in arguments.names for one in closure(name, "", arguments.python)}
             print(pins(all_pins(), names), end="")
+        elif arguments.command == "named":
+            print(pins(all_pins(), arguments.names), end="")
         elif arguments.command == "rest":
             runtime = by_name(RUNTIME.read_text())
             found = by_name(arguments.requirements.read_text())

@@ -55,6 +55,16 @@ def test_what_developers_need_beside_is_a_lock_without_the_runtimes_packages(tmp
     assert DEVELOPERS == subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def test_packages_that_build_are_pinned_with_all_that_they_need() -> None:
+    makefile = (CHECKOUT / "Makefile").read_text()
+    (line,) = re.findall(r"^BUILDERS := (.*)$", makefile, re.MULTILINE)
+    needed = set(names(show("3.11", "hatchling", "editables", "packaging").stdout)) - set(names(RUNTIME))
+    assert needed == set(line.split())
+    command = [sys.executable, "-S", CHECKOUT / "deploy/pins.py", "named", *line.split()]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert line.split() == names(shown)
+
+
 def test_package_without_a_pin_is_named_with_what_to_do() -> None:
     shown = show("3.11", "node-reactor")
     assert (1, "") == (shown.returncode, shown.stdout)
