@@ -200,6 +200,8 @@ def _pinned(constraints: str) -> str:
 def _epoch() -> int:
     if "SOURCE_DATE_EPOCH" in os.environ:
         return int(os.environ["SOURCE_DATE_EPOCH"])
+    if shutil.which("git") is None:  # as in the container that builds the image, which has no .git either
+        return 0
     command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
@@ -212,7 +214,9 @@ def _pip(*arguments: str) -> None:
 
 def _run(*command: str) -> None:
     # The order of a set's members is in the compiled modules.
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_epoch()), "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    if epoch := _epoch():
+        environment["SOURCE_DATE_EPOCH"] = str(epoch)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:
         raise BuildError(f"{' '.join(command[:3])}…: {(done.stderr or done.stdout).strip()[-2000:]}")
