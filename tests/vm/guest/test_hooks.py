@@ -39,7 +39,8 @@ def test_hooks_are_those_that_the_kernel_attaches() -> None:
 def test_a_kernel_without_direct_calls_says_so_and_makes_no_warrants() -> None:
     with pytest.raises(BpfNotAttachedError, match=r"not attached: .*no direct calls.*6\.4 on"):
         MemoryProbe()
-    with pytest.raises(BpfError, match=r"no direct calls.*a kprobe can miss a charge"):
+    # The counters of page cache, which are read before anything is attached, are hidden on arm64's 6.1.
+    with pytest.raises(BpfError, match=r"no direct calls.*a kprobe can miss a charge|counters can't be read"):
         open_warrant_probe()
 
 
