@@ -44,7 +44,10 @@ _COUNT: Final = struct.Struct("=Q")
 _KPROBES: Final = "kprobes"
 _NODE_START: Final = struct.Struct("=qq")
 _TASKS_START: Final = struct.Struct("=q")
-NEEDS_SYSLOG: Final = "the kernel's counters can't be read; needs CAP_SYSLOG and kernel.kptr_restrict below 2"
+NEEDS_SYSLOG: Final = (
+    "the kernel's counters can't be read; "
+    "needs CAP_SYSLOG, kernel.kptr_restrict below 2, and CONFIG_KALLSYMS_ALL"
+)
 
 
 # The ring buffer that eBPF programs write records into, read through its memory mappings.

@@ -39,7 +39,7 @@ def test_hooks_are_those_that_the_kernel_attaches() -> None:
 def test_a_kernel_without_direct_calls_says_so_and_makes_no_warrants() -> None:
     with pytest.raises(BpfNotAttachedError, match=r"not attached: .*no direct calls.*6\.4 on"):
         MemoryProbe()
-    # The counters of page cache, which are read before anything is attached, are hidden on arm64's 6.1.
+    # Without CONFIG_KALLSYMS_ALL (Debian's arm64) the counters, which are read first, have no names.
     with pytest.raises(BpfError, match=r"no direct calls.*a kprobe can miss a charge|counters can't be read"):
         open_warrant_probe()
 
@@ -91,8 +91,12 @@ def test_unit_past_the_machines_own_threshold_is_ended_by_a_wake_of_kprobes(serv
 
 def test_doctor_names_the_hooks() -> None:
     expected = "" if has_trampolines() else " (kprobes)"
-    shown = run(BIN, "doctor", check=False)
-    assert f"on cgroups and on the machine itself{expected}\n" in shown
+    shown = " ".join(run(BIN, "doctor", check=False).split())
+    accepted = (
+        f"on cgroups and on the machine itself{expected}",
+        f"on cgroups{expected}; not on the machine itself",
+    )
+    assert any(f"eBPF watches yes {text}" in shown for text in accepted)
 
 
 def armed(service: Service) -> str:
