@@ -1,11 +1,27 @@
-"""Growing pauses between attempts, and a pace that lets no more than so many turns pass."""
+"""Growing pauses between attempts, a pace that lets no more than so many turns pass, and a common beat."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
+from typing import Final
 
 import trio
+
+_SOON_SHARE: Final = 0.01
+
+
+async def next_beat(interval_seconds: float) -> None:
+    """Sleep until the next multiple of the interval on Trio's clock: 1.01 intervals at the most.
+
+    All tasks of one run that pause for as long wake together, where `trio.sleep` would wake each by itself.
+    """
+    now_seconds = trio.current_time()
+    due_seconds = (math.floor(now_seconds / interval_seconds) + 1) * interval_seconds
+    if due_seconds - now_seconds < _SOON_SHARE * interval_seconds:  # rounding, too: not twice at one beat
+        due_seconds += interval_seconds
+    await trio.sleep_until(due_seconds)
 
 
 class Backoff:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeVarTuple
 
 import trio
 
-from reactor.backoff import Backoff
+from reactor.backoff import Backoff, next_beat
 from reactor.errors import ReactorError, failure_text, first_failure, split_failure
 from reactor.text import printable
 
@@ -34,7 +34,7 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 # A part that ran for so long has recovered: the next failure is news, and is answered by the shortest pause.
 RECOVERED_SECONDS: Final = 60.0
 _KEPT_CAUSES: Final = 16
-_REPORT_SECONDS: Final = 5.0
+_REPORT_SECONDS: Final = 10.0  # as often as what is reported is looked at
 
 _Arguments = TypeVarTuple("_Arguments")
 Part = Callable[[], Awaitable[None]]
@@ -294,7 +294,7 @@ async def report(problems: Callable[[], Mapping[str, str]]) -> None:
     reported: Mapping[str, str] = {}
     while True:
         reported = report_changes(_LOG, reported, problems())
-        await trio.sleep(_REPORT_SECONDS)
+        await next_beat(_REPORT_SECONDS)
 
 
 def report_changes(

@@ -20,7 +20,15 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from reactor.kernel.filesystem import FilesystemSpace, Mount, layout_of, mount_of, read_mounts, read_space
+from reactor.kernel.filesystem import (
+    FilesystemSpace,
+    Mount,
+    MountTable,
+    layout_of,
+    mount_of,
+    read_mounts,
+    read_space,
+)
 from reactor.kernel.procfs import PROC
 from reactor.kernel.scheduling import Bounded
 from reactor.model.settings import Settings
@@ -35,6 +43,7 @@ from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
 _POSSIBLE_RATE: Final = {Resource.EPHEMERAL_STORAGE: 4 << 30, Resource.INODES: 400_000}
 _SHORTEST_AT_REST_SECONDS: Final = 0.5
 _SHORTEST_SECONDS: Final = 0.05
+_LATE_SHARE: Final = 0.05  # of the housekeeping's interval: then its reading is not waited for
 _WHILE_MET_SECONDS: Final = 1.0  # a threshold can only be crossed again once its end was seen
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
@@ -122,13 +131,19 @@ class Survey:
 class FilesystemObserver:
     """Reads the filesystems at `paths`; one path may stand for several of them.
 
-    Of the `unplaced` ones it is not known where they lie: they are not read.
+    Of the `unplaced` ones it is not known where they lie: they are not read. `table` may outlive it.
     """
 
     def __init__(
-        self, settings: Settings, *, unplaced: Collection[Filesystem] = (), proc: Path = PROC
+        self,
+        settings: Settings,
+        *,
+        unplaced: Collection[Filesystem] = (),
+        proc: Path = PROC,
+        table: MountTable | None = None,
     ) -> None:
         self._proc = proc
+        self._table = table or MountTable(proc / "self/mountinfo")
         paths = filesystem_paths(settings)
         self.paths: Mapping[Filesystem, str] = {
             filesystem: path for filesystem, path in paths.items() if filesystem not in unplaced
@@ -141,6 +156,10 @@ class FilesystemObserver:
         For a worker thread: a dead network filesystem holds the caller for as long as it likes.
         """
         return Reading(space=read_space(path), real_path=os.path.realpath(path))
+
+    def changes(self) -> int:
+        """Return how often the mount table was seen to change."""
+        return self._table.changes()
 
     def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
         """Return where the filesystems lie. Raises OSError where the mount table can't be read.
@@ -162,6 +181,9 @@ class Filesystems(Protocol):
 
     def read(self, path: str) -> Reading:
         """Read the filesystem at a path; raises OSError, and may hang."""
+
+    def changes(self) -> int:
+        """Return a number that is another one where the paths may lie elsewhere by now; never hangs."""
 
     def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
         """Find out where the paths lie; raises OSError."""
@@ -251,6 +273,8 @@ class FilesystemWatch:
             for path in dict.fromkeys(observer.paths.values())
         )
         self._survey = Survey()
+        self._observer = observer
+        self._surveyed: tuple[int, Mapping[Filesystem, str]] | None = None
         self._surveys = Bounded(lambda: observer.survey(self._real_paths()), timeout_seconds)
 
     @property
@@ -281,7 +305,11 @@ class FilesystemWatch:
         async with trio.open_nursery() as nursery:
             for watched in self._watched:
                 nursery.start_soon(self._refresh, watched)
-        survey = await self._surveys.ask()
+        surveyed = self._observer.changes(), self._real_paths()
+        survey: Survey | None = self._survey
+        if surveyed != self._surveyed:
+            survey = await self._surveys.ask()
+            self._surveyed = None if survey is None else surveyed
         if survey is not None:
             self._compare(survey)
 
@@ -308,6 +336,8 @@ class FilesystemWatch:
         while True:
             longest_seconds = self._settings.housekeeping_interval_seconds
             pause_seconds = watched.filling.pause_seconds(longest_seconds)
+            if pause_seconds >= longest_seconds:  # housekeeping reads it then: not both at once
+                pause_seconds *= 1 + _LATE_SHARE
             with trio.move_on_after(pause_seconds):
                 await watched.refreshed.wait()
                 continue  # housekeeping has read it: the pace may be another now

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.steward")
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
-# It says that it lives every 5 s; what starts beside a node's full load takes its time.
+# It says something every 12 s at the least; what starts beside a node's full load takes its time.
 _SILENT_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 _READING_SECONDS: Final = 0.5

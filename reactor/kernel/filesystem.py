@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import time
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,6 +90,35 @@ def read_space(path: str) -> FilesystemSpace:
 def read_mounts(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
     """Return the mounts that this process sees. Raises OSError with the path."""
     return parse_mountinfo(read_file(path))
+
+
+class MountTable:
+    """Tells whether the mount table that this process sees has changed, without reading it.
+
+    proc_pid_mountinfo(5): poll(2) on the open file reports each change once, as POLLPRI and POLLERR. Tables
+    of a thousand lines are usual on a node with many pods.
+    """
+
+    def __init__(self, path: Path = Path("/proc/self/mountinfo")) -> None:
+        self._path = path
+        self._fd = -1
+        self._poll = select.poll()
+        self._changes = 0
+
+    def changes(self) -> int:
+        """Return how often it was seen to change: the same number as before, the same table.
+
+        A table that can't be opened changes each time. Waits for nothing.
+        """
+        if self._fd < 0:
+            self._changes += 1
+            with suppress(OSError):
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                weakref.finalize(self, os.close, self._fd)
+                self._poll.register(self._fd, select.POLLPRI)  # POLLERR is reported in any case
+        elif self._poll.poll(0):
+            self._changes += 1
+        return self._changes
 
 
 def _writable_elsewhere(path: str) -> bool:

@@ -76,7 +76,9 @@ def open_socket(*, one_in: int) -> socket.socket:
         socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR
     )
     try:
-        sample_forks(events, one_in=one_in)  # first, so that nothing unfiltered is ever queued
+        sample_forks(
+            events, one_in=one_in, with_answers=True
+        )  # first, so that nothing unfiltered is ever queued
         events.bind((0, _CN_IDX_PROC))
     except BaseException:
         events.close()
@@ -84,9 +86,12 @@ def open_socket(*, one_in: int) -> socket.socket:
     return events
 
 
-def sample_forks(events: socket.socket, *, one_in: int) -> None:
-    """Have the kernel keep one fork in `one_in` (a power of two), and acknowledgements, from now on."""
-    program = fork_sample_program(one_in)
+def sample_forks(events: socket.socket, *, one_in: int, with_answers: bool = False) -> None:
+    """Have the kernel keep one fork in `one_in` (a power of two) from now on, and acknowledgements if wanted.
+
+    It acknowledges a request to all listeners: each that begins or ends anywhere would wake every other one.
+    """
+    program = fork_sample_program(one_in, with_answers=with_answers)
     instructions = _ffi.from_buffer(program)
     address = int(_ffi.cast("uintptr_t", instructions))
     # struct sock_fprog: a count and a pointer, which the kernel has copied from when this returns.
@@ -94,8 +99,8 @@ def sample_forks(events: socket.socket, *, one_in: int) -> None:
     events.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, fprog)
 
 
-def fork_sample_program(one_in: int) -> bytes:
-    """Return the classic BPF program that passes acknowledgements and one in `one_in` forks, no more.
+def fork_sample_program(one_in: int, *, with_answers: bool) -> bytes:
+    """Return the classic BPF program that passes one in `one_in` forks, acknowledgements if wanted, no more.
 
     Raises ValueError where `one_in` is not a power of two from 1 to MAXIMUM_SAMPLE, or NO_SAMPLE.
     """
@@ -107,7 +112,7 @@ def fork_sample_program(one_in: int) -> bytes:
         for instruction in (
             (_LOAD_WORD, 0, 0, _WHAT_OFFSET),
             (_JUMP_IF_EQUAL, 1, 0, fork),  # over the next
-            (_JUMP_IF_EQUAL, 3, 4, _EVENT_NONE),
+            (_JUMP_IF_EQUAL, 3 if with_answers else 4, 4, _EVENT_NONE),
             (_LOAD_WORD, 0, 0, _RANDOM),
             (_AND, 0, 0, one_in - 1),
             (_JUMP_IF_EQUAL, 0, 1, 0),

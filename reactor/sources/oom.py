@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import trio
 
+from reactor.backoff import next_beat
 from reactor.errors import ReactorError
 from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
 from reactor.kernel.bpf.records import OomRecord
@@ -66,7 +67,7 @@ class OomNotices:
             await self._hold()
             task_status.started()
             while True:
-                await trio.sleep(self._interval_seconds)
+                await next_beat(self._interval_seconds)
                 await self._hold()
         finally:
             while self._held:

@@ -13,8 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-import trio
-
+from reactor.backoff import next_beat
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
@@ -115,7 +114,7 @@ class OomCounters:
             await in_thread(count.begin)
             armed(f"counted every {self._interval_seconds:g} s, without victims")
             while True:
-                await trio.sleep(self._interval_seconds)
+                await next_beat(self._interval_seconds)
                 if count.has_new():
                     kills, scope = await in_thread(count.since)
                     if kills:

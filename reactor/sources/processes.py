@@ -156,6 +156,7 @@ class ProcConnector:
                         "the process connector does not answer: it needs CONFIG_PROC_EVENTS and the"
                         " initial pid and user namespaces",
                     )
+                sample_forks(events, one_in=self._one_in)  # from here on without the answers to others
                 self._events = events
                 armed(self._detail())
                 self._wake()  # for what was forked while the socket was closed

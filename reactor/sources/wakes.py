@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import next_beat
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.catalogue import TICKER, SourceBoard
 
@@ -72,7 +73,7 @@ MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 
 class Ticker:
-    """Wakes the loop at once and then every `interval_seconds` (at least 0.01), for all signals.
+    """Wakes the loop at once and then at each beat of `interval_seconds` (at least 0.01), for all signals.
 
     Ticks missed while the machine stood still (a stop, a suspend, starvation) are not made up for: one
     pass observes everything.
@@ -95,9 +96,7 @@ class Ticker:
         """Tick until cancelled."""
         self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
         task_status.started()
-        due = trio.current_time()
         while True:
             self._board.count_wake(TICKER)
             self._wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=self._clock_ns()))
-            due = max(due + self._interval_seconds, trio.current_time())
-            await trio.sleep_until(due)
+            await next_beat(self._interval_seconds)

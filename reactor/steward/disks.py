@@ -18,7 +18,7 @@ import trio
 from reactor.disks.watch import FilesystemObserver, FilesystemWatch
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import same_filesystem
+from reactor.kernel.filesystem import MountTable, same_filesystem
 from reactor.kernel.scheduling import following
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
@@ -249,6 +249,7 @@ class Disks:
         self._commands = CommandReclaim(orders.settings.reclaim, run=run)
         self._scope = trio.CancelScope()
         self._receiver = _GuardReceiver(guard, orders, self._observed)
+        self._table = MountTable()
         self._watch = self._watched()
         self._reclaims = Reclaims(self._reclaimed())
 
@@ -370,7 +371,7 @@ class Disks:
         if self._kubernetes is not None:
             settings = self._kubernetes.placed(settings)
         return FilesystemWatch(
-            FilesystemObserver(settings, unplaced=self._unplaced()),
+            FilesystemObserver(settings, unplaced=self._unplaced(), table=self._table),
             settings,
             self._receiver,
             timeout_seconds=_TIMEOUT_SECONDS,

@@ -14,7 +14,9 @@ from reactor.forms import FormError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
 from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, Usages, write_request
 
-_ALIVE_SECONDS: Final = 10.0  # the guard replaces one that it has not heard of for three times as long
+# After such a silence. The guard takes each message for a sign of life, and waits for 30 s; at rest it hears
+# of the filesystems each 10 s.
+_ALIVE_SECONDS: Final = 12.0
 _ANSWER_SECONDS: Final = 4.0
 _BETWEEN_TAKEN_SECONDS: Final = 0.02
 _MOST_OUTGOING: Final = 64
@@ -38,6 +40,7 @@ class Guard:
         self._taken_up_to = 0
         self._lost = 0
         self._has_taken = trio.Event()
+        self._silence = trio.CancelScope()
 
     async def ask(self, kind: RequestKind, places: int = 0) -> dict[str, Any]:
         """Return the guard's answer. Raises GuardError where there is none in time, or an error."""
@@ -87,10 +90,12 @@ class Guard:
                 self._waiting[message.number].send_nowait(message.content)
 
     async def say_alive(self) -> None:
-        """Say now and then that the loop runs, until cancelled."""
+        """Say that the loop runs wherever nothing else was said for a while, until cancelled."""
         while True:
             await self.say(Request(kind=RequestKind.ALIVE))
-            await trio.sleep(_ALIVE_SECONDS)
+            self._silence = trio.CancelScope(deadline=trio.current_time() + _ALIVE_SECONDS)
+            with self._silence:
+                await trio.sleep_forever()
 
     async def say_taken(self) -> None:
         """Say how far the journal is written, until cancelled."""
@@ -117,3 +122,4 @@ class Guard:
                 await self._connection.send(write_request(request))
             except (BrokenPipeError, ConnectionResetError):  # heard of in `hear`
                 await trio.sleep_forever()
+            self._silence.deadline = trio.current_time() + _ALIVE_SECONDS

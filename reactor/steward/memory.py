@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from reactor.backoff import next_beat
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryKinds
@@ -90,7 +91,10 @@ class SwapTrafficWatch:
         """Sample until cancelled."""
         while True:
             self.sample(trio.current_time())
-            await trio.sleep(_PERIOD_SECONDS if self._because is None else _UNKNOWN_PERIOD_SECONDS)
+            if self._because is None:
+                await trio.sleep(_PERIOD_SECONDS)
+            else:
+                await next_beat(_UNKNOWN_PERIOD_SECONDS)
 
     def sample(self, at_seconds: float) -> None:
         """Record the counters as they are now."""

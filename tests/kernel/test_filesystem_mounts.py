@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from reactor.kernel.filesystem import MountTable
+
 _READ = "from reactor.kernel.filesystem import read_space; print(read_space({path!r}).read_only)"
 
 
@@ -61,3 +63,29 @@ def test_a_volume_in_memory_shows_whether_its_mount_has_a_size(
     command.append(_SIZED.format(path=str(tmp_path)))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.strip() == is_sized, done.stderr
+
+
+_CHANGES = """
+import subprocess
+from reactor.kernel.filesystem import MountTable
+table = MountTable()
+shown = [table.changes(), table.changes()]
+for command in (["mount", "-t", "tmpfs", "none", {path!r}], ["true"], ["umount", {path!r}], ["true"]):
+    subprocess.run(command, check=True)
+    shown.append(table.changes())
+print(*shown)
+"""
+
+
+def test_the_mount_table_tells_each_change_and_nothing_else(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root; run as root")
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c"]
+    command.append(_CHANGES.format(path=str(tmp_path)))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["1", "1", "2", "2", "3", "3"], done.stderr
+
+
+def test_a_mount_table_that_can_not_be_opened_counts_as_changed_each_time(tmp_path: Path) -> None:
+    table = MountTable(tmp_path / "mountinfo")
+    assert [1, 2, 3] == [table.changes() for _ in range(3)]

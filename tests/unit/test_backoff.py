@@ -1,10 +1,13 @@
 import itertools
+from collections import Counter
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reactor.backoff import Backoff
+from reactor.backoff import Backoff, next_beat
 
 
 def pauses(backoff: Backoff, count: int) -> list[float]:
@@ -42,3 +45,37 @@ async def test_a_pause_is_slept(autojump_clock: trio.testing.MockClock) -> None:
     for _ in itertools.repeat(None, 3):
         await backoff.pause()
     assert 5.0 == pytest.approx(trio.current_time() - began)
+
+
+async def test_tasks_with_one_interval_wake_together_whenever_they_began(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    woken: list[float] = []
+
+    async def pause(begin_seconds: float) -> None:
+        await trio.sleep(begin_seconds)
+        for _ in range(3):
+            await next_beat(10.0)
+            woken.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for begin_seconds in (0.0, 2.5, 7.0):
+            nursery.start_soon(pause, begin_seconds)
+    assert {10.0: 3, 20.0: 3, 30.0: 3} == dict(Counter(woken))
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 1000))
+def test_the_next_beat_is_never_now_and_never_later_than_an_interval(
+    now_seconds: float, interval_seconds: float
+) -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    clock.jump(now_seconds)
+    waited: list[float] = []
+
+    async def wait() -> None:
+        before = trio.current_time()
+        await next_beat(interval_seconds)
+        waited.append(trio.current_time() - before)
+
+    trio.run(wait, clock=clock)
+    assert 0 < waited[0] <= 1.0101 * interval_seconds

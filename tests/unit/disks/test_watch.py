@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +65,8 @@ class FakeFilesystems:
         self.layout = Layout.DEDICATED
         self.device = "8:2"
         self.looks = []
+        self.mounts_change = True
+        self.surveys = 0
 
     def read(self, path: str) -> Reading:
         self.looks.append(path)
@@ -74,7 +78,11 @@ class FakeFilesystems:
             raise shown
         return Reading(space=shown, real_path=path)
 
+    def changes(self) -> int:
+        return len(self.looks) if self.mounts_change else 0
+
     def survey(self, real_paths) -> Survey:
+        self.surveys += 1
         mounts = {
             filesystem: Mount(mount_point=path, device=self.device, kind="ext4", source="/dev/x")
             for filesystem, path in real_paths.items()
@@ -113,8 +121,6 @@ class World:
         self.layouts.append(layout)
 
     def seen(self) -> dict[str, float]:
-        import time  # noqa: PLC0415
-
         return {signal: one.available / GIB for signal, one in self.observed.at(time.monotonic()).items()}
 
 
@@ -132,6 +138,60 @@ async def test_look_observes_each_path_once_for_all_that_lies_there(make_world):
     await world.watch.refresh()
     assert ["/images", "/node"] == sorted(world.filesystems.looks)
     assert {"nodefs.available": 500, "imagefs.available": 200, "containerfs.available": 200} == world.seen()
+
+
+async def test_the_mount_table_is_read_where_it_or_a_path_has_changed_and_not_else(make_world):
+    world = make_world()
+    world.filesystems.mounts_change = False
+    for _ in range(3):
+        await world.watch.refresh()
+    assert 1 == world.filesystems.surveys
+    assert Layout.DEDICATED == world.watch.document()["layout_by_devices"]
+    world.filesystems.spaces["/images"] = FileNotFoundError(2, "No such file or directory", "/images")
+    for _ in range(3):
+        await world.watch.refresh()
+    assert 2 == world.filesystems.surveys
+    world.filesystems.mounts_change = True
+    for _ in range(3):
+        await world.watch.refresh()
+    assert 5 == world.filesystems.surveys
+
+
+async def test_a_mount_table_that_could_not_be_read_is_read_again(make_world, monkeypatch):
+    world = make_world()
+    world.filesystems.mounts_change = False
+    monkeypatch.setattr(world.filesystems, "survey", _refused)
+    await world.watch.refresh()
+    assert "mountinfo" in world.watch.problems["layout"]
+    monkeypatch.undo()
+    await world.watch.refresh()
+    assert (1, {}) == (world.filesystems.surveys, world.watch.problems)
+
+
+def _refused(real_paths) -> Survey:
+    raise OSError(5, "Input/output error", "mountinfo")
+
+
+async def test_what_housekeeping_reads_as_often_is_read_a_second_time_only_where_it_is_late(
+    make_world, mock_clock
+):
+    world = make_world()
+    looks = world.filesystems.looks
+    await world.watch.refresh()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.watch.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(4):
+            mock_clock.jump(LONGEST_SECONDS)
+            await trio.testing.wait_all_tasks_blocked()
+            await world.watch.refresh()
+        assert [5, 5] == [looks.count(path) for path in ("/node", "/images")]
+        mock_clock.jump(1.06 * LONGEST_SECONDS)
+        for _ in range(1000):
+            if len(looks) < 12:
+                await trio.to_thread.run_sync(time.sleep, 0.01)
+        nursery.cancel_scope.cancel()
+    assert [6, 6] == [looks.count(path) for path in ("/node", "/images")]
 
 
 async def test_one_that_hangs_makes_no_other_stale_and_is_said(make_world):

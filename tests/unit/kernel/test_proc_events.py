@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.proc_events import (
     MAXIMUM_SAMPLE,
+    NO_SAMPLE,
     Acknowledgement,
     Fork,
     decode_events,
@@ -89,17 +90,24 @@ def run_filter(program: bytes, packet: bytes, random: int) -> int:
 
 
 def test_the_filter_keeps_one_fork_in_n_and_every_acknowledgement_and_nothing_else() -> None:
-    program = fork_sample_program(8)
+    program = fork_sample_program(8, with_answers=True)
     kept = [random for random in range(32) if run_filter(program, FORK, random)]
     assert [0, 8, 16, 24] == kept
     assert all(run_filter(program, event(0, bytes(24)), random) for random in range(32))
     assert not any(run_filter(program, CUT_NAME, random) for random in range(32))
 
 
+def test_without_answers_what_the_kernel_says_to_other_listeners_wakes_nobody() -> None:
+    for one_in in (8, NO_SAMPLE):
+        program = fork_sample_program(one_in, with_answers=False)
+        assert not any(run_filter(program, event(0, bytes(24)), random) for random in range(32))
+    assert run_filter(fork_sample_program(8, with_answers=False), FORK, 16)
+
+
 @pytest.mark.parametrize("one_in", [0, -1, 3, 2 * MAXIMUM_SAMPLE])
 def test_a_sample_that_is_no_power_of_two_is_refused(one_in: int) -> None:
     with pytest.raises(ValueError, match="a power of two from 1 to 4096"):
-        fork_sample_program(one_in)
+        fork_sample_program(one_in, with_answers=True)
 
 
 def test_decoding_leaves_the_rest_of_pyroute2_out_of_memory_and_importable() -> None:
