@@ -174,7 +174,8 @@ class Rule:
     may hit; None: those of the cgroup in which the conditions hold. With `cooldown_per_cgroup` the cool-down
     itself is each cgroup's own: it is a setting of units that have nothing to do with each other. With
     `cooldown_per_user_slice` it is each user's: a user can make cgroups without end. `mark` is what the Node
-    shows (None: nothing), until `transition_seconds` after the conditions held last.
+    shows (None: nothing), until `transition_seconds` after the conditions held last. With `holders_go` a pod
+    that holds memory, but has none of what `by` ranks pods by, may be evicted too.
     """
 
     name: str
@@ -191,6 +192,7 @@ class Rule:
     cooldown_per_user_slice: bool = False
     mark: Mark | None = None
     transition_seconds: float = DEFAULT_TRANSITION_SECONDS
+    holders_go: bool = False
 
 
 class RuleInput(NamedTuple):

@@ -49,8 +49,7 @@ def decide_firing(
         return state, decision
     ranking = _ranking(settings, firing, snapshot, candidates(pods, state, None, firing.at_seconds))
     decision = replace(decision, ranking=ranking)
-    is_for_the_worst = rule.action is RuleAction.EVICT_WORST
-    first = next((one for one in ranking if one.evictable and (one.usage or not is_for_the_worst)), None)
+    first = next((one for one in ranking if one.evictable and _may_go(rule, one, snapshot)), None)
     if first is None:
         return state, _deferred(decision, _nobody_because(firing, ranking))
     eviction = Eviction(
@@ -97,9 +96,30 @@ def _ranking(
     rule = firing.rule
     pods = tuple(_of_its_partition(firing, pod) for pod in hit_by(rule, firing.cgroup, eligible))
     if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
+        if rule.holders_go:  # of the same amount the one that holds the most: ties keep the order given
+            pods = tuple(sorted(pods, key=lambda pod: -_held_bytes(pod, snapshot)))
         return rank_by_amount(pods, firing.amounts)
     signal = Signal.SWAP_AVAILABLE if rule.by is RankedBy.SWAP else Signal.MEMORY_AVAILABLE
     return rank(pods, snapshot.pods, signal, settings.layout, with_swap=settings.ranks_swap)
+
+
+def _may_go(rule: Rule, place: RankedPod, snapshot: Snapshot) -> bool:
+    """Return whether a rule may choose the pod: for the worst it has some of the amount.
+
+    To end a pod that has none ends no stall: it stays even where all that have some are avoided. Where
+    `holders_go` such a pod may go as well if it holds memory, and so before all that are avoided: what is
+    stalled by a full swap scans nothing. Source: oomd_select_by_pgscan_rate in systemd's src/oom/oomd-util.c.
+    """
+    if rule.action is not RuleAction.EVICT_WORST:
+        return True
+    if place.usage is None:
+        return False
+    return place.usage > 0 or (rule.holders_go and _held_bytes(place.pod, snapshot) > 0)
+
+
+def _held_bytes(pod: Pod, snapshot: Snapshot) -> int:
+    used = snapshot.pods.get(pod.uid)
+    return 0 if used is None else used.memory_working_set_bytes or 0
 
 
 def _of_its_partition(firing: Firing, pod: Pod) -> Pod:
@@ -120,7 +140,8 @@ def _nobody_because(firing: Firing, ranking: Sequence[RankedPod]) -> str:
     if not ranking[0].evictable:
         because = printable(ranking[0].pod.critical_because or "")
         return f"no pod there may be evicted: {ranking[0].pod.key} never is ({because})"
-    return f"no pod there is known to have any {firing.rule.by}"
+    what = f"{firing.rule.by} or memory" if firing.rule.holders_go else firing.rule.by
+    return f"no pod there is known to have any {what}"
 
 
 def _message(firing: Firing) -> str:

@@ -9,7 +9,8 @@ The rule files of OOMRules= are read with oomd.conf (oomd_conf.py): at the start
 systemd-oomd.service. Each becomes a rule for the units that name it.
 
 Of memory pressure: `full avg10` of the unit is above its limit for its time while reclaim scans pages of it;
-then goes the one below it of which the most pages were scanned. Of swap: the machine's swap and memory are
+then goes the one below it of which the most pages were scanned, or that holds the most memory if none were;
+one to be avoided goes after all others that hold any. Of swap: the machine's swap and memory are
 used above one limit; then goes the one below any of the units that has the most in swap. After either, 15 s.
 Source: monitor_memory_pressure_contexts_handler and monitor_swap_contexts_handler in systemd's
 src/oom/oomd-manager.c.
@@ -337,6 +338,7 @@ def _of_pressure(unit: ManagedOomUnit, defaults: OomdDefaults) -> dict[str, Any]
         "conditions": (Condition(_FULL, percent), Condition(_SCANNED, 1, _RECLAIM_SECONDS)),
         "for_seconds": seconds,
         "by": RankedBy.PGSCAN,
+        "holders_go": True,
     }
 
 
@@ -349,6 +351,7 @@ def _of_ruleset(ruleset: OomRuleset) -> dict[str, Any]:
         "conditions": tuple(Condition(metric, limit) for metric, limit in limits if limit is not None),
         "for_seconds": max(least, ruleset.seconds),
         "by": by,
+        "holders_go": by is RankedBy.PGSCAN,
     }
 
 

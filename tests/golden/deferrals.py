@@ -627,3 +627,10 @@ def _rule_has_no_pod_that_has_any(by: RankedBy) -> Callable[[], Decision]:
 
 for _by in RankedBy:
     _case(_rule_has_no_pod_that_has_any(_by))
+
+
+@_case
+def _rule_has_no_pod_with_any_pgscan_or_memory() -> Decision:
+    scene = Scene(HARD)
+    scene.pod("idle", 0)
+    return scene.fire(replace(_rule(by=RankedBy.PGSCAN), holders_go=True), amounts={"uid-idle": 0})

@@ -74,6 +74,7 @@ def victims(decision: Decision) -> list[str]:
         (RankedBy.MEMORY, {}, ["hog"]),
         (RankedBy.SWAP, {}, ["small"]),
         (RankedBy.GROWTH, {"uid-small": 5, "uid-hog": -3}, ["small"]),
+        (RankedBy.GROWTH, {"uid-small": 0, "uid-hog": -3}, []),
         (RankedBy.PGSCAN, {"uid-small": 5, "uid-hog": 6}, ["hog"]),
         (RankedBy.PGSCAN, {"uid-small": 5}, ["small"]),
         (RankedBy.PGSCAN, {"uid-small": 0, "uid-hog": 0}, []),
@@ -87,6 +88,92 @@ def test_the_worst_below_is_who_has_most_of_what_the_rule_names(
     assert victim == victims(decision)
     assert (decision.deferred_because is None) == bool(victim)
     assert not decision.waits
+
+
+AVOIDED = tuple(replace(pod, preference=Preference.AVOID) if pod.name == "hog" else pod for pod in PODS)
+
+
+@pytest.mark.parametrize(
+    ("holders_go", "amounts", "victim"),
+    [
+        # As in systemd's TEST-55-OOMD: the avoided one reads its files again and again, the other one's
+        # memory is in swap, which is full, and nothing of it is left to be scanned.
+        (True, {"uid-small": 0, "uid-hog": 900}, ["small"]),
+        (False, {"uid-small": 0, "uid-hog": 900}, ["hog"]),
+        (True, {"uid-small": 1, "uid-hog": 900}, ["small"]),
+        (True, {"uid-hog": 900}, ["hog"]),
+        (True, {"uid-small": 0, "uid-hog": 0}, ["small"]),
+        (True, {}, []),
+    ],
+)
+def test_an_avoided_pod_goes_after_all_that_a_rule_counts_as_candidates(
+    *, holders_go: bool, amounts: dict[str, int], victim: list[str]
+) -> None:
+    firing = firing_of(by=RankedBy.PGSCAN, holders_go=holders_go)
+    decision = decided(firing, pods=AVOIDED, amounts=amounts)
+    assert victim == victims(decision)
+    because = None if victim else "no pod there is known to have any pgscan or memory"
+    assert because == decision.deferred_because
+
+
+def test_of_pods_of_which_nothing_was_scanned_the_one_with_the_most_memory_goes() -> None:
+    nothing = dict.fromkeys(USED, 0)
+    holders = firing_of(by=RankedBy.PGSCAN, holders_go=True)
+    assert ["hog"] == victims(decided(holders, amounts=nothing))
+    assert ["small"] == victims(decided(holders, amounts={**nothing, "uid-small": 1}))
+    assert ["cold"] == victims(decided(holders, pods=(_placed("cold"), *PODS), amounts={"uid-cold": 1}))
+    assert [] == victims(decided(holders, pods=(_placed("cold"),), amounts={"uid-cold": 0}))
+
+
+def _placed(name: str, preference: Preference = Preference.NONE, priority: int = 0) -> Pod:
+    return replace(make_pod(name), cgroup=f"/apps/{name}", preference=preference, priority=priority)
+
+
+def _some(by: RankedBy, *, held: bool, amount: int | None, memory: int | None) -> bool:
+    """Return whether a pod has some of what a rule ranks by; with `held` one that holds memory has, too."""
+    if by is RankedBy.MEMORY:
+        return bool(memory)
+    return amount is not None and (amount > 0 or (held and bool(memory)))
+
+
+@pytest.mark.parametrize(
+    ("by", "holders_go"), [*((by, False) for by in RankedBy), (RankedBy.PGSCAN, True)], ids=str
+)
+@given(
+    drawn=st.lists(
+        st.tuples(
+            st.sampled_from(Preference),
+            st.integers(0, 1),  # the priority
+            st.sampled_from([None, -1, 0, 2]),  # the amount
+            st.sampled_from([None, 0, 5]),  # the memory
+            st.sampled_from([None, None, None, "never"]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_an_avoided_pod_never_goes_while_a_candidate_is_there_that_is_not_avoided(
+    *,
+    by: RankedBy,
+    holders_go: bool,
+    drawn: list[tuple[Preference, int, int | None, int | None, str | None]],
+) -> None:
+    pods, used, amounts, candidates = [], {}, {}, {}
+    for number, (preference, priority, amount, memory, critical) in enumerate(drawn):
+        pod = replace(_placed(str(number), preference, priority), critical_because=critical)
+        pods.append(pod)
+        in_swap = None if amount is None else max(0, amount)
+        used[pod.uid] = PodUsage(memory_working_set_bytes=memory, swap_bytes=in_swap)
+        if amount is not None:
+            amounts[pod.uid] = amount
+        if critical is None and _some(by, held=holders_go, amount=amount, memory=memory):
+            candidates[pod.uid] = pod
+    firing = replace(firing_of(by=by, holders_go=holders_go), amounts=amounts)
+    _, decision = fired(firing, PolicyState(), Snapshot(pods=used), tuple(pods))
+    assert bool(candidates) == bool(decision.evictions)
+    for eviction in decision.evictions:
+        assert eviction.pod.uid in candidates
+        assert eviction.pod.preference == min(pod.preference for pod in candidates.values())
 
 
 def test_the_message_of_an_eviction_has_the_rule_and_its_inputs() -> None:

@@ -52,6 +52,7 @@ def test_units_of_one_limit_and_time_are_one_rule_that_kills_the_most_scanned() 
         rule.cooldown_seconds,
         rule.below,
     )
+    assert rule.holders_go
 
 
 def test_a_limit_and_a_time_of_ones_own_are_another_rule_and_so_are_those_of_users() -> None:
@@ -109,6 +110,7 @@ def test_a_rule_file_is_one_rule_for_all_units_that_name_it_and_another_for_user
         ("systemd-oomd:user-rule-full", ("/user.slice/user-1.slice/a",), ["swap used machine >= 90 %"], 0.0),
     ] == list(map(told, found))
     assert ["pgscan", "swap", "memory", "swap"] == [rule.by for rule in found]
+    assert [True, False, False, False] == [rule.holders_go for rule in found]
     assert {RuleAction.EVICT_WORST} == {rule.action for rule in found}
     assert [False, False, False, True] == [rule.cooldown_per_user_slice for rule in found]
 
