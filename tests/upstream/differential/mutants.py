@@ -36,11 +36,11 @@ MUTANTS: Final = (
     Mutant("policy/disk_evictions.py", "observations, with_minimum_reclaim=True)", "observations)"),
     Mutant(
         "policy/decide.py",
-        "if threshold.is_hard:\n        return 0",
-        "if threshold.is_hard:\n        return 1",
+        "grace_period_seconds=0 if threshold.is_hard else",
+        "grace_period_seconds=1 if threshold.is_hard else",
     ),
-    Mutant("policy/decide.py", "= min(settings.max_pod_grace", "= max(settings.max_pod_grace"),
-    Mutant("policy/decide.py", "max_pod_grace_period_seconds >= 0", "max_pod_grace_period_seconds >= -1"),
+    Mutant("policy/in_time.py", "return min(settings.max_pod_grace", "return max(settings.max_pod_grace"),
+    Mutant("policy/in_time.py", "max_pod_grace_period_seconds < 0", "max_pod_grace_period_seconds < -1"),
     Mutant(
         "policy/decide.py",
         "        if evictions:\n            return state",
