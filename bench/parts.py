@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ REST: Final = ("at rest", "under MemoryPressure")
 PROCESSES: Final = ("guard", "steward")
 BOTH: Final = "both"
 _STEWARD: Final = "reactor.steward"
+_MEMORY: Final = "/dev/shm"  # noqa: S108 - for directories of their own; a tmpfs, as /run is on a node
 
 Values = Mapping[str, Sequence[float]]  # what one turn has measured, by the figure
 
@@ -213,9 +215,13 @@ def _pass_durations(daemon: DaemonProcess, address: str) -> tuple[float, float]:
 def _rest(turn: Turn) -> Values:
     """Leave guard and steward alone, as configured by default; then again after evictions.
 
-    After them the node is under MemoryPressure, for five minutes by default.
+    After them the node is under MemoryPressure, for five minutes by default. The state then is saved with
+    each housekeeping: in memory, as by default; on a disk that takes a thread, and up to 200 wakes a minute.
     """
-    with turn.daemon({"metrics": _free_address()}) as daemon:
+    with (
+        tempfile.TemporaryDirectory(prefix="reactor-bench-", dir=_MEMORY) as memory,
+        turn.daemon({"metrics": _free_address(), "stateFile": f"{memory}/state.json"}) as daemon,
+    ):
         time.sleep(_SETTLE_SECONDS)
         steward = _child(daemon.pid, _STEWARD)
         pids = dict(zip(PROCESSES, (daemon.pid, steward), strict=True))
