@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from reactor.backoff import next_beat
 from reactor.blackbox import NEAR, KnownPod, PodChanges, read_pods
 from reactor.blackbox.processes import Seen, largest_processes
 from reactor.blackbox.series import MOST_CHANGES, Sample, Series, largest_changes, least_change_bytes
@@ -185,7 +186,7 @@ class Sampler:
             while True:
                 settings = self._settings()
                 if not settings.black_box and settings.metrics_address is None:  # nobody would see it
-                    await trio.sleep(_STILL_SECONDS)
+                    await next_beat(_STILL_SECONDS)
                     continue
                 self._poked = trio.Event()
                 self._begin_looking(nursery)  # first: a victim may be dead in a moment
