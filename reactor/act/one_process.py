@@ -296,7 +296,9 @@ class OneProcess:
 
     def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
         wanted = pod.process_victim
-        is_never = names_matcher((*SPARED_PROCESSES, *(() if wanted is None else wanted.never)))
+        is_never = names_matcher(
+            SPARED_PROCESSES if wanted is None else (*wanted.built_in_never, *wanted.never)
+        )
         struck = {one.pid for one in self._struck.get(pod.uid, ())}
         reserved = self._untouchable.pids | struck
         living = [one for one in seen.processes.values() if one.pid not in struck]

@@ -22,7 +22,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.procfs import read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
-from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
+from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.policy.process_victims import UNKILLABLE, Group, joined, leaf_of, tree_of
 
 _ROUNDS: Final = 3
@@ -121,7 +121,7 @@ def _chosen(
 ) -> tuple[Group | None, str | None]:
     operators = names_matcher(victim.never)
     if victim.unit is VictimUnit.TREE:
-        built_in = names_matcher(SPARED_PROCESSES)
+        built_in = names_matcher(victim.built_in_never)
         found = tree_of(
             processes,
             wanted_bytes,
@@ -129,7 +129,7 @@ def _chosen(
             is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
         )
         return found, None
-    names = names_matcher((*SPARED_PROCESSES, *victim.never))
+    names = names_matcher((*victim.built_in_never, *victim.never))
     by_pid = {one.pid: one for one in processes}
     listed = {
         path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in list_cgroups(target).items()

@@ -1,4 +1,4 @@
-"""Events about the node itself. What happens again within a while is counted in one event.
+"""Events about the node itself, and about pods that live on. What happens again within a while is counted.
 
 Many that are alike become one, and all together are written at most 25 times in a row and then once in five
 minutes, as client-go's EventCorrelator does. It drops what is beyond that; here it is counted and waits.
@@ -46,6 +46,7 @@ class _Series:
     """One thing that happened once or more; `written` is the count that the API server knows."""
 
     name: str
+    about: ObjectReference
     type: str
     reason: str
     message: str
@@ -63,8 +64,10 @@ class NodeEvents:
         self._client = client
         self._node_name = node_name
         self._clock_unix_seconds = clock_unix_seconds
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._alike: dict[str, tuple[float, set[str]]] = {}  # by reason: when the last was, their messages
+        self._node = ObjectReference(kind="Node", name=node_name, uid=node_name)
+        self._series: dict[tuple[ObjectReference, str, str], _Series] = {}
+        # When the last of the same reason was, and their messages.
+        self._alike: dict[tuple[ObjectReference, str], tuple[float, set[str]]] = {}
         self._writes = float(_BURST)
         self._refilled_seconds = 0.0
         self._changed = trio.Event()
@@ -123,27 +126,38 @@ class NodeEvents:
             self._writes -= 1.0
         return _AT_MOST_EVERY_SECONDS
 
-    def report(self, reason: str, message: str, kind: str = WARNING) -> None:
-        """Report anything else, by upstream's reasons where it has an event for it."""
+    def report(
+        self, reason: str, message: str, kind: str = WARNING, *, about: ObjectReference | None = None
+    ) -> None:
+        """Report anything else, by upstream's reasons where it has an event for it (None: about the node)."""
+        about = about or self._node
         now = self._clock_unix_seconds()
-        last, alike = self._alike.get(reason, (now, set()))
+        last, alike = self._alike.pop((about, reason), (now, set()))
         alike = {message} | (alike if now - last < _SERIES_SECONDS else set())
         what = message
         if len(alike) >= _ALIKE:
             alike.discard(message)
             what, message = _COMBINED, _COMBINED + message
-        self._alike[reason] = now, alike
-        series = self._series.get((reason, what))
+        self._alike[about, reason] = now, alike
+        while len(self._alike) > _LIMIT:
+            del self._alike[next(iter(self._alike))]
+        series = self._series.get((about, reason, what))
         if series is not None and now - series.last_unix_seconds < _SERIES_SECONDS:
             series.count += 1
             series.last_unix_seconds, series.message = now, message
         else:
-            self._series.pop((reason, what), None)
+            self._series.pop((about, reason, what), None)
             while len(self._series) >= _LIMIT:
                 del self._series[next(iter(self._series))]
-            name = event_name(self._node_name, reason, message, str(now))
-            self._series[reason, what] = _Series(
-                name=name, type=kind, reason=reason, message=message, count=1, last_unix_seconds=now
+            name = event_name(about.name, about.uid, reason, message, str(now))
+            self._series[about, reason, what] = _Series(
+                name=name,
+                about=about,
+                type=kind,
+                reason=reason,
+                message=message,
+                count=1,
+                last_unix_seconds=now,
             )
         self._changed.set()
 
@@ -151,7 +165,7 @@ class NodeEvents:
         count = series.count
         if count == series.written:
             return
-        path = events_path("default")
+        path = events_path(series.about.namespace or "default")
         if series.written:
             patch = repeated(count, series.message, series.last_unix_seconds)
             try:
@@ -159,10 +173,9 @@ class NodeEvents:
             except NotFoundError:  # events live for an hour
                 series.written = 0
         if not series.written:
-            about = ObjectReference(kind="Node", name=self._node_name, uid=self._node_name)
             occurrence = Occurrence(
                 name=series.name,
-                about=about,
+                about=series.about,
                 reason=series.reason,
                 message=series.message,
                 type=series.type,

@@ -101,8 +101,6 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _soft_reclaim(settings)
     yield from _in_time(settings)
     yield from _hooks(settings)
-    if settings.kubernetes is not None and settings.pod_lists.process_victims:
-        yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
 
 
 def _has_evicting_rules(settings: Settings) -> bool:

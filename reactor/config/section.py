@@ -64,6 +64,10 @@ _ACCEPTED: Final = (
     "a unit's name such as postgresql.service, a cgroup's path such as /system.slice/db-*, or a mapping of "
     "unit, cgroup, process and trusting"
 )
+_CLUSTER_KEYS: Final = ("namespace", "labels")
+_NAMESPACES: Final = re.compile(r"[a-z0-9*?\[\]!-]{1,63}")
+_LABEL_KEY: Final = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z._/-]{0,251}[0-9A-Za-z])?")
+_LABEL_VALUE: Final = re.compile(r"|[0-9A-Za-z](?:[0-9A-Za-z._-]{0,61}[0-9A-Za-z])?")
 _NEVER: Final = "never"
 _VICTIM: Final = "victim"
 _MOST_SPARED: Final = 64
@@ -114,11 +118,14 @@ def _process_rule(raw: Any, kind: type) -> ProcessRule:
         return ProcessRule(ProcessVictimEntry(pods=_protecting(raw, kind)))
     if "cgroup" in raw and raw.get("unit") in list(VictimUnit) and _VICTIM not in raw:
         raw = {**{key: value for key, value in raw.items() if key != "unit"}, _VICTIM: raw["unit"]}
-    own = (_NEVER, _VICTIM)
+    own, of_cluster = (_NEVER, _VICTIM), any(raw.get(key) is not None for key in _CLUSTER_KEYS)
+    accepted = (*(_CLUSTER_KEYS if of_cluster else (*_KEYS, *_CLUSTER_KEYS)), *own)
     for key in raw:
-        if key not in {*_KEYS, *own}:
-            raise Refused(key, f"one of {', '.join((*_KEYS, *own))}")
-    pods = _protecting({key: value for key, value in raw.items() if key not in own}, kind)
+        if key not in accepted:
+            beside = " beside a namespace or labels" if of_cluster else ""
+            raise Refused(key, f"one of {', '.join(accepted)}{beside}")
+    who = {key: value for key, value in raw.items() if key not in own and value is not None}
+    pods = _in_namespace(who) if of_cluster else _protecting(who, kind)
     never = [] if raw.get(_NEVER) is None else raw[_NEVER]
     if not isinstance(never, list) or len(never) > _MOST_SPARED:
         raise Refused(never, f"a list of {_MOST_SPARED} names of processes at most", at=_NEVER)
@@ -127,6 +134,26 @@ def _process_rule(raw: Any, kind: type) -> ProcessRule:
     if not isinstance(unit, str) or unit not in set(VictimUnit):
         raise Refused(unit, f"one of {', '.join(VictimUnit)}", at=_VICTIM)
     return ProcessRule(ProcessVictimEntry(pods=pods, never=names, unit=VictimUnit(unit)))
+
+
+def _in_namespace(raw: Mapping[Any, Any]) -> PodEntry:
+    """Return pods of a Kubernetes node: a namespace's, as an operator gives it out, all or by labels."""
+    namespace, labels = raw.get("namespace"), raw.get("labels", {})
+    if namespace is None:
+        raise Refused(raw, "a namespace beside the labels: whoever writes a pod writes any labels")
+    if not isinstance(namespace, str) or _NAMESPACES.fullmatch(namespace) is None:
+        accepted = "a namespace's name, or a glob such as agents-*, of 63 characters at most"
+        raise Refused(namespace, accepted, at="namespace")
+    if not isinstance(labels, Mapping) or ("labels" in raw and not labels):
+        raise Refused(labels, "a mapping of labels' keys to their values, one at least", at="labels")
+    for key, value in labels.items():
+        if not isinstance(key, str) or _LABEL_KEY.fullmatch(key) is None:
+            accepted = "a label's key such as app.kubernetes.io/name, of 253 characters at most"
+            raise Refused(key, accepted, at="labels")
+        if not isinstance(value, str) or _LABEL_VALUE.fullmatch(value) is None:
+            accepted = "a label's whole value, as a string of 63 characters at most: no pattern"
+            raise Refused(value, accepted, at=f"labels.{key}")
+    return PodEntry(namespace=namespace, labels=tuple(sorted(labels.items())))
 
 
 def _preferring(raw: Any, _: type) -> PreferringRule:

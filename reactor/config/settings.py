@@ -30,7 +30,7 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem, join, shorten
 from reactor.model.name_patterns import PodParent
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
+from reactor.model.pod_lists import BUILT_IN_NEVER, MOST_LABEL_KEYS, PodLists
 from reactor.model.rules import MARKING
 from reactor.model.settings import (
     EventKind,
@@ -249,6 +249,7 @@ def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Se
     problems.extend(_parent_problems(section))
     problems.extend(_rule_problems(section))
     problems.extend(_taint_problems(section))
+    problems.extend(_process_victim_problems(section))
     if problems:
         raise ConfigError(problems)
     settings = _settings(kubelet, section)
@@ -344,6 +345,29 @@ def _taint_problems(section: Section) -> list[Problem]:
         "reactor, unless role is sole: the node controller taints by the kubelet's own conditions alone"
     )
     return [Problem(path="reactor.kubernetes.taints", got=repr("nodeController"), accepted=accepted)]
+
+
+def _process_victim_problems(section: Section) -> list[Problem]:
+    """Return a problem for each entry that is of the other kind of node, and for too many labels."""
+    on_kubernetes = section.kubernetes is not None
+    accepted = "a unit or a cgroup: namespaces and labels are for a Kubernetes node (reactor.kubernetes)"
+    if on_kubernetes:
+        accepted = "a mapping with a namespace, and labels if need be: units and cgroups are for a plain node"
+    place = "reactor.pods.processVictims"
+    problems = [
+        Problem(
+            path=f"{place}[{index}]",
+            got=repr(one.pods.namespace or one.pods.cgroup or one.pods.unit),
+            accepted=accepted,
+        )
+        for index, one in enumerate(section.pods.process_victims)
+        if (one.pods.namespace is not None) is not on_kubernetes
+    ]
+    keys = {key for one in section.pods.process_victims for key, _ in one.pods.labels}
+    if len(keys) > MOST_LABEL_KEYS:
+        accepted = f"{MOST_LABEL_KEYS} keys at most, in all entries together"
+        problems.append(Problem(path=place, got=f"labels of {len(keys)} keys", accepted=accepted))
+    return problems
 
 
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:

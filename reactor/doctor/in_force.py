@@ -17,7 +17,7 @@ from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ReactorError, join
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_lists import SPARED_PROCESSES
+from reactor.model.pod_lists import SPARED_BESIDE_CONTAINERS, SPARED_PROCESSES
 from reactor.model.quantity import amount_text, duration_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
@@ -135,7 +135,10 @@ def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:
         yield {
             "rule": entry_text(one.pods),
             "never": list(one.never),
-            "built_in_never": list(SPARED_PROCESSES),
+            "built_in_never": list(
+                SPARED_PROCESSES if one.pods.namespace is None else SPARED_BESIDE_CONTAINERS
+            ),
+            "namespace": one.pods.namespace,
         }
 
 
@@ -243,7 +246,12 @@ def _print_process_victims(
         if pod["process_victim_rule"] is not None:
             by_rule[pod["process_victim_rule"]].append(pod["cgroup"])
     rows = [
-        (one["rule"], ", ".join(by_rule[one["rule"]]) or "none now", ", ".join(one["never"]) or "none")
+        (
+            one["rule"],
+            # What pods there are by their specs the daemon alone is told.
+            ", ".join(by_rule[one["rule"]]) or ("none now" if one["namespace"] is None else "by their specs"),
+            ", ".join(one["never"]) or "none",
+        )
         for one in rules
     ]
     columns = ("ONE PROCESS IS KILLED BY", "PODS", "SPARED")

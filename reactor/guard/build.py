@@ -626,9 +626,12 @@ def evictor_of(
         deadline_seconds=settings.eviction.in_flight_deadline_seconds,
         dry_run=settings.dry_run,
         empty=empty,
-        confirm=lambda eviction: cluster is not None or loop().passes.observations.confirm(eviction),
+        confirm=lambda attempt: (
+            (cluster is not None and attempt.process is None)
+            or loop().passes.observations.confirm(attempt.eviction)
+        ),
         on_ended=lambda attempt: loop().passes.observations.measure_result(attempt),  # noqa: PLW0108 - which runs then
-        one_process=kills.one_process if cluster is None else None,
+        one_process=kills.one_process,
         on_process_killed=known.process_killed,
         on_ending=known.ending_observed,
         on_process_over=lambda uid: loop().process_over(uid),

@@ -58,7 +58,7 @@ class Endings:
         dry_run: bool = False,
         one_process: OneProcess | None = None,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
-        confirm: Callable[[Eviction], bool] = lambda _: True,
+        confirm: Callable[[EvictionAttempt], bool] = lambda _: True,
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
         on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
         on_process_over: Callable[[str], None] = lambda _: None,
@@ -113,7 +113,7 @@ class Endings:
                 has_stopped = await attempt.carry_out(
                     victim,
                     await self._after_hooks(attempt),
-                    partial(self._is_still_wanted, attempt.eviction),
+                    partial(self._is_still_wanted, attempt),
                 )
         finally:
             if self._waiting.get(uid) == (attempt, scope):
@@ -174,11 +174,12 @@ class Endings:
         finally:
             attempt.ended.set()
 
-    def _is_still_wanted(self, eviction: Eviction) -> bool:
+    def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
         """Return whether a pod whose grace period is over is to be killed."""
-        is_wanted = self._confirm(eviction)
+        is_wanted = self._confirm(attempt)
         if not is_wanted:
-            _LOG.warning("pod %s: not killed after its grace period: no pressure is left", eviction.pod.key)
+            key = attempt.eviction.pod.key
+            _LOG.warning("pod %s: not killed after its grace period: no pressure is left", key)
         return is_wanted
 
     async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:

@@ -24,19 +24,20 @@ from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import (
     NO_VICTIM,
+    PROCESS_KILLED,
     SLOWED_DOWN,
     SYSTEM_OOM,
     THRESHOLD_MET,
     ClusterReports,
 )
 from reactor.guard.pod_facts import PodFacts
-from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.guard.record import EvictionAttempt, PassRecord, process_document
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.documents import Outcome
+from reactor.link.documents import Outcome, process_text
 from reactor.link.requests import ReclaimOver
 from reactor.model.decisions import NoVictim
-from reactor.model.kills import OomKill, OomScope, Slowdown
+from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown
 from reactor.model.pods import Pod
 from reactor.model.rules import Marks
 from reactor.model.settings import Settings
@@ -58,6 +59,7 @@ _KNOWN_PODS_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 0.5  # for the steward's answer once its own time is over
 _NOT_REPORTED: Final = frozenset({Outcome.FAILED, Outcome.DRY_RUN, Outcome.GONE})
 _OVER, _ORDERED, _LIVES_ON = "over", "ordered", "called off"  # states of a report
+_PROCESS_ENDED: Final = frozenset({Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED})
 _SHUT_DOWN: Final = frozenset({Outcome.TERMINATED, Outcome.KILLED, Outcome.GONE})
 _SHUTDOWN_MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
 
@@ -245,7 +247,13 @@ class KubernetesNode:
         )
 
     def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
-        """Report an eviction; one with a grace period when it is ordered, and when its pod has stopped."""
+        """Report an eviction; one with a grace period when it is ordered, and when its pod has stopped.
+
+        Of a pod that loses one process the status says nothing: it lives on.
+        """
+        if attempt.process is not None:
+            nursery.start_soon(self._when_process_over, attempt, attempt.process)
+            return
         frees_memory = attempt.is_empty and bool(attempt.credited_bytes)  # an emptyDir in memory, say
         if attempt.outcome in _NOT_REPORTED and not frees_memory:
             return
@@ -254,6 +262,22 @@ class KubernetesNode:
         is_soft = attempt.eviction.grace_period_seconds > 0
         self.reports.evicted(pod.uid, {**document, "state": _ORDERED if is_soft else _OVER})
         nursery.start_soon(self._when_over, attempt, document, nursery)
+
+    async def _when_process_over(self, attempt: EvictionAttempt, process: ProcessMemory) -> None:
+        """Report as an event which process of a pod has ended."""
+        await attempt.wait_stopped()
+        pod = attempt.eviction.pod
+        if attempt.outcome in _PROCESS_ENDED and pod.namespace != UNKNOWN_NAMESPACE:
+            message, _ = eviction_message(attempt.eviction)
+            which = process_text(process_document(process))
+            how = "killed" if attempt.outcome is Outcome.PROCESS_KILLED else "ended by SIGTERM"
+            self.reports.event(
+                PROCESS_KILLED,
+                uid=pod.uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                message=f"{which} was {how}, the pod lives on. {message}",
+            )
 
     async def _when_over(self, attempt: EvictionAttempt, report: Mapping[str, Any], nursery: Nursery) -> None:
         pod = attempt.eviction.pod

@@ -36,6 +36,7 @@ _MOST: Final = 256
 EVICTION, CONDITIONS, MARKS, SHUTDOWN = "eviction", "conditions", "marks", "shutdown"
 THRESHOLD_MET, SYSTEM_OOM, SLOWED_DOWN = "threshold met", "system OOM", "evictions slowed down"
 NO_VICTIM: Final = "no evictable pod"
+PROCESS_KILLED: Final = "process killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,8 @@ class ClusterReports(_Kept):
     conditions      those of the node that are in force; sent to each new steward
     marks           what the node shows by rules; sent to each new steward
     shutdown        whether the node shuts down; sent to each new steward while it does
-    events          about the node: a threshold was met, the kernel killed, evictions are slowed down
+    events          about the node: a threshold was met, the kernel killed, evictions are slowed down; about a
+                    pod: a process of it was killed
     """
 
     def __init__(self) -> None:

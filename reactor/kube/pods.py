@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -24,10 +25,12 @@ from reactor.config.pod import (
 )
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError
+from reactor.link.listings import is_label
 from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import PodOrigin
 
 _MOST_OWNERS: Final = 16
+_MOST_LABELS: Final = 64  # what is held of a pod; one beyond that is as good as none, which widens nothing
 
 
 class MirrorClaim(NamedTuple):
@@ -129,7 +132,8 @@ class KnownPod:
     """A pod as it was last reported.
 
     `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
-    which `claim` names; `source` is where the kubelet has it from. Instants are seconds since 1970.
+    which `claim` names; `labels` are its first 64; `source` is where the kubelet has it from. Instants are
+    seconds since 1970.
     `is_disrupted`: its status has the condition DisruptionTarget. `generation` counts the changes of its spec
     (0: the server, older than 1.33, does not).
     `unreadable_because`: the spec can't be read as a whole; `pod` is then what it last was, or what can be
@@ -139,6 +143,7 @@ class KnownPod:
     pod: Pod
     api_uid: str
     claim: MirrorClaim | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     source: PodSource = PodSource.API
     phase: str = ""
     reason: str = ""
@@ -234,6 +239,7 @@ def read_pod(
         pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
         claim=mirror_claim(metadata, annotations, node_name) if origin is PodOrigin.API else None,
+        labels=_labels(document),
         source=source,
         phase=reported.phase,
         reason=reported.reason,
@@ -250,6 +256,14 @@ def read_pod(
         generation=metadata.generation,
         unreadable_because=unreadable_because,
     )
+
+
+def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return a pod's first labels that are of the server's form."""
+    raw = document["metadata"].get("labels")
+    if not isinstance(raw, Mapping):
+        return {}
+    return {key: value for key, value in islice(raw.items(), _MOST_LABELS) if is_label(key, value)}
 
 
 def _reduced(metadata: PodMetadata, spec: Any, status: Any) -> Mapping[str, Any]:
@@ -287,6 +301,7 @@ class PodStore:
         self._contested: Mapping[str, str] = {}
         self._changed = trio.Event()
         self.is_complete = False
+        self.label_keys: frozenset[str] = frozenset()  # a change of another label is no news
 
     @property
     def known(self) -> Mapping[str, KnownPod]:
@@ -329,7 +344,7 @@ class PodStore:
         self._taken.add(reported.api_uid)
         if reported != before:
             self._reported[reported.api_uid] = reported
-            self._resolve()
+            self._resolve(is_news=before is None or self._shown(reported) != self._shown(before))
 
     def drop(self, document: Any) -> None:
         """Note a pod that is gone."""
@@ -352,8 +367,15 @@ class PodStore:
             self._node_uid = uid
             self._resolve()
 
-    def _resolve(self) -> None:
-        """Find again which cgroup is whose, and report it."""
+    def labels_of(self, known: KnownPod) -> Mapping[str, str]:
+        """Return those of a pod's labels that are asked for."""
+        return {key: value for key, value in known.labels.items() if key in self.label_keys}
+
+    def _shown(self, known: KnownPod) -> KnownPod:
+        return replace(known, labels=self.labels_of(known))
+
+    def _resolve(self, *, is_news: bool = True) -> None:
+        """Find again which cgroup is whose, and report it where it is news."""
         known = dict(self._reported)
         contested: dict[str, str] = {}
         for uid, mirrors in self._claims().items():
@@ -370,6 +392,8 @@ class PodStore:
                 )
         self._known, self._contested = known, contested
         self._specs = {uid: one.pod for uid, one in known.items()}
+        if not is_news:
+            return
         self._changed.set()
         self._changed = trio.Event()
         self._on_change()

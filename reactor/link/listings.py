@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from reactor.forms import FormError
 from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Piece, Section
+from reactor.model.pod_lists import MOST_LABEL_KEYS
 from reactor.model.pods import Container, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.quantity import Quantity
 from reactor.model.signals import Resource
@@ -36,6 +37,8 @@ _COUNTS: Final = struct.Struct("=HH")
 _BYTE: Final = struct.Struct("=B")
 _AMOUNT: Final = struct.Struct("=QI")
 _NAME: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z._-]{0,252}")
+_LABEL_KEY: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z._/-]{0,252}")
+_LABEL_VALUE: Final = re.compile(rb"|[0-9A-Za-z][0-9A-Za-z._-]{0,62}")
 _ID: Final = re.compile(rb"[0-9a-f]{64}")
 _AMOUNT_TEXT: Final = re.compile(rb"[0-9A-Za-z.+-]{1,64}")
 _ODD: Final = re.compile(r"[^0-9A-Za-z._-]")
@@ -44,7 +47,7 @@ _LONGEST_GRACE: Final = (1 << 32) - 1
 _BILLION: Final = 10**9
 _QOS: Final = tuple(QosClass)
 _SOURCES: Final = tuple(PodSource)
-_HAS_MEMORY, _HAS_STORAGE, _HAS_OWN_MEMORY, _HAS_LIMIT = 1, 2, 4, 8
+_HAS_MEMORY, _HAS_STORAGE, _HAS_OWN_MEMORY, _HAS_LIMIT, _HAS_LABELS = 1, 2, 4, 8, 16
 _IS_LOCAL, _IS_EMPTY_DIR, _HAS_SIZE_LIMIT = 1, 2, 4
 
 CriticalBecause = Callable[[PodSource, int], str | None]
@@ -108,8 +111,10 @@ def split_records(buffer: bytearray) -> Iterator[bytes]:
 def spec_record(source: PodSource, pod: Pod) -> bytes | None:
     """Return a spec's record; None where no cgroup can be of the pod's uid.
 
-    Of more containers or volumes than a record holds those with a limit or a request come first.
+    Of more containers or volumes than a record holds those with a limit or a request come first. Without
+    labels a record is as it was before there were any in one.
     """
+    labels = [(key, value) for key, value in sorted(pod.labels.items()) if is_label(key, value)]
     if not is_name(pod.uid):
         return None
     containers = _first(pod.containers, MOST_CONTAINERS, _asks)
@@ -121,6 +126,7 @@ def spec_record(source: PodSource, pod: Pod) -> bytes | None:
         | (storage is not None) * _HAS_STORAGE
         | (pod.own_memory_request is not None) * _HAS_OWN_MEMORY
         | (pod.ephemeral_storage_limit is not None) * _HAS_LIMIT
+        | bool(labels) * _HAS_LABELS
     )
     head = _SPEC.pack(
         *(flags, _QOS.index(pod.qos_class), _SOURCES.index(source), 0),
@@ -136,7 +142,25 @@ def spec_record(source: PodSource, pod: Pod) -> bytes | None:
             _COUNTS.pack(len(containers), len(volumes)),
             *map(_container, containers),
             *map(_volume, volumes),
+            *_written_labels(labels[:MOST_LABEL_KEYS]),
         )
+    )
+
+
+def _written_labels(labels: Sequence[tuple[str, str]]) -> Iterator[bytes]:
+    if labels:
+        yield _BYTE.pack(len(labels))
+    for text in (part for label in labels for part in label):
+        yield _BYTE.pack(len(text)) + text.encode()
+
+
+def is_label(key: object, value: object) -> bool:
+    """Return whether these are a label's, of the letters that the API server accepts; long keys are none."""
+    return (
+        isinstance(key, str)
+        and isinstance(value, str)
+        and _LABEL_KEY.fullmatch(key.encode(errors="replace")) is not None
+        and _LABEL_VALUE.fullmatch(value.encode(errors="replace")) is not None
     )
 
 
@@ -178,7 +202,7 @@ def read_spec(record: bytes, critical_because: CriticalBecause) -> tuple[PodSour
     """Return the spec in a record. Raises FormError."""
     reader = _Reader(record)
     flags, qos, source, reserved, priority, grace_seconds, memory, storage = reader.take(_SPEC)
-    if flags > _HAS_MEMORY | _HAS_STORAGE | _HAS_OWN_MEMORY | _HAS_LIMIT or reserved:
+    if flags > _HAS_MEMORY | _HAS_STORAGE | _HAS_OWN_MEMORY | _HAS_LIMIT | _HAS_LABELS or reserved:
         raise FormError(f"got flags {flags:#x} of a spec; accepted: those that there are")
     if qos >= len(_QOS) or source >= len(_SOURCES) or max(memory, storage) > _LARGEST:
         raise FormError(f"got class {qos}, source {source}, {memory} and {storage} bytes of a spec")
@@ -204,6 +228,7 @@ def read_spec(record: bytes, critical_because: CriticalBecause) -> tuple[PodSour
         ephemeral_storage_limit=limit,
         containers=tuple(_read_container(reader) for _ in range(containers)),
         volumes=tuple(_read_volume(reader) for _ in range(volumes)),
+        labels=reader.labels() if flags & _HAS_LABELS else {},
     )
     reader.end()
     return _SOURCES[source], pod
@@ -270,6 +295,15 @@ class _Reader:
         whole, billionths = self.take(_AMOUNT)
         return _quantity(whole, billionths, self._text(_AMOUNT_TEXT))
 
+    def labels(self) -> dict[str, str]:
+        (count,) = self.take(_BYTE)
+        if not 0 < count <= MOST_LABEL_KEYS:
+            raise FormError(f"got {count} labels of a spec; accepted: 1 to {MOST_LABEL_KEYS}")
+        found = {self._text(_LABEL_KEY): self._text(_LABEL_VALUE) for _ in range(count)}
+        if len(found) < count:
+            raise FormError("got a label of a spec twice; accepted: each once")
+        return found
+
     def end(self) -> None:
         if self._at != len(self._record):
             raise FormError(f"got {len(self._record) - self._at} bytes too many in a record")
@@ -278,7 +312,7 @@ class _Reader:
         (length,) = self.take(_BYTE)
         raw = self._bytes(length)
         if form.fullmatch(raw) is None:
-            raise FormError(f"got {raw[:40]!r} in a record; accepted: a name or an amount")
+            raise FormError(f"got {raw[:40]!r} in a record; accepted: a name, a label or an amount")
         return raw.decode("ascii")
 
     def _bytes(self, length: int) -> bytes:

@@ -1,4 +1,7 @@
-"""The operator's lists of pods on a plain node: who is never evicted, who first, who last."""
+"""The operator's lists of pods: who is never evicted, who first, who last; and where one process goes.
+
+All but the last are for a plain node.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +77,12 @@ SPARED_PROCESSES: Final = (
     "conmon",
 )
 
+# On a Kubernetes node: what the runtime runs beside a pod's own processes. A shell is a container's command
+# there as often as not, and a tenant's own.
+SPARED_BESIDE_CONTAINERS: Final = ("pause", "conmon")
+
+MOST_LABEL_KEYS: Final = 16
+
 
 class Preference(IntEnum):
     """Whether a pod goes before all others, or after them: the smaller one first."""
@@ -89,13 +98,16 @@ class PodEntry:
 
     `unit` is the name of the pod's cgroup; `cgroup` is its path, in a glob component by component;
     `process` is the name of its main process. `is_trusting`: the entry counts also where an unprivileged user
-    chose the name.
+    chose the name. Pods of a Kubernetes node go by their `namespace` and nothing else, of those only the ones
+    with all these `labels` if there are any.
     """
 
     unit: str | None = None
     cgroup: str | None = None
     process: str | None = None
     is_trusting: bool = False
+    namespace: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class VictimUnit(StrEnum):
@@ -110,11 +122,12 @@ class VictimUnit(StrEnum):
 class ProcessVictim:
     """Of a pod one process is killed, or one `unit`, not all of them. `entry` is which entry says so.
 
-    `never` are patterns of the names of processes that are spared, beside SPARED_PROCESSES.
+    `never` are patterns of the names of processes that are spared, beside those of `built_in_never`.
     """
 
     entry: str
     never: tuple[str, ...] = ()
+    built_in_never: tuple[str, ...] = SPARED_PROCESSES
     unit: VictimUnit = VictimUnit.PROCESS
 
 
@@ -142,6 +155,11 @@ class PodLists:
     process_victims: tuple[ProcessVictimEntry, ...] = ()
     built_in_never: tuple[str, ...] = BUILT_IN_NEVER
     honours_oomd: bool = True
+
+    @property
+    def label_keys(self) -> frozenset[str]:
+        """Return the keys of the labels that an entry goes by."""
+        return frozenset(key for one in self.process_victims for key, _ in one.pods.labels)
 
     @property
     def wants_processes(self) -> bool:

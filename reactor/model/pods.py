@@ -110,12 +110,12 @@ class Pod:
 
     `critical_because` says why it may never be evicted (None: it may); where its eviction
     `could_not_be_ended` that holds for a while only. By its `preference`, which only pods
-    of a plain node have, it goes before all others or after them. With a `process_victim`, which is for
-    those as well, one of its processes is killed for memory, not all. `cgroup` is its cgroup relative to
-    the hierarchy's root where it is known, `cgroup_inode` that directory's inode when the pod was listed (the
-    memory controller's): a directory of the same path and another inode is another pod's. Below it lie
-    `container_cgroups`, by the containers' names, and `spared_cgroups`, which a kill leaves alone: the
-    sandbox's pause container, the runtime's own monitors.
+    of a plain node have, it goes before all others or after them. With a `process_victim`
+    one of its processes is killed for memory, not all. `labels` are those that the configuration names.
+    `cgroup` is its cgroup relative to the hierarchy's root where it is known, `cgroup_inode` that directory's
+    inode when the pod was listed (the memory controller's): a directory of the same path and another
+    inode is another pod's. Below it lie `container_cgroups`, by the containers' names, and `spared_cgroups`,
+    which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
     `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
     `storage` is where its files lie. `partition` is the cgroup with a limit of its own that keeps it from
     being evicted for the node, and for nothing else: a rule for that cgroup may evict it.
@@ -130,6 +130,7 @@ class Pod:
     could_not_be_ended: bool = False
     preference: Preference = Preference.NONE
     process_victim: ProcessVictim | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     termination_grace_period_seconds: int = DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS
     requests: Mapping[Resource, int] = field(default_factory=dict)
     own_memory_request: Quantity | None = None

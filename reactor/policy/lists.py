@@ -13,11 +13,17 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import PodEntry, PodLists, Preference, ProcessVictim
+from reactor.model.pod_lists import (
+    SPARED_BESIDE_CONTAINERS,
+    PodEntry,
+    PodLists,
+    Preference,
+    ProcessVictim,
+)
 from reactor.text import nearest_name
 
 
@@ -91,7 +97,9 @@ class Lists:
         self._avoid = [Entry(entry) for entry in lists.avoid]
         self._prefer = [Entry(entry) for entry in lists.prefer]
         self._priorities = [(Entry(entry), priority) for entry, priority in lists.priorities]
-        self._process_victims = [(Entry(one.pods), one) for one in lists.process_victims]
+        self._process_victims = [
+            (Entry(one.pods), one) for one in lists.process_victims if one.pods.namespace is None
+        ]
 
     def of(self, pod: Named) -> Listed:
         return Listed(
@@ -123,13 +131,43 @@ class Lists:
         return None
 
 
+class NamespacedVictims:
+    """In which pods of a Kubernetes node one process is killed, by `processVictims`.
+
+    The namespace decides, which is the operator's to give. Labels are the tenant's to write: within an
+    allowed namespace they choose among its own pods, and nowhere else do they say anything.
+    """
+
+    def __init__(self, lists: PodLists) -> None:
+        self._entries = [
+            (matcher(one.pods.namespace), one.pods.labels, one)
+            for one in lists.process_victims
+            if one.pods.namespace is not None
+        ]
+
+    def of(self, namespace: str, labels: Mapping[str, str]) -> ProcessVictim | None:
+        """Return what the first entry that matches says, None if none does."""
+        for is_allowed, wanted, one in self._entries:
+            if is_allowed(namespace) and all(labels.get(key) == value for key, value in wanted):
+                return ProcessVictim(
+                    entry=entry_text(one.pods),
+                    never=one.never,
+                    built_in_never=SPARED_BESIDE_CONTAINERS,
+                    unit=one.unit,
+                )
+        return None
+
+
 def entry_text(entry: PodEntry) -> str:
     """Return what an entry goes by, in words."""
-    return ", ".join(
-        f"{what} {pattern}"
-        for what, pattern in (("unit", entry.unit), ("cgroup", entry.cgroup), ("process", entry.process))
-        if pattern is not None
+    named = (
+        ("unit", entry.unit),
+        ("cgroup", entry.cgroup),
+        ("process", entry.process),
+        ("namespace", entry.namespace),
+        *(("label", f"{key}={value}") for key, value in entry.labels),
     )
+    return ", ".join(f"{what} {pattern}" for what, pattern in named if pattern is not None)
 
 
 def _first(entries: Sequence[Entry], pod: Named) -> Entry | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from reactor.cluster.runtime import Alarms, NodeRuntime, Observed, RuntimeWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
+from reactor.kube.documents import ObjectReference
 from reactor.kube.node import node_name
 from reactor.kube.pods import EVICTED, TERMINATED
 from reactor.kube.watch import Watch
@@ -119,7 +121,8 @@ class PodListings:
         for known in sorted(self._specs.store.known.values(), key=lambda one: one.is_terminal):
             if is_cut(known.pod):
                 self.problem = f"pod {known.pod.key}: the guard is told of some containers and volumes alone"
-            record = spec_record(known.source, known.pod)
+            labels = self._specs.store.labels_of(known)
+            record = spec_record(known.source, replace(known.pod, labels=labels) if labels else known.pod)
             if record is not None:
                 yield record
 
@@ -228,6 +231,8 @@ class Kubernetes:
     def order(self, settings: Settings) -> None:
         """Go on by other settings; what the guard reports is published unless they are of a dry run."""
         self._settings = settings
+        self._specs.store.label_keys = settings.pod_lists.label_keys
+        self._listings.due()
         self._others.dry_run = settings.dry_run
         if not settings.dry_run:
             self._is_reporting.set()
@@ -306,6 +311,14 @@ class Kubernetes:
                 self._shutdown(is_under_way=document["is_under_way"])
             case "no evictable pod":
                 self._events.report("NoEvictablePod", document["message"])
+            case "process killed":
+                about = ObjectReference(
+                    kind="Pod",
+                    name=document["name"],
+                    uid=self._api_uid(document["uid"]),
+                    namespace=document["namespace"],
+                )
+                self._events.report("ProcessKilled", document["message"], about=about)
             case "evictions slowed down":
                 self._events.report("EvictionsSlowedDown", document["message"])
         self._safe.append(message.number)
@@ -429,10 +442,15 @@ class Kubernetes:
         except GuardError:
             return False
 
+    def _api_uid(self, uid: str) -> str:
+        """Return the uid of the API server's object, by that of the cgroup."""
+        known = self._specs.known(uid)
+        return uid if known is None else known.api_uid
+
     def _runs(self, uid: str) -> bool:
         """Return whether a pod is still to run; a pod that is not known is."""
         known = self._specs.known(uid)
-        if self._announcer.is_announced(uid if known is None else known.api_uid):
+        if self._announcer.is_announced(self._api_uid(uid)):
             return False
         if known is None:
             # A static pod whose mirror is missing, or contested, is none of the API server's.

@@ -36,6 +36,7 @@ from reactor.model.pods import (
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.admission import GUARANTEED, SANDBOX, requested_bytes
+from reactor.policy.lists import NamespacedVictims
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,
@@ -300,6 +301,7 @@ class KubernetesPods:
         self._paths = paths or NodePaths()
         self._own_score = own_score or score_in(self._paths.proc)
         self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
+        self._victims = NamespacedVictims(settings.pod_lists)
         self._specs = specs
         self._runtime = runtime
         self._is_complete = is_complete
@@ -457,6 +459,8 @@ class KubernetesPods:
             cgroup=found.cgroup,
             cgroup_inode=found.inode,
             critical_because=critical_because if partition is None else _IN_PARTITION,
+            # Without a spec a namespace is a guess: by names of files, or what the runtime was told.
+            process_victim=None if spec is None else self._victims.of(spec.namespace, spec.labels),
             partition=partition,
             container_cgroups=_by_name(own, reported),
             spared_cgroups=spared,

@@ -13,8 +13,10 @@ import pytest
 from reactor.act import one_process
 from reactor.act.kill_path import KillPath
 from reactor.act.one_process import NoProcessError, OneProcess
-from reactor.model.pod_lists import ProcessVictim, VictimUnit
-from reactor.model.pods import Pod
+from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictim, ProcessVictimEntry, VictimUnit
+from reactor.model.pods import Pod, QosClass, RuntimePod
+from reactor.model.settings import Settings
+from reactor.workloads.kubernetes_pods import KubernetesPods
 from tests.support.processes import MIB
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
@@ -295,3 +297,99 @@ def usage_bytes(yard: Yard, pod: Pod) -> int:
 
 def processes(yard: Yard, pod: Pod) -> list[int]:
     return [int(line) for line in (yard.tree.path(pod.cgroup or "") / "cgroup.procs").read_text().split()]
+
+
+UID = "0e4a3c0a-1111-4222-8333-0123456789ab"
+SANDBOX, APP, SIDECAR = "a" * 64, "b" * 64, "c" * 64
+# The first process of a container, in a process id namespace of its own, as runtimes start it.
+FIRST = """
+import os, sys
+os.execvp("unshare", ["unshare", "-fp", *{shell!r}, sys.executable, "-S", "-c", *{rest!r}])
+"""
+SHELL = ("sh", "-c", '"$@"; true', "sh")
+
+
+def container_of(yard: Yard, cgroup: str, *mib: int, shell: tuple[str, ...] = ()) -> None:
+    """Start `unshare` in a cgroup, whose child is the container's first process; return when all runs."""
+    child = yard.spawn(cgroup, FIRST.format(shell=shell, rest=(AGENT, *map(str, mib))))
+    assert child.stdout
+    child.stdout.readline()
+
+
+def of_kubernetes(yard: Yard, unit: VictimUnit) -> tuple[Pod, dict[str, list[int]]]:
+    """Return a pod as the kubelet and a runtime make it, listed by its spec, and its containers' processes.
+
+    One container is started by a shell, and has a tool that is large; the other is one process.
+    """
+    pod = yard.make(f"{yard.make(f'{yard.parent}/burstable')}/pod{UID}")
+    pause, app, sidecar = (yard.make(f"{pod}/{one}") for one in (SANDBOX, APP, SIDECAR))
+    yard.spawn(pause, "open('/proc/self/comm', 'w').write('pause')\nimport signal\nsignal.pause()")
+    container_of(yard, app, 2, 30, shell=SHELL)
+    container_of(yard, sidecar, 12)
+    victims = (ProcessVictimEntry(pods=PodEntry(namespace="agents-*", labels=(("app", "a"),)), unit=unit),)
+    spec = Pod(name="agent", namespace="agents-1", uid=UID, qos_class=QosClass.BURSTABLE, labels={"app": "a"})
+    listing = KubernetesPods(
+        yard.tree,
+        Settings(pod_parents=(yard.parent,), pod_lists=PodLists(process_victims=victims)),
+        specs=lambda: {UID: spec},
+        runtime=lambda: {
+            UID: RuntimePod(name="agent", namespace="agents-1", sandboxes=(SANDBOX,), containers={})
+        },
+    )
+    eventually(lambda: len(yard.tree.processes(pause)) == 1, "the sandbox")
+    (found,) = listing.refresh()
+    if (yard.tree.memory_root / pause[1:] / "memory.stat").exists():  # else nobody knows how small it is
+        assert found.spared_cgroups == (pause,)
+    found = replace(found, spared_cgroups=(pause,))
+    return found, {one: yard.tree.processes(f"{pod}/{one}") for one in (SANDBOX, APP, SIDECAR)}
+
+
+def test_of_a_kubernetes_pod_the_largest_process_dies_and_no_containers_first_one(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod, processes = of_kubernetes(yard, VictimUnit.PROCESS)
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    assert chosen.process.pid == processes[APP][-1]
+    eventually(lambda: not lives(chosen.process.pid), "the tool's end")
+    chosen.close()
+    left = [pid for pids in processes.values() for pid in pids if pid != chosen.process.pid]
+    assert len(left) == 6
+    assert all(map(lives, left))
+
+
+def test_a_containers_first_process_dies_where_it_holds_the_most_and_the_others_live(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod, processes = of_kubernetes(yard, VictimUnit.PROCESS)
+    os.kill(processes[APP][-1], signal.SIGKILL)
+    eventually(lambda: not lives(processes[APP][-1]), "the tool's end")
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    assert chosen.process.pid == processes[SIDECAR][-1]
+    eventually(lambda: not any(map(lives, processes[SIDECAR])), "the container's end")
+    chosen.close()
+    assert all(map(lives, [*processes[SANDBOX], *processes[APP][:-1]]))
+
+
+def test_of_a_kubernetes_pod_the_leaf_is_a_container_whatever_shell_it_was_started_by(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod, processes = of_kubernetes(yard, VictimUnit.LEAF)
+    chosen = kills.kill_first(pod, None, wanted_bytes=MIB)
+    eventually(lambda: not any(map(lives, processes[APP])), "the container's end")
+    chosen.close()
+    assert all(map(lives, [*processes[SANDBOX], *processes[SIDECAR]]))
+
+
+def test_the_sandbox_of_a_kubernetes_pod_is_never_chosen_though_it_is_not_known_as_one(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod, processes = of_kubernetes(yard, VictimUnit.LEAF)
+    for pid in (*processes[APP], *processes[SIDECAR]):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not any(map(lives, (*processes[APP], *processes[SIDECAR]))), "the containers' end")
+    for unit in VictimUnit:
+        assert pod.process_victim is not None
+        alone = replace(pod, spared_cgroups=(), process_victim=replace(pod.process_victim, unit=unit))
+        with pytest.raises(NoProcessError):
+            kills.kill_first(alone, None, wanted_bytes=MIB)
+    assert all(map(lives, processes[SANDBOX]))

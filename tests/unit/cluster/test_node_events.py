@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import trio
 
 from reactor.cluster.node_events import NodeEvents
+from reactor.kube.client import ApiClient
+from reactor.kube.documents import ObjectReference
 from reactor.model.signals import Resource
 from tests.support.api_faults import Asked, Reply, refusal, served
 from tests.support.waiting import until
@@ -219,3 +221,30 @@ async def test_few_that_are_alike_stay_events_of_their_own_also_after_a_while(
             await trio.sleep(601)
     assert 18 == len(server.events)
     assert not any("combined" in message for message, _ in server.counts())
+
+
+async def test_events_about_pods_are_their_own_and_count_up_by_pod() -> None:
+    server = _Server()
+    pods = [ObjectReference(kind="Pod", name=f"p{n}", uid=f"u{n}", namespace="shop") for n in range(2)]
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        for pod in (pods[0], pods[0], pods[1]):
+            events.report("ProcessKilled", "tool was killed", about=pod)
+        events.report("ProcessKilled", "tool was killed")
+        await until(lambda: len(server.events) == 3)
+        nursery.cancel_scope.cancel()
+    found = [
+        (one["involvedObject"].get("name"), one["metadata"]["namespace"], one["count"])
+        for one in server.events.values()
+    ]
+    assert [("p0", "shop", 2), ("p1", "shop", 1), ("one", "default", 1)] == found
+
+
+async def test_what_is_alike_is_remembered_of_so_many_pods_and_no_more() -> None:
+    events = NodeEvents(cast(ApiClient, None), "one")
+    for number in range(200):
+        pod = ObjectReference(kind="Pod", name=f"p{number}", uid=f"u{number}", namespace="shop")
+        events.report("ProcessKilled", "tool was killed", about=pod)
+    assert len(events._alike) == 64
+    assert len(events._series) == 64

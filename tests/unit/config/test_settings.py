@@ -347,11 +347,40 @@ def test_a_process_victim_is_a_process_a_tree_of_them_or_a_cgroup_and_unit_says_
     ] == [(one.pods, one.unit) for one in lists.process_victims]
 
 
-def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
-    warnings = _read("reactor: {kubernetes: {}, pods: {processVictims: [a.service]}}").warnings
-    assert ["reactor.yaml: reactor.pods.processVictims: has no effect on a Kubernetes node"] == [
-        one for one in warnings if "processVictims" in one
-    ]
+def test_process_victims_on_a_kubernetes_node_go_by_namespaces_and_labels() -> None:
+    lists = _read(
+        "reactor: {kubernetes: {}, pods: {processVictims: [{namespace: agents-*, never: [db]}, "
+        "{namespace: shop, labels: {app.kubernetes.io/name: web, role: ''}, victim: leaf}]}}"
+    ).pod_lists
+    assert (
+        ProcessVictimEntry(pods=PodEntry(namespace="agents-*"), never=("db",)),
+        ProcessVictimEntry(
+            pods=PodEntry(namespace="shop", labels=(("app.kubernetes.io/name", "web"), ("role", ""))),
+            unit=VictimUnit.LEAF,
+        ),
+    ) == lists.process_victims
+    assert {"app.kubernetes.io/name", "role"} == lists.label_keys
+
+
+@pytest.mark.parametrize(
+    ("node", "entries", "accepted"),
+    [
+        ("kubernetes: {}", "[{namespace: a}, b.service]", "accepted: a mapping with a namespace"),
+        ("kubernetes: {}", "[{namespace: a}, {cgroup: /b}]", "accepted: a mapping with a namespace"),
+        ("nodeCgroup: /demo", "[a.service, {namespace: a}]", "accepted: a unit or a cgroup"),
+    ],
+)
+def test_process_victims_of_the_other_kind_of_node_are_named(node: str, entries: str, accepted: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _read(f"reactor: {{{node}, pods: {{parents: [/demo], processVictims: {entries}}}}}")
+    assert "reactor.pods.processVictims[1]" in str(caught.value)
+    assert accepted in str(caught.value)
+
+
+def test_labels_of_more_keys_than_the_guard_is_told_are_refused() -> None:
+    entries = ", ".join(f"{{namespace: a, labels: {{k{number}: v}}}}" for number in range(17))
+    with pytest.raises(ConfigError, match="labels of 17 keys; accepted: 16 keys at most"):
+        _read(f"reactor: {{kubernetes: {{}}, pods: {{processVictims: [{entries}]}}}}")
 
 
 @pytest.mark.parametrize(
@@ -377,6 +406,31 @@ def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
         (
             f"{{pods: {{processVictims: [{{unit: a, never: [{', '.join('b' * 65)}]}}]}}}}",
             "reactor.pods.processVictims[0].never",
+        ),
+        *(
+            (
+                f"{{kubernetes: {{}}, pods: {{processVictims: [{entry}]}}}}",
+                f"reactor.pods.processVictims[0]{at}",
+            )
+            for entry, at in (
+                ("{labels: {a: b}}", ""),
+                ("{namespace: a, unit: b}", ""),
+                ("{namespace: a, trusting: true}", ""),
+                ("{namespace: ''}", ".namespace"),
+                ("{namespace: '~a'}", ".namespace"),
+                ("{namespace: A}", ".namespace"),
+                ("{namespace: [a]}", ".namespace"),
+                (f"{{namespace: {'a' * 64}}}", ".namespace"),
+                ("{namespace: a, labels: {}}", ".labels"),
+                ("{namespace: a, labels: [b]}", ".labels"),
+                ("{namespace: a, labels: {-b: c}}", ".labels"),
+                (f"{{namespace: a, labels: {{{'b' * 254}: c}}}}", ".labels"),
+                ("{namespace: a, labels: {b: true}}", ".labels.b"),
+                ("{namespace: a, labels: {b: 'c*'}}", ".labels.b"),
+                (f"{{namespace: a, labels: {{b: {'c' * 64}}}}}", ".labels.b"),
+                ("{namespace: a, victim: b}", ".victim"),
+                ("{namespace: a, never: b}", ".never"),
+            )
         ),
         ("{nodeCgroup: demo}", "reactor.nodeCgroup"),
         ("{nodeCgroup: /a/../b}", "reactor.nodeCgroup"),

@@ -18,7 +18,6 @@ from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.reports import NodeReport, Report, Reports
-from reactor.model.decisions import Eviction
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
@@ -362,8 +361,8 @@ class FakeLoop:
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
 
-    def _confirm(self, eviction: Eviction) -> bool:
-        return self.passes.observations.confirm(eviction)
+    def _confirm(self, attempt: EvictionAttempt) -> bool:
+        return self.passes.observations.confirm(attempt.eviction)
 
     def _process_over(self, uid: str) -> None:
         self.known.apply(ProcessOver(uid=uid))

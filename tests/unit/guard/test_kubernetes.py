@@ -28,7 +28,7 @@ from reactor.link.documents import Outcome
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
 from reactor.model.decisions import Decision, Eviction, NoVictim, Snapshot
-from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
+from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodSource
 from reactor.model.rules import Mark, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
@@ -464,3 +464,70 @@ async def test_by_settings_without_such_rules_the_node_shows_none(
         found.append(document["report"])
         assert document["shown"] == document["left"] == []
     assert reported == found
+
+
+_HOG = ProcessMemory(
+    pid=4242, name="tool\x1b[2J", anonymous_bytes=40 << 20, shared_bytes=0, swap_bytes=0, processes=3
+)
+
+
+def process_attempt(outcome: str, grace_period_seconds: int = 0, pod: Pod = POD) -> EvictionAttempt:
+    return replace(attempt_of(outcome, grace_period_seconds, pod), process=_HOG)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "how"), [("process-killed", "killed"), ("process-terminated", "ended by SIGTERM")]
+)
+async def test_a_process_that_is_killed_alone_is_an_event_and_no_eviction(
+    node, nursery, outcome: str, how: str
+) -> None:
+    attempt = process_attempt(outcome)
+    node.passed(record_of(attempt), nursery)
+    attempt.ended.set()
+    await trio.testing.wait_all_tasks_blocked()
+    found = [one for one in await reported(node) if one["report"] not in {"conditions", "threshold met"}]
+    which = "tool\\x1b[2J (process 4242 and 2 others, 40Mi)"
+    assert found == [
+        {
+            "report": "process killed",
+            "uid": "u",
+            "namespace": "shop",
+            "name": "web",
+            "message": f"{which} was {how}, the pod lives on. The node was low on resource: memory.",
+        }
+    ]
+    assert 0 == node.document()["held_down"]
+
+
+@pytest.mark.parametrize("outcome", ["called off", "failed", "pre-empted"])
+async def test_a_process_that_lives_on_is_not_reported(node, nursery, outcome: str) -> None:
+    attempt = process_attempt(outcome, 30)
+    node.evicted(attempt, nursery)
+    attempt.ended.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [] == await reported(node)
+
+
+async def test_no_event_is_for_a_pod_of_which_no_name_is_known(node, nursery) -> None:
+    attempt = process_attempt("process-killed", pod=replace(POD, namespace="kubepods"))
+    node.evicted(attempt, nursery)
+    attempt.ended.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [] == await reported(node)
+
+
+async def test_labels_outlive_a_restart(tmp_path) -> None:
+    labelled = replace(POD, cgroup=None, labels={"app": "web"})
+    node = node_in(tmp_path)
+    for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, labelled) or b""]):
+        node.facts.take(piece)
+    node.close()
+    assert {"u": labelled} == node_in(tmp_path).facts.specs
+
+
+async def test_specs_that_were_kept_before_there_were_labels_are_known_without_any(tmp_path) -> None:
+    kept = "KwAAAAACAAAHAAAAHgAAAAAAAAAAAAAAAAAAAAAAAAABdQRzaG9wA3dlYgAAAAA="
+    (tmp_path / "pods.json").write_text(json.dumps({"version": 3, "specs": kept}))
+    node = node_in(tmp_path)
+    assert {"u": replace(POD, cgroup=None, priority=7)} == node.facts.specs
+    assert {} == node.problems

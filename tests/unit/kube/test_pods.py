@@ -430,6 +430,7 @@ async def test_a_change_is_reported_and_what_stays_the_same_is_not() -> None:
     store.take(pod_document())
     store.take(pod_document(metadata={"resourceVersion": "8", "labels": {"a": "b"}}))
     assert 1 == len(told)
+    assert {"a": "b"} == next(iter(store.known.values())).labels
     store.take(pod_document(status={"phase": "Succeeded"}))
     assert 2 == len(told)
     store.drop(pod_document("other"))
@@ -448,3 +449,22 @@ def test_what_a_list_lacks_is_gone_when_it_has_ended_and_not_before() -> None:
     assert {"uid-db"} == set(store.known)
     assert {"uid-web", "uid-db"} == set(given_out)  # what was given out never changes
     assert store.is_complete
+
+
+def test_a_label_that_is_asked_for_is_news_and_of_many_or_odd_ones_only_the_first_are_held() -> None:
+    told: list[int] = []
+    store = PodStore(lambda: told.append(1))
+    store.label_keys = frozenset({"app"})
+
+    def take(labels: object) -> dict[str, str]:
+        store.take(pod_document(metadata={"labels": labels}))
+        return dict(store.labels_of(next(iter(store.known.values()))))
+
+    assert [{}, {"app": "a"}, {"app": "a"}, {"app": ""}] == [
+        take(labels) for labels in (None, {"app": "a"}, {"app": "a", "b": "c"}, {"app": ""})
+    ]
+    assert 3 == len(told)
+    many = {f"k{number}": "v" for number in range(64)}
+    odd = {"app": 5}, {"app": "\n"}, {"app": ["a"]}, ["app"], "app", {5: "a"}, {**many, "app": "a"}
+    assert [{}] * 7 == [take(labels) for labels in odd]
+    assert all(len(one.labels) <= 64 for one in store.known.values())

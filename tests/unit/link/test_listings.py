@@ -32,6 +32,7 @@ from reactor.link.listings import (
     split_records,
 )
 from reactor.link.requests import MOST_LISTED_BYTES, PIECE_BYTES, Section
+from reactor.model.pod_lists import MOST_LABEL_KEYS
 from reactor.model.pods import Container, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.signals import Resource
@@ -253,3 +254,66 @@ def test_records_that_do_not_fit_into_a_listing_are_left_out():
 def test_a_record_of_no_or_too_many_bytes_is_refused(length):
     with pytest.raises(FormError, match="accepted"):
         list(split_records(bytearray(struct.pack("=I", length) + b"x" * 10)))
+
+
+LABEL_KEYS = st.text(alphabet="aZ9./-_", max_size=252).map(lambda rest: f"k{rest}")
+LABEL_VALUES = st.just("") | st.text(alphabet="aZ9.-_", max_size=62).map(lambda rest: f"v{rest}")
+
+
+@given(st.dictionaries(LABEL_KEYS, LABEL_VALUES, max_size=MOST_LABEL_KEYS))
+def test_labels_are_read_as_they_were_and_a_record_without_any_is_what_it_always_was(
+    labels: dict[str, str],
+) -> None:
+    pod = replace(pod_from_document(SPEC), labels=labels)
+    assert read(spec_record(PodSource.API, pod)).labels == labels
+    without = spec_record(PodSource.API, replace(pod, labels={})) or b""
+    assert not without[0] & 16
+    assert read(without).labels == {}
+
+
+def test_of_a_pods_labels_so_many_are_sent_and_of_the_servers_form_alone() -> None:
+    odd = {"": "a", "-a": "b", "a" * 254: "b", "b": "c" * 64, "c": "\x1b[2J", "d": "ö"}
+    many = {f"k{number:02}": "v" for number in range(20)}
+    found = read(spec_record(PodSource.API, Pod(name="a", namespace="b", uid="u", labels=odd | many))).labels
+    assert list(found) == [f"k{number:02}" for number in range(MOST_LABEL_KEYS)]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        b"",
+        b"\0",
+        b"\1\1k",
+        b"\1\0\1v",
+        b"\2\1k\1v\1k\1w",
+        b"\1\1k\1v\1w",
+        b"\1\1k\2\x1b[",
+        b"\x11" + b"".join(b"\2k%c\0" % (97 + one) for one in range(17)),
+    ],
+)
+def test_labels_that_are_none_are_refused(labels: bytes) -> None:
+    record = bytearray(spec_record(PodSource.API, Pod(name="a", namespace="b", uid="u")) or b"")
+    record[0] |= 16
+    with pytest.raises(FormError, match=r"accepted|cut short|too many"):
+        read(bytes(record) + labels)
+
+
+def test_the_longest_spec_with_labels_fits_into_a_record() -> None:
+    amount = Quantity(Fraction(1, 10**9), "1" * 64)
+    asked = {Resource.MEMORY: amount, Resource.EPHEMERAL_STORAGE: amount}
+    pod = Pod(
+        name="n" * 253,
+        namespace="s" * 253,
+        uid="u" * 253,
+        own_memory_request=amount,
+        ephemeral_storage_limit=amount,
+        containers=tuple(
+            Container(name="c" * 253, requests=asked, ephemeral_storage_limit=amount)
+            for _ in range(MOST_CONTAINERS)
+        ),
+        volumes=tuple(Volume(name="v" * 253, size_limit=amount) for _ in range(MOST_VOLUMES)),
+        labels={f"{number:02}" + "k" * 251: "v" * 63 for number in range(MOST_LABEL_KEYS)},
+    )
+    record = spec_record(PodSource.API, pod) or b""
+    assert len(record) <= LONGEST_RECORD_BYTES
+    assert read(record).labels == pod.labels

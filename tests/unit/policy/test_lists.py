@@ -6,13 +6,22 @@ from hypothesis import strategies as st
 
 from reactor.model.pod_lists import (
     BUILT_IN_NEVER,
+    SPARED_BESIDE_CONTAINERS,
     PodEntry,
     PodLists,
     Preference,
     ProcessVictim,
     ProcessVictimEntry,
+    VictimUnit,
 )
-from reactor.policy.lists import ExactNames, Listed, Lists, Named, matches_by_any_name
+from reactor.policy.lists import (
+    ExactNames,
+    Listed,
+    Lists,
+    Named,
+    NamespacedVictims,
+    matches_by_any_name,
+)
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
@@ -279,3 +288,63 @@ def test_a_name_that_is_no_pods_is_a_problem_with_what_was_probably_meant(
 
 def test_lists_of_patterns_have_no_such_names() -> None:
     assert ExactNames.of(PodLists(never=(PodEntry(unit="*.service"),))) is None
+
+
+NAMESPACES = st.text(alphabet="ab*", min_size=1, max_size=4)
+LABELS = st.dictionaries(st.sampled_from("xyz"), st.sampled_from(["", "1", "2"]))
+NAMESPACED = st.lists(
+    st.builds(
+        ProcessVictimEntry,
+        pods=st.builds(PodEntry, namespace=NAMESPACES, labels=LABELS.map(lambda some: tuple(some.items()))),
+        unit=st.sampled_from(VictimUnit),
+    ),
+    max_size=4,
+).map(tuple)
+
+
+@given(NAMESPACED, st.text(alphabet="abc", min_size=1, max_size=4), LABELS)
+def test_no_label_has_an_entry_count_in_a_namespace_that_none_allows(
+    entries: tuple[ProcessVictimEntry, ...], namespace: str, labels: dict[str, str]
+) -> None:
+    """Labels only narrow: what they choose is also chosen without any in the entries."""
+    bare = tuple(
+        ProcessVictimEntry(pods=PodEntry(namespace=one.pods.namespace), unit=one.unit) for one in entries
+    )
+    found = NamespacedVictims(PodLists(process_victims=entries)).of(namespace, labels)
+    if NamespacedVictims(PodLists(process_victims=bare)).of(namespace, {}) is None:
+        assert found is None
+    if found is not None:
+        assert any(f"namespace {one.pods.namespace}" in found.entry for one in entries)
+
+
+@given(NAMESPACED, PODS)
+def test_entries_by_namespace_match_no_unit_of_a_plain_node(
+    entries: tuple[ProcessVictimEntry, ...], pod: Named
+) -> None:
+    assert Lists(PodLists(process_victims=entries)).of(pod).process_victim is None
+
+
+def test_of_entries_by_namespace_the_first_that_matches_with_all_its_labels_counts() -> None:
+    victims = NamespacedVictims(
+        PodLists(
+            process_victims=(
+                ProcessVictimEntry(
+                    pods=PodEntry(namespace="agents-*", labels=(("app", "a"), ("role", ""))),
+                    unit=VictimUnit.TREE,
+                ),
+                ProcessVictimEntry(pods=PodEntry(namespace="agents-1"), never=("db",)),
+            )
+        )
+    )
+    tree = victims.of("agents-1", {"app": "a", "role": "", "more": "b"})
+    assert tree == ProcessVictim(
+        entry="namespace agents-*, label app=a, label role=",
+        built_in_never=SPARED_BESIDE_CONTAINERS,
+        unit=VictimUnit.TREE,
+    )
+    process = victims.of("agents-1", {"app": "a"})
+    assert process == ProcessVictim(
+        entry="namespace agents-1", never=("db",), built_in_never=SPARED_BESIDE_CONTAINERS
+    )
+    assert victims.of("agents-2", {"app": "a"}) is None
+    assert victims.of("kube-system", {"app": "a", "role": ""}) is None

@@ -19,6 +19,7 @@ from reactor.kube.node import node_name
 from reactor.link.frames import FrameKind, Message
 from reactor.link.listings import read_spec, split_records
 from reactor.link.requests import Piece, Request, RequestKind, Section
+from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictimEntry
 from reactor.model.pods import PodSource
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.steward.kubernetes import Kubernetes
@@ -274,6 +275,52 @@ async def test_what_happens_to_the_node_is_an_event(tmp_path: Path) -> None:
             ("EvictionsSlowedDown", "they do not help"),
             ("NoEvictablePod", "no pod can be evicted"),
         ] == [(one["reason"], one["message"]) for one in server.events]
+
+
+async def test_a_killed_process_is_an_event_of_its_pod_and_its_status_stays(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        before = json.dumps(server.pod["status"])
+        kubernetes.take(
+            guard.report(
+                "process killed", uid="uid-web", namespace="default", name="web", message="tool was killed"
+            )
+        )
+        await until(lambda: server.events)
+        (told,) = server.events
+        assert ("ProcessKilled", "tool was killed", "default") == (
+            told["reason"],
+            told["message"],
+            told["metadata"]["namespace"],
+        )
+        assert ("Pod", "web", "uid-web", "default") == tuple(
+            told["involvedObject"][key] for key in ("kind", "name", "uid", "namespace")
+        )
+        await until(lambda: guard.safe == [1])
+        assert before == json.dumps(server.pod["status"])
+
+
+async def test_the_guard_is_told_of_the_labels_that_the_configuration_names_and_of_no_others(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    server.pod["metadata"]["labels"] = {"app": "web", "role": "", "odd": "\x1b", "tier": "front"}
+
+    def told(guard: _Guard) -> dict[str, str]:
+        record = guard.records(Section.SPECS)[-1][0]
+        return dict(read_spec(record, lambda _source, _priority: None)[1].labels)
+
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        await until(lambda: any(_is_heard(one) for one in guard.heard))
+        assert {} == told(guard)
+        named = tuple((key, "") for key in ("app", "odd", "role", "absent"))
+        victims = (ProcessVictimEntry(pods=PodEntry(namespace="default", labels=named)),)
+        kubernetes.order(
+            Settings(
+                kubernetes=KubernetesSettings(node_name="one"), pod_lists=PodLists(process_victims=victims)
+            )
+        )
+        await until(lambda: {"app": "web", "role": ""} == told(guard))
 
 
 async def test_it_reports_whether_the_cluster_is_heard(tmp_path: Path) -> None:

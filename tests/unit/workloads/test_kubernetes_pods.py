@@ -6,7 +6,7 @@ import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -14,6 +14,7 @@ import trio
 from reactor.cluster.pod_specs import read_node_files
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
+from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictimEntry, VictimUnit
 from reactor.model.pods import Inventory, Pod, PodSource, QosClass, RuntimePod, Volume
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -47,10 +48,10 @@ class Node:
     next_pid: int = 100
     own_score: OwnScore | None = None
 
-    def list(self, *, timeout_seconds: float = 5.0, **settings: str) -> KubernetesPods:
+    def list(self, *, timeout_seconds: float = 5.0, **settings: Any) -> KubernetesPods:
         return KubernetesPods(
             self.fake.tree,
-            Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
+            Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
             is_complete=lambda: self.is_complete,
@@ -580,3 +581,33 @@ def test_a_node_without_any_pods_yet_has_none_and_no_problem(node: Node) -> None
     assert trio.run(pods.listed) == ()
     assert pods.refresh() == ()
     assert pods.problems == {}
+
+
+AGENTS = PodLists(
+    process_victims=(
+        ProcessVictimEntry(pods=PodEntry(namespace="shop", labels=(("app", "web"),)), unit=VictimUnit.TREE),
+    )
+)
+
+
+def test_one_process_is_killed_in_pods_of_an_allowed_namespace_and_label_by_their_spec_alone(
+    node: Node,
+) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list(pod_lists=AGENTS)
+    node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), containers={})}
+    assert only(trio.run(pods.listed)).process_victim is None, "no spec"
+    node.specs = {UID: spec()}
+    assert only(pods.refresh()).process_victim is None, "no label"
+    node.specs = {UID: spec(labels={"app": "web"})}
+    victim = only(pods.refresh()).process_victim
+    assert victim is not None
+    assert ("namespace shop, label app=web", VictimUnit.TREE) == (victim.entry, victim.unit)
+    node.specs = {UID: spec(namespace="other", labels={"app": "web"})}
+    assert only(pods.refresh()).process_victim is None, "another namespace"
+
+
+def test_a_critical_pod_of_an_allowed_namespace_stays_spared(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(labels={"app": "web"}, critical_because="priority 2000001000")}
+    assert "priority 2000001000" == only(trio.run(node.list(pod_lists=AGENTS).listed)).critical_because
