@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
 
+from reactor.act.kill_path import KillPath
+from reactor.guard.build import evictor_of
 from reactor.guard.evictor import Evictor
+from reactor.guard.kubernetes import KubernetesNode
+from reactor.guard.loop import Loop
+from reactor.guard.node import Node
+from reactor.guard.steward_link import StewardLink
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Eviction
+from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
+from reactor.model.settings import Settings
 from reactor.model.signals import Resource, Signal
+from reactor.model.thresholds import Observed
+from tests.support.builders import make_threshold
 from tests.unit.guard.conftest import FakeKills
+from tests.unit.guard.test_process_victims import TAB, FakeProcesses
 
 _SOFT = Eviction(
     pod=Pod(name="hog", namespace="shop", uid="u", cgroup="/kubepods/podu"),
@@ -131,3 +144,44 @@ async def test_a_hard_eviction_waits_for_no_hook(nursery, autojump_clock) -> Non
     await soft.ended.wait()
     assert (Outcome.PRE_EMPTED, []) == (soft.outcome, kills.terminated)
     assert asked == ["hog"]
+
+
+@pytest.mark.parametrize(
+    ("is_chosen", "outcome"), [(True, Outcome.CALLED_OFF), (False, Outcome.KILLED)], ids=["process", "pod"]
+)
+async def test_in_a_cluster_a_process_lives_on_where_no_pressure_is_left_and_a_pod_is_killed(
+    nursery, autojump_clock, *, is_chosen: bool, outcome: Outcome
+) -> None:
+    """What the API server knows of as evicted ends; of a process it knows nothing."""
+    kills, processes = FakeKills(), FakeProcesses()
+    kills.reaped.set()
+    processes.chosen = TAB if is_chosen else None
+    loop = SimpleNamespace(
+        settings=Settings(),
+        pod_ended=lambda _: True,
+        process_over=lambda _: None,
+        passes=SimpleNamespace(
+            observations=SimpleNamespace(confirm=lambda _: False, measure_result=lambda _: None)
+        ),
+    )
+    evictor = evictor_of(
+        Settings(),
+        known=Node(observed=Observed(stale_seconds=35.0)),
+        kills=cast(KillPath, SimpleNamespace(one_process=processes)),
+        cluster=cast(KubernetesNode, SimpleNamespace(kills=kills)),
+        steward=cast(StewardLink, None),
+        jobs=nursery,
+        loop=lambda: cast(Loop, loop),
+    )
+    pod = replace(_SOFT.pod, process_victim=ProcessVictim(entry="namespace shop"))
+    soft = replace(
+        _SOFT,
+        pod=pod,
+        signal=Signal.MEMORY_AVAILABLE,
+        resource=Resource.MEMORY,
+        threshold=make_threshold(1 << 20),
+    )
+    attempt = evictor.begin(soft)
+    await attempt.ended.wait()
+    assert (attempt.outcome, processes.killed) == (outcome, [])
+    assert kills.killed == ([] if is_chosen else ["hog"])
