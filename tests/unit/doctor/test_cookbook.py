@@ -111,6 +111,7 @@ RECIPES: Final = {
     "A Kubernetes node": tuple(
         Recipe(cgroups=("/kubepods.slice",), may_go=frozenset()) for _role in ("alongside", "sole")
     ),
+    "A fleet, before it evicts": (Recipe(cgroups=("/kubepods.slice",), may_go=frozenset()),),
 }
 
 

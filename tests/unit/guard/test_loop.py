@@ -298,7 +298,8 @@ async def test_at_rest_a_turn_of_the_ticker_is_one_pass(
         loop.wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=1))
         while records[-1].wakes[0].source != HOUSEKEEPING or len(records) == before:  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.001)
-    assert len(records) == before + passes
+    # The steward's first answers may make a pass too.
+    assert passes - 1 == sum(record.wakes[0].source == TICKER for record in records[before:])
 
 
 async def test_garbage_is_collected_now_and_then_where_a_crossing_stays_near(fake: FakeTree) -> None:

@@ -219,7 +219,7 @@ def test_shadow_reads_one_journal_with_its_older_files(
     (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[3:]))
     arguments = ["shadow", "--journal", str(tmp_path / "journal.jsonl")]
     assert 0 == main([*arguments, "--report", str(tmp_path / "a.html")])
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert "the kubelet evicted once; reactor chose the same pod in 1, 4.0 s sooner (median)" in out
     assert "the kubelet evicted the same pod" in (tmp_path / "a.html").read_text()
     assert 0 == main([*arguments, "--output", "json"])
