@@ -15,8 +15,8 @@ from typing import Any, Final
 from bench.race.contestants import AnyCourse, Contestant, Field, Programs, limits, peers, reactors
 from bench.race.heat import DEFAULT, FULL
 from bench.race.meeting import Meeting, Seen
-from bench.race.pressed import PRESSED, PressedCourse
-from bench.race.pressed_contestants import pressed_field
+from bench.race.pressed import PRESSED, REPLAYS, PressedCourse
+from bench.race.pressed_contestants import pressed_field, replay_field
 from bench.race.results import Found, plot, report, table, usage_plot
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
@@ -123,10 +123,11 @@ def _field(tree: CgroupTree, courses: Sequence[AnyCourse], wanted: Wanted) -> Fi
         others, not_others = peers(tree.version, programs)
         contestants += [*own, *others, *limits(tree.version)]
         left_out |= {**not_own, **not_others}
-    if any(isinstance(course, PressedCourse) for course in courses):
-        pressed, not_pressed = pressed_field(tree.version, programs)
-        contestants += pressed
-        left_out |= not_pressed
+    for courses_of, field_of in ((PRESSED, pressed_field), (REPLAYS, replay_field)):
+        if any(course in courses_of for course in courses):
+            pressed, not_pressed = field_of(tree.version, programs)
+            contestants += pressed
+            left_out |= not_pressed
     return Field(contestants=tuple(contestants), left_out=left_out)
 
 
@@ -144,7 +145,7 @@ def _only(field: Field, wanted: Wanted) -> Field:
 
 
 def _courses(wanted: Wanted) -> tuple[AnyCourse, ...]:
-    every: tuple[AnyCourse, ...] = (*DEFAULT, *FULL, *PRESSED)
+    every: tuple[AnyCourse, ...] = (*DEFAULT, *FULL, *PRESSED, *REPLAYS)
     known = {course.name: course for course in every}
     for name in wanted.courses:
         if name not in known:

@@ -81,19 +81,27 @@ def _the_root() -> AbstractContextManager[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The node that a contestant guards: its memory, its swap (None: no limit), the cgroup it lies in."""
+    """The node that a contestant guards: its memory, its swap (None: no limit), the cgroup it lies in.
+
+    By its memory it is for the courses about a threshold, or for those under pressure with as much.
+    """
 
     memory_bytes: int = CAPACITY_BYTES
     swap_bytes: int | None = None
     within: Callable[[], AbstractContextManager[str]] = _the_root
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether it is for courses about a threshold."""
+        return self.memory_bytes == CAPACITY_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
     """`enter` has it guard the track's node; `settings` are what it was told, in its own words.
 
-    `runs` says which courses about a threshold it runs; one with swap in its ground runs those under
-    pressure.
+    `runs` says which courses about a threshold it runs; those under pressure are for who guards a node with
+    as much memory.
     """
 
     name: str
@@ -106,8 +114,8 @@ class Contestant:
     def takes_part(self, course: AnyCourse) -> bool:
         """Tell whether it runs this course."""
         if isinstance(course, PressedCourse):
-            return self.ground.swap_bytes is not None
-        return self.ground.swap_bytes is None and self.runs(course)
+            return self.ground.memory_bytes == course.memory_bytes
+        return self.ground.is_plain and self.runs(course)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class Meeting:
             ) as node,
             Enclosure(node, self._directory) as inside,
         ):
-            for other in range(0 if ground.swap_bytes is not None else _OTHERS):
+            for other in range(_OTHERS if ground.is_plain else 0):
                 node.spawn(node.add_pod(f"other-{other}"), [str(self._tool), "idle"])
             track = Track(node, inside, self._tool, self._directory)
             with contestant.enter(track) as entrant:

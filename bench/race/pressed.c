@@ -8,9 +8,12 @@
  *   pressed hold RECORD BYTES       take BYTES, and write to each page of them once a second
  *   pressed probe RECORD ANSWERS FILE BYTES PAGES INTERVAL_MS   answer every so often: write to so many pages of BYTES
  *                                   of memory, at random, and read a page of the file from the disk
+ *   pressed session RECORD USAGE LEVEL AGENTS TOOLS BYTES TOTAL RATE   be "bash" with so many agents, each with so many
+ *                                   tools, which sleep, and with BYTES, which it writes to once a second; COUNT agents
+ *                                   are there; the agent RUNAWAY, a process id, then grows to TOTAL bytes at RATE
  *
  * RECORD is a file of 8 zeroed 64-bit words, ANSWERS one of pairs (begin, ns of an answer; its end), which is written
- * as a ring; both are mapped shared. grow begins when GO is set. All instants are CLOCK_MONOTONIC
+ * as a ring; both are mapped shared. grow and the runaway begin when GO is set. All instants are CLOCK_MONOTONIC
  * nanoseconds; zero is what has not happened.
  * Exit status 1 with a line on stderr; it ends with who started it.
  */
@@ -33,7 +36,7 @@
 #define CHUNK (16 * PAGE)
 #define SECOND_NS 1000000000LL
 
-enum record { READY_NS, CONDITION_NS, COUNT, GO = 6, WORDS = 8 };
+enum record { READY_NS, CONDITION_NS, COUNT, RUNAWAY, GO = 6, WORDS = 8 };
 
 /* What the threads of grow write to; `pages` grows. */
 static char *memory;
@@ -111,7 +114,6 @@ static void *write_at_random(void *seed)
 
 static void wait_for_go(volatile int64_t *record)
 {
-	record[READY_NS] = now_ns();
 	while (!record[GO])
 		sleep_until(now_ns() + 200000);
 }
@@ -125,26 +127,14 @@ static int64_t usage_bytes(int fd)
 	return atoll(text);
 }
 
-static _Noreturn void grow(char **arguments)
+/* From so many bytes of memory to TOTAL; CONDITION is before the page that takes the usage to the level. */
+static _Noreturn void grow_on(volatile int64_t *record, int usage_fd, int64_t level, int64_t from, int64_t total,
+			      int64_t rate)
 {
-	volatile int64_t *record = map_shared(arguments[0], NULL);
-	int usage_fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
-	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]), total = atoll(arguments[4]);
-	int64_t rate = atoll(arguments[5]), threads = atoll(arguments[6]), started_ns, before_ns;
-	pthread_t thread;
+	int64_t started_ns = now_ns(), before_ns;
 
-	if (usage_fd < 0)
-		fail(arguments[1]);
-	memory = take(total);
-	wait_for_go(record);
-	write_pages(memory, prefill);
-	pages = prefill / PAGE;
-	for (int64_t number = 0; number < threads; number++)
-		if (pthread_create(&thread, NULL, write_at_random, (void *)(uintptr_t)number))
-			fail("pthread_create");
-	started_ns = now_ns();
-	for (int64_t held = prefill; held + CHUNK <= total; held += CHUNK) {
-		sleep_until(started_ns + (held - prefill) * (double)SECOND_NS / rate);
+	for (int64_t held = from; held + CHUNK <= total; held += CHUNK) {
+		sleep_until(started_ns + (held - from) * (double)SECOND_NS / rate);
 		before_ns = now_ns();
 		write_pages(memory + held, CHUNK);
 		pages = (held + CHUNK) / PAGE;
@@ -153,6 +143,27 @@ static _Noreturn void grow(char **arguments)
 	}
 	for (;;)
 		pause();
+}
+
+static _Noreturn void grow(char **arguments)
+{
+	volatile int64_t *record = map_shared(arguments[0], NULL);
+	int usage_fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
+	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]), total = atoll(arguments[4]);
+	int64_t rate = atoll(arguments[5]), threads = atoll(arguments[6]);
+	pthread_t thread;
+
+	if (usage_fd < 0)
+		fail(arguments[1]);
+	memory = take(total);
+	record[READY_NS] = now_ns();
+	wait_for_go(record);
+	write_pages(memory, prefill);
+	pages = prefill / PAGE;
+	for (int64_t number = 0; number < threads; number++)
+		if (pthread_create(&thread, NULL, write_at_random, (void *)(uintptr_t)number))
+			fail("pthread_create");
+	grow_on(record, usage_fd, level, prefill, total, rate);
 }
 
 static _Noreturn void hold(char **arguments)
@@ -199,6 +210,66 @@ static _Noreturn void probe(char **arguments)
 	}
 }
 
+static pid_t forked(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	return pid;
+}
+
+static _Noreturn void be_tool(void)
+{
+	prctl(PR_SET_NAME, "tool");
+	for (;;)
+		pause();
+}
+
+static _Noreturn void be_agent(volatile int64_t *record, char **arguments, int is_runaway)
+{
+	int64_t level = atoll(arguments[2]), tools = atoll(arguments[4]), bytes = atoll(arguments[5]);
+	int64_t total = atoll(arguments[6]), rate = atoll(arguments[7]);
+	int usage_fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
+
+	if (usage_fd < 0)
+		fail(arguments[1]);
+	prctl(PR_SET_NAME, "agent");
+	for (int64_t number = 0; number < tools; number++)
+		if (!forked())
+			be_tool();
+	memory = take(is_runaway ? total : bytes);
+	write_pages(memory, bytes);
+	if (is_runaway)
+		record[RUNAWAY] = getpid();
+	__sync_fetch_and_add(&record[COUNT], 1);
+	if (is_runaway) {
+		wait_for_go(record);
+		grow_on(record, usage_fd, level, bytes, total, rate);
+	}
+	for (;;) {
+		sleep_until(now_ns() + SECOND_NS);
+		write_pages(memory, bytes);
+	}
+}
+
+static _Noreturn void session(char **arguments)
+{
+	volatile int64_t *record = map_shared(arguments[0], NULL);
+	int64_t agents = atoll(arguments[3]);
+
+	prctl(PR_SET_NAME, "bash");
+	signal(SIGCHLD, SIG_IGN); /* none of them stays a zombie */
+	for (int64_t number = 0; number < agents; number++)
+		if (!forked())
+			be_agent(record, arguments, number == agents / 2);
+	while (record[COUNT] < agents)
+		sleep_until(now_ns() + 1000000);
+	record[READY_NS] = now_ns();
+	for (;;)
+		pause();
+}
+
 int main(int count, char **arguments)
 {
 	const char *mode = count > 1 ? arguments[1] : "";
@@ -210,6 +281,8 @@ int main(int count, char **arguments)
 		hold(arguments + 2);
 	if (!strcmp(mode, "probe") && count == 8)
 		probe(arguments + 2);
-	fprintf(stderr, "pressed: one of grow, hold, probe with their arguments\n");
+	if (!strcmp(mode, "session") && count == 10)
+		session(arguments + 2);
+	fprintf(stderr, "pressed: one of grow, hold, probe, session with their arguments\n");
 	return 1;
 }

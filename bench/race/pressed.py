@@ -3,6 +3,9 @@
 A node of 256 MiB that may swap 256 MiB, and whose disk reads 300 times a second, so that page faults wait
 as they do on a machine. Beside the pod that is the trouble there are a probe, which answers every 20 ms by
 some of the memory that it holds, and two pods that hold memory: none of the three is ever to be killed.
+
+Two more courses replay what happened to people: a session of agents with their tools in one scope, one of
+which runs away, on a node of 768 MiB.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from typing import Any, Final
 
 from bench.race.enclosure import PAIR, zeroed
 from bench.race.heat import Track, drop_cache
+from bench.race.session import Session, SessionLeft, SessionProcesses, session_figures
 from reactor.errors import RefusedError
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import write_file
-from reactor.kernel.oom import subtree_kills
+from reactor.kernel.oom import kills_within
 from reactor.testbed.allocator import MIB, Record, compiled_tool
 from reactor.testbed.daemon_process import wait_until
+from reactor.testbed.virtual_node import VirtualNode
 
 MEMORY_BYTES: Final = 256 * MIB
 SWAP_BYTES: Final = 256 * MIB
@@ -46,11 +52,16 @@ Answer = tuple[int, int]  # begin and end, ns on CLOCK_MONOTONIC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressedCourse:
-    """One kind of heat. Without a kill it is over after `patience_seconds`."""
+    """One kind of heat. Without a kill it is over after `patience_seconds`.
+
+    The node has `memory_bytes`. With a `session` the trouble is one of its agents.
+    """
 
     name: str
     description: str
     patience_seconds: float
+    memory_bytes: int = MEMORY_BYTES
+    session: Session | None = None
 
 
 SWAP: Final = PressedCourse(
@@ -66,6 +77,25 @@ THRASH: Final = PressedCourse(
     patience_seconds=60.0,
 )
 PRESSED: Final = (SWAP, THRASH)
+SESSION_MEMORY_BYTES: Final = 768 * MIB
+SESSION_BYTES_A_SECOND: Final = 32 * MIB
+
+
+def _replay(name: str, session: Session, source: str) -> PressedCourse:
+    rate = SESSION_BYTES_A_SECOND // MIB
+    return PressedCourse(
+        name=name,
+        description=f"{session.description} in one scope, one of which runs away at {rate} MiB/s ({source})",
+        patience_seconds=90.0,
+        memory_bytes=SESSION_MEMORY_BYTES,
+        session=session,
+    )
+
+
+# What happened to people, scaled down: 20 agents of 1.3 GB; 2,104 processes of one scope.
+AGENTS: Final = _replay("agents", Session(agents=20, tools=1, agent_bytes=16 * MIB), "orca#16630")
+TOOLS: Final = _replay("tools", Session(agents=20, tools=104, agent_bytes=4 * MIB), "omarchy#9799")
+REPLAYS: Final = (AGENTS, TOOLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +112,8 @@ class PressedFinish:
     """One heat's instants, in ns on CLOCK_MONOTONIC; None is what did not happen.
 
     `condition_ns` is before the page that filled the node's memory, or what the pod may have; `dead_ns` is
-    when the pod that is the trouble had ended. `oom_kills` are those of the kernel's in the node.
+    when the pod that is the trouble, or of a session the runaway, had ended. `oom_kills` are those of the
+    kernel's in the node, `session` is what is left of it.
     """
 
     began_ns: int
@@ -92,6 +123,7 @@ class PressedFinish:
     answers: Sequence[Answer]
     innocents: Sequence[Innocent]
     oom_kills: int = 0
+    session: SessionLeft | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +184,7 @@ def measured_under_pressure(finish: PressedFinish) -> dict[str, Any]:
         "wrong": [one.name for one in lost],
         "lost_mib": round(sum(one.held_bytes for one in lost) / MIB, 1),
         "kernel_oom_kills": finish.oom_kills,
+        **session_figures(finish.session, finish.began_ns, dead_ns),
     }
 
 
@@ -160,12 +193,16 @@ _ANSWERS: Final = 1 << 14  # 320 s of them
 _QUIET_ANSWERS: Final = 50  # before the trouble begins
 _PROMPT_ANSWERS: Final = 50  # one after the other: the node has recovered
 _SETTLE_SECONDS: Final = 60.0
+_AFTERMATH_SECONDS: Final = 5.0  # who kills one process after the other goes on
 _PROBE_FILE_BYTES: Final = 16 * MIB
 _TROUBLE: Final = "trouble"
+SESSION_SCOPE: Final = "session-1.scope"
+_RUNAWAY: Final = 3  # of the record's words: the process id that it has itself
 # The node is full that much before its limit: the kernel charges by batches.
 _FULL_BYTES: Final = 4 * MIB
 _RAMP_BYTES: Final = 32 * MIB
 _ANY_USAGE: Final = 1 << 62
+_MOST_CGROUPS: Final = 64
 
 
 class PressedHeat:
@@ -180,7 +217,7 @@ class PressedHeat:
         """Have the trouble begin; return what became of it. Raises RefusedError if a pod does not start."""
         self._slow_the_disk()
         node = self._track.node
-        oom_kills = subtree_kills(node.tree, node.cgroup)
+        oom_kills = _oom_kills(node)
         probe = self._record("probe")
         answers = self._stack.enter_context(zeroed(self._in_memory("answers"), _ANSWERS))
         innocents = {
@@ -190,10 +227,14 @@ class PressedHeat:
         }
         self._await(lambda: probe.words()[2] >= _QUIET_ANSWERS, "the probe's first answers")
         record = self._record(_TROUBLE)
-        trouble = self._trouble(course, record)
+        cgroup, trouble = self._trouble(course, record)
         self._await(lambda: record.words()[0] > 0, "the pod that is the trouble")
+        pid, session = trouble.pid, None
+        if course.session is not None:
+            session = SessionProcesses(node.tree, cgroup, trouble, course.session, record.words()[_RUNAWAY])
+            pid = session.runaway
         observed = self._record("observed")
-        with self._observer(observed, trouble.pid, course.patience_seconds) as observer:
+        with self._observer(observed, pid, course.patience_seconds) as observer:
             time.sleep(pause_ms / 1000)
             late_ns = late_from_ns(_answers(answers, probe.words()[2]))
             began_ns = time.monotonic_ns()
@@ -208,6 +249,8 @@ class PressedHeat:
                 return all(begin > since_ns and end - begin < late_ns for begin, end in last)
 
             wait_until(has_recovered, _SETTLE_SECONDS)
+            if session is not None:
+                time.sleep(_AFTERMATH_SECONDS)
         ended_ns = time.monotonic_ns()
         lives = {name: child.poll() is None for name, (_, child) in innocents.items()}
         return PressedFinish(
@@ -220,12 +263,15 @@ class PressedHeat:
                 Innocent(name=name, held_bytes=held_bytes, lives=lives[name])
                 for name, (held_bytes, _) in innocents.items()
             ],
-            oom_kills=subtree_kills(node.tree, node.cgroup) - oom_kills,
+            oom_kills=_oom_kills(node) - oom_kills,
+            session=None if session is None else session.left(),
         )
 
     def _slow_the_disk(self) -> None:
         """Limit the node's reads. Raises RefusedError where the kernel can't."""
         tree, cgroup = self._track.node.tree, self._track.node.cgroup
+        if tree.version is not CgroupVersion.V2:  # nor is there swap, whose reads are meant
+            return
         try:
             for above in [*PurePosixPath(cgroup).parents][::-1]:
                 write_file(tree.path(str(above)) / "cgroup.subtree_control", "+io")
@@ -267,19 +313,25 @@ class PressedHeat:
             self._add_pod("probe"), "probe", record.path, self._in_memory("answers"), file, *amounts
         )
 
-    def _trouble(self, course: PressedCourse, record: Record) -> subprocess.Popen[bytes]:
+    def _trouble(self, course: PressedCourse, record: Record) -> tuple[str, subprocess.Popen[bytes]]:
+        """Start it; return its cgroup, and its first process."""
         node = self._track.node
-        limit_bytes = None if course is SWAP else THRASH_LIMIT_BYTES
-        cgroup = self._add_pod(_TROUBLE, limit_bytes)
-        if course is SWAP:
-            usage, full_bytes = node.usage_path(), node.memory_bytes - _FULL_BYTES
-            prefill_bytes = full_bytes - node.usage_bytes() - _RAMP_BYTES
-            total_bytes = 2 * (node.memory_bytes + (node.swap_bytes or 0))
-        else:
+        limit_bytes = THRASH_LIMIT_BYTES if course is THRASH else None
+        cgroup = self._add_pod(_TROUBLE if course.session is None else SESSION_SCOPE, limit_bytes)
+        usage, full_bytes = node.usage_path(), node.memory_bytes - _FULL_BYTES
+        total_bytes = 2 * (node.memory_bytes + (node.swap_bytes or 0))
+        if course.session is not None:
+            one = course.session
+            amounts: tuple[int, ...] = (full_bytes, one.agents, one.tools, one.agent_bytes, total_bytes)
+            amounts += (SESSION_BYTES_A_SECOND,)
+            return cgroup, self._spawn(cgroup, "session", record.path, usage, *amounts)
+        if course is THRASH:
             usage, full_bytes = node.tree.path(cgroup) / "memory.current", THRASH_LIMIT_BYTES - _FULL_BYTES
             prefill_bytes, total_bytes = full_bytes - _RAMP_BYTES, THRASH_BYTES
+        else:
+            prefill_bytes = full_bytes - node.usage_bytes() - _RAMP_BYTES
         amounts = (full_bytes, prefill_bytes, total_bytes, GROW_BYTES_A_SECOND, THREADS)
-        return self._spawn(cgroup, "grow", record.path, usage, *amounts)
+        return cgroup, self._spawn(cgroup, "grow", record.path, usage, *amounts)
 
     def _file(self, name: str, size_bytes: int) -> Path:
         """Return a file on the disk whose pages nobody has been charged for."""
@@ -308,6 +360,11 @@ def pressed_heat(track: Track, course: PressedCourse, pause_ms: int) -> PressedF
     """Have a heat in the track's node; nothing of it is left there."""
     with ExitStack() as stack:
         return PressedHeat(track, stack).run(course, pause_ms)
+
+
+def _oom_kills(node: VirtualNode) -> int:
+    with node.tree.open(node.cgroup) as directory:
+        return kills_within(directory, node.tree.version, _MOST_CGROUPS)[0]
 
 
 def disk_of(path: Path, sys: Path = Path("/sys")) -> str:

@@ -2,11 +2,13 @@
 
 Each as it is shipped, and with the lowest limits and the shortest times that it takes. The peers run in the
 enclosure, where the node is the machine; systemd-oomd, which hears of units from systemd alone, runs as its
-unit, with the enclosure's /proc/meminfo, and the node lies in a unit of systemd's.
+unit, with the enclosure's /proc/meminfo, and the node lies in a unit of systemd's. The replays of a session
+are run as shipped alone, and by the reactor with and without `processVictims`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -31,7 +33,7 @@ from bench.race.contestants import (
     oomd,
 )
 from bench.race.heat import Track
-from bench.race.pressed import MEMORY_BYTES, SWAP_BYTES
+from bench.race.pressed import MEMORY_BYTES, SESSION_MEMORY_BYTES, SESSION_SCOPE, SWAP_BYTES
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
@@ -49,7 +51,11 @@ _KILL: Final = {"ManagedOOMSwap": "kill", "ManagedOOMMemoryPressure": "kill"}
 _PATIENCE_SECONDS: Final = 120.0
 _SETTLED_SECONDS: Final = 15.0  # the steward has started by then, and eBPF programs are loaded
 _HARD: Final = {"memory.available": "100Mi"}
-_NODE: Final = "{node}"  # in a rule's cgroups
+_NODE: Final = "{node}"  # in cgroups of rules and of pods
+# One tree of the session goes, by its own agent, instead of the whole scope.
+TREE: Final = {
+    "pods": {"parents": [_NODE], "processVictims": [{"unit": SESSION_SCOPE, "victim": "tree"}]},
+}
 # What docs/pressure.md has for systemd-oomd's two defaults, with the node in the place of the machine.
 OOMD_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
@@ -145,13 +151,7 @@ def pressed_field(version: CgroupVersion, programs: Programs) -> tuple[list[Cont
         _reactor("reactor-rules", {}, PAGE_RULES),
         _reactor("reactor-oomd-rules", {}, OOMD_RULES),
         _reactor("reactor-rules-fastest", {}, FASTEST_RULES),
-        Contestant(
-            name="no-daemon",
-            role=Role.FLOOR,
-            settings="the kernel alone",
-            enter=_nobody,
-            ground=_GROUND,
-        ),
+        _no_daemon(_GROUND),
     ]
     left_out: dict[str, str] = {}
     if program := programs.find("earlyoom"):
@@ -184,12 +184,48 @@ def pressed_field(version: CgroupVersion, programs: Programs) -> tuple[list[Cont
     if (missing := _systemd_oomd_missing()) is None:
         fastest_unit = {"ManagedOOMMemoryPressureLimit": "10%", "ManagedOOMMemoryPressureDurationSec": "1s"}
         taken += [
-            _systemd_oomd("systemd-oomd", _KILL, ""),
-            _systemd_oomd("systemd-oomd-fastest", {**_KILL, **fastest_unit}, "SwapUsedLimit=10%"),
+            _systemd_oomd("systemd-oomd", _KILL, "", _GROUND),
+            _systemd_oomd("systemd-oomd-fastest", {**_KILL, **fastest_unit}, "SwapUsedLimit=10%", _GROUND),
         ]
     else:
         left_out["systemd-oomd"] = missing
     return taken, left_out
+
+
+def replay_field(version: CgroupVersion, programs: Programs) -> tuple[list[Contestant], dict[str, str]]:
+    """Return who can take part in the replays of a session, and who can't and why.
+
+    The node swaps where the machine does and its cgroups are of v2.
+    """
+    is_v2 = version is CgroupVersion.V2
+    swap_bytes = SWAP_BYTES if is_v2 and machine_swap().total_bytes >= SWAP_BYTES else None
+    ground = Ground(memory_bytes=SESSION_MEMORY_BYTES, swap_bytes=swap_bytes)
+    taken = [
+        _reactor("reactor-tree", _HARD, (), TREE, ground),
+        _reactor("reactor-default", _HARD, (), ground=ground),
+        _no_daemon(ground),
+    ]
+    left_out: dict[str, str] = {}
+    if program := programs.find("earlyoom"):
+        taken.append(earlyoom("earlyoom", program, ("-r", "3600"), ground))
+    else:
+        left_out["earlyoom"] = FETCH.format("earlyoom")
+    if program := programs.find("nohang"):
+        taken.append(nohang("nohang", program, {}, ground))
+    else:
+        left_out["nohang"] = FETCH.format("nohang")
+    missing = _systemd_oomd_missing() if is_v2 else "acts on cgroup v2 alone"
+    if missing is None:
+        taken.append(_systemd_oomd("systemd-oomd", _KILL, "", ground))
+    else:
+        left_out["systemd-oomd"] = missing
+    return taken, left_out
+
+
+def _no_daemon(ground: Ground) -> Contestant:
+    return Contestant(
+        name="no-daemon", role=Role.FLOOR, settings="the kernel alone", enter=_nobody, ground=ground
+    )
 
 
 def _reactor(
@@ -197,11 +233,12 @@ def _reactor(
     hard: Mapping[str, str],
     rules: Sequence[Mapping[str, Any]],
     others: Mapping[str, Any] = MappingProxyType({}),
+    ground: Ground = _GROUND,
 ) -> Contestant:
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
         node = track.node.cgroup
-        section = {"rules": rules_for(node, rules), **others}
+        section = {"rules": rules_for(node, rules), **placed(node, others)}
         configuration = {"evictionHard": dict(hard)}
         with DaemonProcess(track.tool, track.directory, node, configuration, section) as daemon:
             if rules:
@@ -213,8 +250,13 @@ def _reactor(
     told = "; ".join(_told(rule) for rule in rules) or "no rules"
     told += "".join(f"; {key}: {value}" for key, value in others.items())
     return Contestant(
-        name=name, role=Role.REACTOR, settings=f"{thresholds}; {told}", enter=enter, ground=_GROUND
+        name=name, role=Role.REACTOR, settings=f"{thresholds}; {told}", enter=enter, ground=ground
     )
+
+
+def placed(node: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section of the configuration that is about this node."""
+    return dict(json.loads(json.dumps(dict(section)).replace(_NODE, node)))
 
 
 def rules_for(node: str, rules: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -283,7 +325,7 @@ def _systemd_oomd_missing() -> str | None:
     return None
 
 
-def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contestant:
+def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str, ground: Ground) -> Contestant:
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
         _OOMD_DROP_IN.parent.mkdir(parents=True, exist_ok=True)
@@ -328,7 +370,7 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
         role=Role.PEER,
         settings=settings,
         enter=enter,
-        ground=replace(_GROUND, within=unit),
+        ground=replace(ground, within=unit),
     )
 
 

@@ -74,6 +74,11 @@ def is_under_pressure(found: Found, course: str) -> bool:
     return any("stall_ms" in heat for heat in found["heats"] if heat["course"] == course)
 
 
+def is_a_replay(found: Found, course: str) -> bool:
+    """Tell whether the heats of a course have a session of agents."""
+    return any("agents" in heat for heat in found["heats"] if heat["course"] == course)
+
+
 def pressed_figures(found: Found, course: str, contestant: str) -> PressedFigures | None:
     """Return the figures of a course under pressure, None where the contestant didn't run it."""
     heats = _heats_of(found, course, contestant)
@@ -200,6 +205,17 @@ _PRESSED_COLUMNS: Final = (
     "condition to prompt answers, s",
     "wrong victims",
     "lost with them, MiB",
+)
+_REPLAY_COLUMNS: Final = (
+    "contestant",
+    "heats",
+    "start of the runaway to its end, s",
+    "other agents that live, of all heats",
+    "their tools that live",
+    "sessions that live",
+    "tools of the runaway that live",
+    "longest stall of the probe, s",
+    "wrong victims outside the session",
 )
 _PRESSED_SPREAD: Final = "p50 / max"
 _FACTS: Final = {
@@ -398,6 +414,10 @@ def _pressed_section(found: Found, course: str, description: str) -> Section:
 
 
 def _course_table(found: Found, course: str) -> Table:
+    if is_a_replay(found, course):
+        replayed = [(name, _heats_of(found, course, name)) for name in found["contestants"]]
+        rows = [_replay_row(name, heats) for name, heats in replayed if heats]
+        return Table(columns=_REPLAY_COLUMNS, rows=rows)
     if is_under_pressure(found, course):
         pressed = [(name, pressed_figures(found, course, name)) for name in order(found, course)]
         rows = [_pressed_row(name, figure) for name, figure in pressed if figure is not None]
@@ -422,6 +442,31 @@ def _pressed_row(name: str, figure: PressedFigures) -> list[str]:
     by_kernel = f", {figure.by_kernel} by the kernel" if figure.by_kernel else ""
     heats = f"{figure.n}{_without(figure)}{by_kernel}"
     return [name, heats, *seconds, str(figure.wrong), number(figure.lost_mib)]
+
+
+def _replay_row(name: str, heats: Sequence[Mapping[str, Any]]) -> list[str]:
+    by_kernel = sum(heat["kernel_oom_kills"] > 0 for heat in heats)
+    never = sum(heat["run_ms"] is None for heat in heats)
+    counted = [f"{count} {what}" for count, what in ((never, "never"), (by_kernel, "by the kernel")) if count]
+    seconds = [
+        " / ".join(number(measured[key] / 1000) for key in ("p50", "max")) if measured else "-"
+        for measured in (_summary(heats, "run_ms"), _summary(heats, "stall_ms"))
+    ]
+
+    def of_all(alive: str, there: str) -> str:
+        return f"{sum(heat[alive] for heat in heats)} of {sum(heat[there] for heat in heats)}"
+
+    return [
+        name,
+        ", ".join([str(len(heats)), *counted]),
+        seconds[0],
+        of_all("agents_alive", "agents"),
+        of_all("tools_alive", "tools"),
+        f"{sum(heat['session_alive'] for heat in heats)} of {len(heats)}",
+        str(sum(heat["orphans"] for heat in heats)),
+        seconds[1],
+        str(sum(len(heat["wrong"]) for heat in heats)),
+    ]
 
 
 def _spread(values: Mapping[str, float]) -> str:

@@ -14,7 +14,10 @@ from bench.race import pressed_contestants as field
 from bench.race.contestants import Contestant, Entrant, Ground, Programs, Role
 from bench.race.heat import Course
 from bench.race.pressed import (
+    MEMORY_BYTES,
     PRESSED,
+    REPLAYS,
+    SESSION_MEMORY_BYTES,
     SWAP_BYTES,
     Answer,
     Innocent,
@@ -147,13 +150,15 @@ def test_path_on_no_disk_has_none(tmp_path: Path) -> None:
         disk_of(tmp_path, tmp_path)
 
 
-def test_courses_under_pressure_are_for_those_who_guard_a_node_with_swap_alone() -> None:
-    with_swap = contestant(Ground(swap_bytes=SWAP_BYTES))
-    without = contestant(Ground())
-    assert [True, True] == [with_swap.takes_part(course) for course in PRESSED]
-    assert [False, False] == [without.takes_part(course) for course in PRESSED]
-    step = Course(pace="step")
-    assert [False, True] == [one.takes_part(step) for one in (with_swap, without)]
+def test_each_course_is_for_those_who_guard_a_node_with_as_much_memory() -> None:
+    pressed = contestant(Ground(memory_bytes=MEMORY_BYTES, swap_bytes=SWAP_BYTES))
+    replaying = contestant(Ground(memory_bytes=SESSION_MEMORY_BYTES))
+    plain = contestant(Ground())
+    for courses, taking in (PRESSED, pressed), (REPLAYS, replaying), ((Course(pace="step"),), plain):
+        for course in courses:
+            assert [one is taking for one in (pressed, replaying, plain)] == [
+                one.takes_part(course) for one in (pressed, replaying, plain)
+            ]
 
 
 @pytest.mark.parametrize("rules", [field.OOMD_RULES, field.PAGE_RULES, field.FASTEST_RULES])
