@@ -348,7 +348,10 @@ class RuleFirings:
 
     @property
     def pods(self) -> Sequence[Pod]:
-        return self._loop().passes.known.pods
+        """Return the pods that exist now: one that came a moment ago may be the very one."""
+        passes = self._loop().passes
+        passes.observations.refresh_pods()
+        return passes.known.pods
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None if it is gone."""

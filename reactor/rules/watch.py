@@ -144,7 +144,7 @@ class Acting(Protocol):
 
     @property
     def pods(self) -> Sequence[Pod]:
-        """Return the pods of the node."""
+        """Return the pods of the node, those among them that came a moment ago."""
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None if it is gone."""

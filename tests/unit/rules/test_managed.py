@@ -17,6 +17,7 @@ from reactor.guard.record import PassRecord
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.link.managed_oom import LONGEST_BYTES, MOST_UNITS, write_report
 from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Rule
 from reactor.reclaim.memory import PodReclaim
@@ -127,6 +128,39 @@ async def test_a_unit_under_pressure_has_the_most_scanned_pod_below_it_killed_on
     (record,) = [one for one in node.records if one.attempts]
     assert record.decision.rule is not None
     assert "systemd-oomd:pressure-50%-5s" == record.decision.rule.rule.name
+
+
+async def test_an_avoided_unit_stays_while_another_one_holds_memory_that_is_not_scanned(node: Node) -> None:
+    avoided = replace(make_pod("hog"), preference=Preference.AVOID)
+    node.loop.have(avoided, make_pod("small"))
+    node.fake.file("/node", "memory.pressure", averages(70.0, 1.0))
+    node.report(pressure("/node", limit_percent=50.0, duration_seconds=2.0))
+
+    def scan(number: int) -> None:
+        node.fake.file("/node", "memory.stat", f"inactive_file 0\npgscan {100 * number}\n")
+        node.set("hog", avg10=0.0, scanned=100 * number)
+
+    await node.ticks(10, scan)
+    assert ["small"] == node.loop.kills.killed
+    ranking = node.records[-1].document()["ranking"]
+    assert [("small", 0), ("hog", 200)] == [(one["pod"].split("/")[-1], one["usage"]) for one in ranking]
+
+
+async def test_a_pod_that_came_while_the_conditions_hold_counts_with_all_that_was_scanned(node: Node) -> None:
+    node.fake.file("/node", "memory.pressure", averages(70.0, 1.0))
+    node.report(pressure("/node", limit_percent=50.0, duration_seconds=2.0))
+
+    def scan(number: int) -> None:
+        node.fake.file("/node", "memory.stat", f"inactive_file 0\npgscan {100 * number}\n")
+        node.set("small", avg10=0.0, scanned=10 * number)
+        if number == 3:  # no housekeeping has listed it before the rule is due
+            node.fake.add("/node/late", usage_bytes=10 * MIB)
+            node.set("late", avg10=0.0, scanned=5_000)
+            node.loop.pods.present = (*node.loop.pods.present, make_pod("late"))
+            node.loop.usages.seen["uid-late"] = PodUsage(memory_working_set_bytes=50 * MIB)
+
+    await node.ticks(10, scan)
+    assert ["late"] == node.loop.kills.killed[:1]
 
 
 async def test_a_unit_under_pressure_without_reclaim_is_left_alone(node: Node) -> None:
