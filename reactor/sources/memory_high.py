@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -186,7 +187,7 @@ class _Guard:
         with ExitStack() as owned:
             counters = counters_of(self._tree, self._cgroup, watermarks_of(self._levels))
             owned.callback(counters.close)
-            events_fd = watch_modifications(self._directory / "memory.events")
+            events_fd = watch_modifications(_events_of(self._directory))
             owned.callback(os.close, events_fd)
             writes_fd = watch_modifications(self._high.path)
             owned.callback(os.close, writes_fd)
@@ -232,7 +233,7 @@ class _Guard:
         return counters.usage_bytes() + _SLACK_BYTES >= following.level_bytes
 
     async def _wait_for_event(self, events_fd: int) -> bool:
-        """Wait until memory.events changes, and return True, or until the next level is to be set again."""
+        """Wait until an event is counted, and return True, or until the next level is to be set again."""
         with trio.move_on_after(CALM_SECONDS if self._met or not self._standing else float("inf")):
             async with trio.open_nursery() as nursery:
 
@@ -298,3 +299,13 @@ class _Guard:
         if self._standing is not None:
             await in_thread(self._high.restore)
             self._standing = None
+
+
+def _events_of(directory: Path) -> Path:
+    """Return the file that counts the cgroup's own events.
+
+    memory.events also counts those of pods. One that is past a memory.high of its own, as MemoryQoS sets it,
+    has some all the time. Before Linux 5.2 it is the only one.
+    """
+    own = directory / "memory.events.local"
+    return own if own.exists() else directory / "memory.events"

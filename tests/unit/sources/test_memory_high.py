@@ -51,8 +51,10 @@ class FakeNode:
         (self.directory / "memory.stat").write_text(f"inactive_file {inactive_file_mib * MIB}\n")
         (self.directory / "memory.current").write_text(f"{mib * MIB}\n")
 
-    def happens(self, count: int) -> None:
-        (self.directory / "memory.events").write_text(f"low 0\nhigh {count}\nmax 0\noom 0\noom_kill 0\n")
+    def happens(self, count: int, *names: str) -> None:
+        """Count in these files, in both at the cgroup's own level."""
+        for name in names or ("memory.events.local", "memory.events"):
+            (self.directory / name).write_text(f"low 0\nhigh {count}\nmax 0\noom 0\noom_kill 0\n")
 
     @asynccontextmanager
     async def watched(
@@ -93,6 +95,29 @@ async def test_it_sets_the_level_and_puts_back_what_was_there(node: FakeNode, le
         await eventually(lambda: node.high == str(100 * MIB))
     assert str(900 * MIB) == node.high
     assert "user.reactor.memory_high" not in os.listxattr(node.directory)
+
+
+async def test_the_level_stays_while_a_pod_is_throttled_at_its_own(node: FakeNode, level, mock_clock) -> None:
+    # With MemoryQoS the kubelet sets memory.high of pods, which may be past it all the time.
+    async with node.watched(level(100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        seen = set()
+        for count in range(1, 40):
+            node.happens(count, "memory.events")
+            await trio.sleep(0.1)
+            seen.add(node.high)
+    assert {str(100 * MIB)} == seen
+
+
+async def test_without_events_of_its_own_those_of_the_whole_tree_count(
+    node: FakeNode, level, mock_clock
+) -> None:
+    (node.directory / "memory.events.local").unlink()  # before Linux 5.2
+    async with node.watched(level(100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(101)
+        node.happens(1, "memory.events")
+        await node.woken()
 
 
 async def test_a_lower_value_of_the_operators_is_left_alone(node: FakeNode, level, mock_clock) -> None:
