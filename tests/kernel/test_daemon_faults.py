@@ -64,6 +64,7 @@ def test_full_disk_under_the_journal_loses_lines_but_evicts(
 
     eventually(lambda: "journal" in daemon.status()["problems"], "the journal's problem")
     assert "No space left" in daemon.status()["problems"]["journal"]
+    eventually(lambda: "lines are being lost" in daemon.log(), "the log, with the steward's next beat")
     assert 1 == daemon.log().count("lines are being lost")
     assert "cgroup/hog" in daemon.ask("explain", "hog").stdout
     assert daemon.stop() == 0

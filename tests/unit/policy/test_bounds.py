@@ -17,8 +17,8 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.bounds import Bounded, completed, standings, unsettled
-from reactor.policy.decide import decide, with_whole_ranking
+from reactor.policy.bounds import Bounded, completed, if_others_hold, standings, unsettled
+from reactor.policy.decide import decide, observed, with_whole_ranking
 from reactor.policy.forecast import hold_too_little
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.unit.policy.strategies import amount
@@ -305,6 +305,28 @@ def test_that_they_do_is_seen_before_any_is_read() -> None:
     assert settle(small).is_hopeless
     large = plain([(50, 5), (3, 0)], available=8, settings=settings)
     assert not settle(large).is_hopeless
+
+
+@pytest.mark.parametrize(("others_mib", "is_slowed"), [(60, False), (5, True)])
+def test_pods_that_were_not_read_hold_what_is_said_in_all(others_mib: int, *, is_slowed: bool) -> None:
+    """One of them stands for all, behind a pod that was read."""
+    settings = EvictionSettings(thresholds=(make_threshold(64 * MIB),), unhelpful_eviction_pause_seconds=30.0)
+    case = plain([(1, 1), (50, 50), (50, 50)], available=8, settings=settings)
+    read, *others = case.truth
+    known = Bounded(
+        settings=case.settings,
+        state=case.state,
+        snapshot=Snapshot(
+            signals=case.signals,
+            pods={read: PodUsage(memory_working_set_bytes=MIB)},
+            bounds=dict.fromkeys(others, 50 * MIB),
+        ),
+        standings=standings(case.pods),
+        now_seconds=NOW,
+    )
+    state, _ = observed(settings, case.state, known.snapshot, case.pods, NOW)
+    found = if_others_hold(known, state, case.signals, others_mib * MIB)
+    assert is_slowed == any(one.reason is SlowReason.OUTSIDE_PODS for one in found.slowdowns)
 
 
 @st.composite

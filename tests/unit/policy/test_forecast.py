@@ -54,3 +54,16 @@ def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() 
 
     assert is_unchanged(state, later)
     assert not is_unchanged(state, replace(later, evicted_at=(2.0,)))
+
+
+def test_no_pod_is_named_where_no_decision_is_needed() -> None:
+    asked = []
+
+    def settle(*seen: object) -> bool:
+        asked.append(seen)
+        return False
+
+    found = with_victims(known(HARD), near((HARD,), SEEN), settle)
+
+    assert ((), ()) == (found.first, found.prepared)
+    assert len(asked) == 2
