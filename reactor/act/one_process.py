@@ -41,11 +41,10 @@ from reactor.model.pods import Pod
 from reactor.policy.process_victims import in_order, is_spared, too_small_because
 
 _MOST_PROCESSES: Final = 3072
-_MANY: Final = 256
 _MOST_CGROUPS: Final = 64
 _MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
-_MOST_CPU_NS: Final = 10_000_000  # a status file takes 20 us; a tenant makes it longer by its groups
-_MOST_CPU_OF_MANY_NS: Final = 120_000_000  # of a cold /proc 40 us each
+# A status file takes 20 us, 40 if cold. A tenant makes it longer by its groups, an emulated machine as it is.
+_MOST_CPU_NS: Final = 120_000_000
 _SELDOM: Final = 10  # prepared again after so many times as long as all took to be read
 _AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
 # What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
@@ -396,9 +395,8 @@ class OneProcess:
         found = {pid: known[pid] for pid in pids if pid in known}
         largest = [one.pid for one in in_order(found.values())[:_AFRESH]]
         new = [pid for pid in pids if pid not in known]
-        most_ns = _MOST_CPU_NS if len(new) <= _MANY else _MOST_CPU_OF_MANY_NS
         for pid in (*largest, *new):
-            if time.thread_time_ns() - began_ns > most_ns:
+            if time.thread_time_ns() - began_ns > _MOST_CPU_NS:
                 raise NoProcessError("what its processes hold can't be read in time")
             process = self._read(pid)
             if process is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -280,6 +282,19 @@ def test_a_look_that_takes_too_long_is_given_up(
     holding(yard, pod.cgroup, 5)
     with pytest.raises(NoProcessError, match="in time"):
         kills.kill_first(pod, None)
+
+
+def test_few_processes_are_waited_for_as_long_as_many_on_a_slow_machine(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock is 5 ms of CPU later: an emulated machine takes as long for a few dozen."""
+    clock = count(step=5_000_000)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
+    pod = session(yard)
+    small, *_, large = (holding(yard, pod.cgroup, mib) for mib in (5, 5, 5, 30))
+    kills.kill_first(pod, None)
+    assert -signal.SIGKILL == large.wait(60)
+    assert small.poll() is None
 
 
 def test_one_that_was_killed_and_does_not_exit_is_not_killed_again_and_then_the_pod_is(

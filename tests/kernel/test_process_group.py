@@ -279,7 +279,7 @@ def test_many_small_processes_go_as_a_whole_and_too_many_do(
     assert len(list(iter(child.stdout.readline, "done\n"))) == 60
     with pytest.raises(NoProcessError, match="less than 10 %"):
         kills.kill_first(pod, 1 << 30, wanted_bytes=MIB)
-    monkeypatch.setattr(one_process, "_MOST_CPU_OF_MANY_NS", -1)
+    monkeypatch.setattr(one_process, "_MOST_CPU_NS", -1)
     with pytest.raises(NoProcessError, match="in time"):
         kills.kill_first(pod, 1 << 30)
     monkeypatch.setattr(one_process, "_MOST_PROCESSES", 600)
