@@ -38,7 +38,8 @@ def collect(cache: Path, suite: str, status: str) -> Path:
     }
     for name, make in parts.items():
         into = directory / name
-        if into.is_dir():
+        # Debian's packages have a stamp of their own: another list or another guest needs others.
+        if into.is_dir() and name != "debian":
             continue
         beside = directory / f".{name}.new"
         shutil.rmtree(beside, ignore_errors=True)
@@ -49,6 +50,7 @@ def collect(cache: Path, suite: str, status: str) -> Path:
             say(f"outside: {name} can't be had: {str(error)[:400]}")
             shutil.rmtree(beside, ignore_errors=True)
             continue
+        shutil.rmtree(into, ignore_errors=True)
         beside.rename(into)
     return directory
 

@@ -108,7 +108,10 @@ def in_oomds_place() -> Iterator[None]:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     names = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session")
     command = ["apt-get", "-qq", "install", "--yes", *names]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=2 * SECONDS)
+    installed = subprocess.run(
+        command, env=environment, check=False, capture_output=True, text=True, timeout=2 * SECONDS
+    )
+    assert installed.returncode == 0, installed.stderr
     run("systemctl", "disable", "--now", *OOMD)
     for unit in UNITS.glob("TEST-55-OOMD-*"):
         for place in (Path("/etc/systemd/system"), Path("/etc/systemd/user")):
@@ -168,7 +171,9 @@ def test_systemds_own_test_of_systemd_oomd_passes_with_reactor_in_its_place(
         errors="replace",
         check=False,
     )
-    keep(f"TEST-55-OOMD {case}", {"status": done.returncode, "evicted": service.evicted()})
+    decisions = [line for line in service.lines() if line["kind"] == "decision"]
+    found = {"status": done.returncode, "evicted": service.evicted(), "decisions": decisions}
+    keep(f"TEST-55-OOMD {case}", found)
     print(done.stdout[-6000:])
     print(json.dumps(service.status()["systemd_oomd"], indent=1))
     print(json.dumps(service.status()["rules"], indent=1)[:4000])
