@@ -27,12 +27,14 @@ class Viewer:
     """`reactor top` in a terminal of its own, drawn by pyte."""
 
     def __init__(self, daemon: RunningDaemon, **environment: str) -> None:
+        # Tests that run side by side have a width in the environment, which curses takes for the terminal's.
+        inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
         # pyte is a Linux console; xterm's terminfo has a sequence (REP) that it does not know.
         self.process = pexpect.spawn(
             sys.executable,
             ["-m", "reactor", "top", "--socket", str(daemon.socket_path), "--interval-seconds", "0.2"],
             dimensions=(24, 80),
-            env={**os.environ, "TERM": "linux", "LC_ALL": "C.UTF-8", **environment},
+            env={**inherited, "TERM": "linux", "LC_ALL": "C.UTF-8", **environment},
             timeout=20,
         )
         self.screen = pyte.Screen(80, 24)
