@@ -376,10 +376,15 @@ async def test_a_pod_that_a_runtime_or_its_tenant_has_paused_dies_of_a_kill(
     assert [-signal.SIGKILL] * 2 == [child.wait(60) for child in children]
 
 
-def test_the_exercise_passes_here_and_leaves_nothing_behind(yard: Yard, kill_path: KillPath) -> None:
-    before = (open_descriptors(), [sorted(d.parent.iterdir()) for d in yard.directories(yard.parent)])
-    assert kill_path.exercise() is None
-    assert before == (open_descriptors(), [sorted(d.parent.iterdir()) for d in yard.directories(yard.parent)])
+def test_the_exercise_passes_here_and_leaves_nothing_behind(yard: Yard) -> None:
+    pods = yard.make(f"{yard.parent}/pods")
+
+    def there_is() -> tuple[int, list[list[Path]]]:
+        return (open_descriptors(), [sorted(d.iterdir()) for d in yard.directories(yard.parent)])
+
+    before = there_is()
+    assert KillPath(yard.tree, (pods,)).exercise() is None
+    assert before == there_is()
 
 
 def test_the_exercise_finds_a_place_while_the_pod_parent_does_not_exist_yet(yard: Yard) -> None:
