@@ -485,6 +485,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         replace(
             settings.eviction,
             reclaims_memory=not settings.dry_run,
+            reclaims_ended_only=tree.version is CgroupVersion.V1,
             soft_reclaim_seconds=0.0 if soft_problem else settings.eviction.soft_reclaim_seconds,
         ),
         known,

@@ -35,7 +35,6 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.attention import has_grown
-from reactor.policy.bounds import asks_for_charges
 from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.events import (
     FilesInMemoryObserved,
@@ -47,6 +46,7 @@ from reactor.policy.events import (
     ProcessesExited,
     StruckPodsObserved,
 )
+from reactor.policy.holds import may_be_due
 from reactor.policy.messages import absurd_thresholds
 from reactor.policy.thresholds import is_hard_memory, thresholds_met
 from reactor.sources.oom import OomSource
@@ -120,7 +120,7 @@ class Observations:
         While a victim frees its memory, what its parent has is no bound for others.
         """
         state = self._node.state
-        is_wide = not (state.claims or asks_for_charges(self._settings, state, now_seconds))
+        is_wide = not (state.claims or may_be_due(self._settings, state, now_seconds, now_seconds))
         few = ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),) if is_wide else ()
         for read, most in (*few, (self.bounded.observe, math.inf)):
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))

@@ -54,6 +54,7 @@ class EvictionSettings:
     over. With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and
     pods' own for `soft_reclaim_seconds` before the first soft eviction (`Decision.soft_reclaim`; 0: not).
+    With `reclaims_ended_only` it can do so only in cgroups of pods that have ended, as on cgroup v1.
     `commands_for` are the filesystems for which commands are configured that free something.
     With `evicts_holders_only` a pod is evicted for a filesystem only if files are known there that are
     removed with the pod. With `rechecks_disks` the caller observes the filesystem itself after a reclaim,
@@ -73,6 +74,7 @@ class EvictionSettings:
     minimum_victim: ThresholdValue | None = None
     in_flight_deadline_seconds: float = 10.0
     reclaims_memory: bool = False
+    reclaims_ended_only: bool = False
     soft_reclaim_seconds: float = 0.0
     soft_in_time: bool = False
     ranks_swap: bool = False

@@ -33,7 +33,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.decide import kept_because, observed
-from reactor.policy.holds import least_worth_bytes, may_be_due
+from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
 from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
 from reactor.policy.thresholds import absurdities, is_hard_memory
@@ -185,18 +185,17 @@ def _asks_for_all(
     return any(_may_be_reclaimed(known, state, one, signals) for one in memory)
 
 
-def asks_for_charges(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> bool:
-    """Return whether wide bounds settle nothing: what is not in the pods is asked for, too."""
-    return settings.reclaims_memory and may_be_due(state, now_seconds, now_seconds)
-
-
 def _may_be_reclaimed(
     known: Bounded, state: PolicyState, threshold: Threshold, signals: Mapping[Signal, Observation]
 ) -> bool:
     """Return whether so much may lie outside the pods that it is reclaimed before an eviction."""
-    if not asks_for_charges(known.settings, state, known.now_seconds) or is_memory_awaited(state):
+    settings, now_seconds = known.settings, known.now_seconds
+    if not may_be_due(settings, state, now_seconds, now_seconds) or is_memory_awaited(state):
         return False
     seen = signals[threshold.signal]
+    worth_bytes = least_worth_bytes(threshold, seen)
+    if settings.reclaims_ended_only and left_by_ended_bytes(state, known.bounds, known.used) < worth_bytes:
+        return False
     parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
     inactive_bytes = _inactive_bytes(known, parents)
     if inactive_bytes is None:
@@ -206,7 +205,7 @@ def _may_be_reclaimed(
     read = (known.used[uid].memory_working_set_bytes or 0 for uid in known.used.keys() & listed.keys())
     least_bytes = max(0, charged_bytes - inactive_bytes) + sum(read)
     outside_bytes = parents.capacity - parents.available - least_bytes
-    return outside_bytes >= least_worth_bytes(threshold, seen)
+    return outside_bytes >= worth_bytes
 
 
 def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:

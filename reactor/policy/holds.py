@@ -6,7 +6,8 @@ they belong to no pod any more, and are charged to the cgroup above. Further evi
 reclaim does, in a fraction of a second. So if the memory outside the pods would be enough, a reclaim comes
 before the next eviction: for a moment, not again for a while, and it delays no eviction while the shortage
 grows. Less than 1 MiB is not reclaimed first: the kernel itself holds about as much for the pods' cgroups,
-the counters are read one after the other, and a shortage that grows by as much waits no longer.
+the counters are read one after the other, and a shortage that grows by as much waits no longer. If only the
+cgroups of ended pods can be emptied, what they hold counts and nothing else that is outside the pods.
 
 POD_MEMORY is of what pods have not used for long, before the first eviction for a soft threshold. That one
 has time: such memory can go to swap, or be read from the disk again, before a pod ends. So if the operator
@@ -140,12 +141,14 @@ def memory_hold(
 
     `pods` are those that may be ranked: what a pod that has ended left behind belongs to no pod.
     """
-    if not settings.reclaims_memory or threshold.signal not in MEMORY_SIGNALS:
+    if threshold.signal not in MEMORY_SIGNALS or not may_be_due(settings, state, now_seconds, now_seconds):
         return None
-    if is_memory_awaited(state) or not may_be_due(state, now_seconds, now_seconds):
+    if is_memory_awaited(state):
         return None  # what victims bring back is seen first
     seen = snapshot.signals[threshold.signal]
     outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
+    if settings.reclaims_ended_only and outside_bytes is not None:
+        outside_bytes = min(outside_bytes, left_by_ended_bytes(state, {}, snapshot.pods))
     if outside_bytes is None or outside_bytes < least_worth_bytes(threshold, seen):
         return None
     return Hold(
@@ -160,11 +163,23 @@ def memory_hold(
     )
 
 
-def may_be_due(state: PolicyState, now_seconds: float, until_seconds: float) -> bool:
+def may_be_due(
+    settings: EvictionSettings, state: PolicyState, now_seconds: float, until_seconds: float
+) -> bool:
     """Return whether between these a reclaim of what no pod holds may be due, whatever is awaited now."""
+    if not settings.reclaims_memory or (settings.reclaims_ended_only and not state.ineligible.emptied):
+        return False
     is_recent = any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at)
     before = _last(state, Reclaim.MEMORY)
     return is_recent and (before is None or until_seconds - before.began_seconds >= PAUSE_SECONDS)
+
+
+def left_by_ended_bytes(state: PolicyState, bounds: Mapping[str, int], used: Mapping[str, PodUsage]) -> int:
+    """Return what the cgroups of pods hold that an eviction has emptied, at the most if bounds are known."""
+    return sum(
+        bounds.get(uid, 0) or (uid in used and used[uid].memory_working_set_bytes) or 0
+        for uid in state.ineligible.emptied
+    )
 
 
 def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:

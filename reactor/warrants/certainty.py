@@ -192,6 +192,6 @@ def _reclaimed_first(
     worth_bytes = least_worth_bytes(threshold, _crossed(threshold, ahead, 1))  # the further past, the more
     is_little = ahead.outside_bytes is not None and ahead.outside_bytes < worth_bytes
     until_seconds = now_seconds + ahead.horizon_seconds
-    may_reclaim = settings.reclaims_memory and not is_little and may_be_due(state, now_seconds, until_seconds)
+    may_reclaim = not is_little and may_be_due(settings, state, now_seconds, until_seconds)
     if may_reclaim or under_way(state, Reclaim.MEMORY, now_seconds):
         yield "memory that no pod holds may be reclaimed first"

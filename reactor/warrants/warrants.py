@@ -659,9 +659,7 @@ class Warrants:
         that of the crossing the kernel can count what comes to it.
         """
         until_seconds = forecast.now_seconds + EXPIRY_SECONDS
-        may_reclaim = forecast.settings.reclaims_memory and may_be_due(
-            forecast.state, forecast.now_seconds, until_seconds
-        )
+        may_reclaim = may_be_due(forecast.settings, forecast.state, forecast.now_seconds, until_seconds)
         parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
         cgroup, signal = level.cgroup, level.signal
         if parents in forecast.memory:

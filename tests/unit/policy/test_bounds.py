@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, Decision, Hold, Measured, PolicyState, Snapshot
+from reactor.model.decisions import (
+    Claim,
+    ClaimKind,
+    Decision,
+    Hold,
+    Ineligible,
+    Measured,
+    PolicyState,
+    Snapshot,
+)
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
@@ -178,6 +187,7 @@ def cases(draw: st.DrawFn) -> Case:
         unhelpful_eviction_pause_seconds=draw(st.sampled_from([0.0, 30.0])),
         minimum_victim=draw(st.none() | st.builds(amount, sizes)),
         reclaims_memory=draw(st.integers(0, 3)) == 0,
+        reclaims_ended_only=draw(st.booleans()),
         ranks_swap=draw(st.booleans()),
         soft_reclaim_seconds=draw(st.sampled_from([0.0, 5.0])),
         evictions_per_minute=draw(st.sampled_from([None, None, 1])),
@@ -244,6 +254,7 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
         thresholds_met=tuple(one for one in thresholds if draw(st.booleans())),
         claims=draw(st.lists(claims, max_size=2).map(tuple)) if draw(st.booleans()) else (),
         evicted_at=draw(st.lists(ago, max_size=1).map(lambda ago: tuple(NOW - one for one in ago))),
+        ineligible=Ineligible(emptied=draw(st.frozensets(uid, max_size=1))),
         hard_memory_kills=tuple(sorted(found, key=lambda one: one.at_seconds)),
         slowdowns=draw(st.lists(slowdowns, max_size=1).map(tuple)) if draw(st.integers(0, 4)) == 0 else (),
         holds=draw(

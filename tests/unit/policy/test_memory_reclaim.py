@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, Ineligible, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
@@ -80,6 +80,19 @@ def test_nothing_is_reclaimed_where_the_pods_memory_is_unknown() -> None:
 
 def test_who_can_not_reclaim_is_not_asked_to() -> None:
     assert 1 == len(passed(settings=replace(SETTINGS, reclaims_memory=False))[1].evictions)
+
+
+@pytest.mark.parametrize(("left_mib", "reclaims"), [(None, 0), (39, 0), (40, 1)])
+def test_where_only_ended_pods_can_be_reclaimed_what_they_left_counts(left_mib: int | None, reclaims: int):
+    settings = replace(SETTINGS, reclaims_ended_only=True)
+    state = replace(EVICTED, ineligible=Ineligible(emptied=frozenset({"ended"} if left_mib else ())))
+    seen = Observation(available=60 * MIB, capacity=512 * MIB, taken_at_seconds=100.0)
+    used = {"innocent": PodUsage(memory_working_set_bytes=100 * MIB)}
+    if left_mib:
+        used["ended"] = PodUsage(memory_working_set_bytes=left_mib * MIB)
+    snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
+    _, decision = decide(settings, state, snapshot, PODS, 100.0)
+    assert (reclaims, 1 - reclaims) == (decision.memory_reclaim is not None, len(decision.evictions))
 
 
 def test_on_a_machine_what_counts_lies_in_the_pods_parents() -> None:
