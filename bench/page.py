@@ -66,16 +66,14 @@ def _machine(kind: str, entry: Mapping[str, Any]) -> Iterator[str]:
     count = max(row["n"] for figures in kills.values() for row in figures[TO_KILL].values())
     yield (
         f"Machine: {kind} ({about['cpu']}), kernel {about['kernel']}, Python {about['python']}, "
-        f"{str(about['date']).partition('T')[0]}. Milliseconds and MiB are p50 / p99 of up to {count} kills. "
-        f"Every CPU had other work. Daemon and floor took turns; the floor's medians differed by up to "
-        f"{spread:.0f} % from turn to turn."
+        f"{str(about['date']).partition('T')[0]}, every CPU busy. Milliseconds and MiB are p50 / p99 of up "
+        f"to {count} kills. The floor's medians differed by up to {spread:.0f} % from turn to turn."
     )
     yield ""
-    yield from _table(("kill", "", *(name.partition(",")[0] for name in _KILLS)), _kill_lines(kills))
+    head = (*(name.partition(",")[0] for name in _KILLS), "floor: crossing to kill", "multiple of it", "goal")
+    yield from _table(("kill", *head), _kill_lines(kills))
     yield ""
-    yield from _table(("crossing to kill, multiple of the floor's", "p50 / p99", "goal"), _multiples(kills))
-    yield ""
-    yield from _table(("", "measured", "goal"), _other_lines(rows))
+    yield from _table(("", "measured", "goal"), _goal_lines(rows))
     yield ""
     wakes = _wake_lines(rows)
     yield from _table((f"wakes a minute, {KUBELETS} pods", *REST), wakes)
@@ -84,30 +82,25 @@ def _machine(kind: str, entry: Mapping[str, Any]) -> Iterator[str]:
 
 def _kill_lines(kills: Rows) -> Iterator[Sequence[str]]:
     for part, figures in kills.items():
-        for name, shown in ((HERE.name, "reactor"), (FLOOR.name, "floor")):
-            cells = [_both(figures[figure], name) for figure in _KILLS]
-            yield (PARTS[part].text.removeprefix("kill at "), shown, *cells)
-
-
-def _multiples(kills: Rows) -> Iterator[Sequence[str]]:
-    for part, figures in kills.items():
-        row = figures[TO_KILL]
-        found = [row[HERE.name][rank] / row[FLOOR.name][rank] for rank in ("p50", "p99")]
-        goal = _MULTIPLES.get(part)
+        row, goal = figures[TO_KILL], _MULTIPLES.get(part)
+        multiples = [row[HERE.name][rank] / row[FLOOR.name][rank] for rank in ("p50", "p99")]
         yield (
             PARTS[part].text.removeprefix("kill at "),
-            " / ".join(f"{one:.1f}" for one in found),
+            *(_both(figures[figure], HERE.name) for figure in _KILLS),
+            _both(row, FLOOR.name),
+            " / ".join(f"{one:.1f}" for one in multiples),
             "-" if goal is None else " / ".join(f"{one:g}" for one in goal),
         )
 
 
-def _other_lines(rows: Rows) -> Iterator[Sequence[str]]:
+def _goal_lines(rows: Rows) -> Iterator[Sequence[str]]:
+    """Yield a line for each figure with a goal; all others are in the stored JSON."""
     for part, figures in rows.items():
         for figure, row in figures.items():
             goal = _GOALS.get((part, figure, "p50"))
-            if goal is not None or (TO_KILL not in figures and "a minute" not in figure):
+            if goal is not None:
                 text = f"{PARTS[part].text}: {figure}" + (", p50" if TO_KILL in figures else "")
-                yield (text, number(row[HERE.name]["p50"]), "-" if goal is None else f"{goal:g}")
+                yield (text, number(row[HERE.name]["p50"]), f"{goal:g}")
 
 
 def _wake_lines(rows: Rows) -> Iterator[Sequence[str]]:
