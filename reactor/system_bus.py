@@ -29,13 +29,14 @@ from jeepney.bus import get_bus
 from jeepney.bus_messages import message_bus
 from jeepney.fds import FileDescriptor
 from jeepney.io.trio import DBusConnection
-from jeepney.low_level import Parser
+from jeepney.low_level import Parser, calc_msg_size
 from jeepney.wrappers import DBusErrorResponse, unwrap_msg
 
 from reactor.errors import ReactorError, failure_text
 
 _CALL_SECONDS: Final = 10.0
 _LONGEST_MESSAGE_BYTES: Final = 64 << 10
+_SIZE_BYTES: Final = 16  # in which a message says how long it is
 _MOST_SIGNALS: Final = 16
 _MOST_CALLS: Final = 16
 _DO_NOT_QUEUE: Final = 4
@@ -71,13 +72,7 @@ class Bus:
     async def emit(self, path: str, interface: str, member: str, signature: str, *arguments: Any) -> None:
         """Send a signal to whom it may concern, and return when the bus has it. Raises BusError."""
         signal = new_signal(DBusAddress(path, interface=interface), member, signature, arguments)
-        try:
-            with trio.fail_after(_CALL_SECONDS):
-                await self._connection.send(signal)
-        except trio.TooSlowError:
-            raise BusError(f"system bus: {member}: not taken within {_CALL_SECONDS:g} s") from None
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise BusError(f"system bus: {member}: {failure_text(error)}") from error
+        await self._send(signal, member)
         await self._ask(message_bus.GetId(), "GetId")  # answered in the order of what was sent
 
     async def subscribe(self, *rules: str) -> None:
@@ -112,15 +107,17 @@ class Bus:
         await self._reply(new_error(call, error, "s", (text,)), call)
 
     async def _reply(self, reply: Message, call: Message) -> None:
-        if call.header.flags & MessageFlag.no_reply_expected:
-            return
+        if not call.header.flags & MessageFlag.no_reply_expected:
+            await self._send(reply, "reply")
+
+    async def _send(self, message: Message, what: str) -> None:
         try:
             with trio.fail_after(_CALL_SECONDS):
-                await self._connection.send(reply)
+                await self._connection.send(message)
         except trio.TooSlowError:
-            raise BusError(f"system bus: a reply is not taken within {_CALL_SECONDS:g} s") from None
+            raise BusError(f"system bus: {what}: not taken within {_CALL_SECONDS:g} s") from None
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise BusError(f"system bus: {failure_text(error)}") from error
+            raise BusError(f"system bus: {what}: {failure_text(error)}") from error
 
     async def run(self) -> None:
         """Receive until cancelled. Raises BusError where the connection is lost."""
@@ -178,7 +175,11 @@ class Bus:
 
 
 class _BoundedParser(Parser):  # type: ignore[misc]
-    """Drops what is too long for any message that is waited for, with the descriptors that came along."""
+    """Drops what no message that is waited for is, with the descriptors that came along.
+
+    That is what is too long, and is not kept until it has come as a whole; and what can't be read: any local
+    user may send that, since the bus does not check, say, which descriptor a body speaks of.
+    """
 
     next_msg_size: int | None
     fds: list[FileDescriptor]
@@ -187,20 +188,53 @@ class _BoundedParser(Parser):  # type: ignore[misc]
         super().__init__()
         # The next message may have begun already.
         self.buf, self.fds, self.next_msg_size = begun.buf, begun.fds, begun.next_msg_size
+        self._to_drop = 0  # of a message that is too long
+
+    def bytes_desired(self) -> int:
+        """Return how much is to be received next: nothing of the message after this one."""
+        if not self._to_drop:
+            desired: int = super().bytes_desired()
+            return min(desired, _LONGEST_MESSAGE_BYTES)
+        return min(self._to_drop, _LONGEST_MESSAGE_BYTES)
 
     def get_next_message(self) -> Message | None:
         """Return the next message, None where it is not there as a whole."""
-        size = self.next_msg_size
-        if size is not None and size > _LONGEST_MESSAGE_BYTES:
-            if self.buf.bytes_buffered < size:
-                return None
-            self.buf.read(size)
-            self.next_msg_size = None
-            for fd in self.fds:
-                fd.close()
-            self.fds = []
-        found: Message | None = super().get_next_message()
-        return found
+        while self._is_whole():
+            raw, self.next_msg_size = self.buf.read(self.next_msg_size), None
+            try:
+                found: Message = Message.from_buffer(raw, fds=self.fds)
+            except Exception:  # noqa: BLE001 - whatever it is: the next message begins behind it
+                self._drop_descriptors()
+                continue
+            taken = found.header.fields.get(HeaderFields.unix_fds, 0)
+            self.fds = self.fds[taken:]
+            return found
+        return None
+
+    def _is_whole(self) -> bool:
+        """Return whether the next message has come as a whole; what has come of one that is too long goes."""
+        while True:
+            if self._to_drop:
+                come = min(self._to_drop, self.buf.bytes_buffered)
+                if not come:
+                    return False
+                self.buf.read(come)
+                self._to_drop -= come
+                if not self._to_drop:
+                    self._drop_descriptors()
+                continue
+            if self.next_msg_size is None:
+                if self.buf.bytes_buffered < _SIZE_BYTES:
+                    return False
+                self.next_msg_size = calc_msg_size(self.buf.peek(_SIZE_BYTES))
+            if self.next_msg_size <= _LONGEST_MESSAGE_BYTES:
+                return bool(self.buf.bytes_buffered >= self.next_msg_size)
+            self._to_drop, self.next_msg_size = self.next_msg_size, None
+
+    def _drop_descriptors(self) -> None:
+        for fd in self.fds:
+            fd.close()
+        self.fds = []
 
 
 @asynccontextmanager

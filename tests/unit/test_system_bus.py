@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import trio
+from jeepney import DBusAddress, HeaderFields, new_signal
+from jeepney.bus_messages import message_bus
 
 from reactor.system_bus import BusError, open_bus
+from tests.support.logind import private_bus
 
 
 @pytest.mark.parametrize("answer", [b"", b"what?\r\n", b"OK 1234deadbeef\r\nERROR\r\n"])
@@ -80,3 +84,36 @@ async def test_a_bus_that_closes_during_authentication_is_an_error_at_once(
             finally:
                 trio.lowlevel.remove_instrument(steps)
         assert steps.left > 0
+
+
+def _signal_to(name: str, signature: str, value: object) -> bytearray:
+    """Return a signal for this connection alone, which the bus passes on from anybody to anybody."""
+    signal = new_signal(DBusAddress("/x", interface="x.y"), "Z", signature, (value,))
+    signal.header.fields[HeaderFields.destination] = name
+    return bytearray(signal.serialise(serial=1_000))
+
+
+async def test_a_message_of_a_descriptor_that_it_does_not_have_is_dropped(tmp_path: Path) -> None:
+    with private_bus(tmp_path) as address:
+        async with open_bus(address.address) as bus, open_bus(address.address) as other:
+            message = _signal_to(str(bus._connection.unique_name), "u", 7)
+            at = message.index(b"\x01u\0") + 1
+            message[at : at + 1] = b"h"
+            await other._connection.socket.send(bytes(message))
+            assert await other.call(message_bus, "GetId") == await bus.call(message_bus, "GetId")
+
+
+async def test_a_long_message_is_dropped_as_it_comes(tmp_path: Path) -> None:
+    with private_bus(tmp_path) as address:
+        async with open_bus(address.address) as bus, open_bus(address.address) as other:
+            message = _signal_to(str(bus._connection.unique_name), "ay", bytes(16 << 20))
+            tracemalloc.start()
+            try:
+                view = memoryview(message)
+                while view:
+                    view = view[await other._connection.socket.send(view) :]
+                assert await other.call(message_bus, "GetId") == await bus.call(message_bus, "GetId")
+                _, most_bytes = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert most_bytes < 2 << 20
