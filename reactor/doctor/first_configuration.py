@@ -50,6 +50,7 @@ _KUBECONFIGS: Final = (
     "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
 )
 _PLAIN: Final = re.compile(r"[/A-Za-z0-9_.@\\-]+")  # means itself in YAML, wherever it stands
+_PARTITIONS: Final = ("/kubepods/system", "/kubepods.slice/kubepods-system.slice")
 _KUBELETS_KEYS: Final = tuple(key_of(field) for field in KubeletConfiguration.__dataclass_fields__.values())
 _EVICTION_KEYS: Final = tuple(key for key in _KUBELETS_KEYS if "eviction" in key.lower())
 
@@ -110,6 +111,16 @@ _SLICE: Final = """\
   # Not /system.slice: sshd and dbus are its children. To have a service guarded, give
   # it this slice (systemctl edit NAME: [Service], Slice=guarded.slice), and restart it.
   # `config init --preset server` guards all services but those."""
+
+_PARTITION: Final = """\
+  # Pods of the system partition have a limit of their own. No threshold evicts them, and
+  # at that limit the kernel kills, as on a node without reactor. Sooner, and by priority:
+  # rules:
+  #   - name: system-partition
+  #     cgroups: [{partition}]
+  #     when: [{{usage: 95%}}]
+  #     for: 0s
+  #     action: evictWorst"""
 
 
 class Preset(StrEnum):
@@ -242,7 +253,7 @@ class Machine:
     """What there is to write a configuration for; paths are of files that exist.
 
     `parents` are cgroups that hold containers, `others` those that hold anything else that could be guarded,
-    each with the number of its children.
+    each with the number of its children. `partition` is the kubelet's system partition.
     """
 
     tree: CgroupTree
@@ -254,6 +265,7 @@ class Machine:
     is_kubernetes: bool = False
     kubelet_config: Path | None = None
     kubeconfig: str | None = None
+    partition: str | None = None
 
 
 def first_configuration(
@@ -300,6 +312,7 @@ def this_machine(root: Path = Path("/")) -> Machine:
         is_kubernetes=kubelets.is_file() or any(name in {KUBEPODS, f"{KUBEPODS}.slice"} for name in names),
         kubelet_config=kubelets if os.access(kubelets, os.R_OK) else None,
         kubeconfig=next((path for path in _KUBECONFIGS if (root / path.lstrip("/")).is_file()), None),
+        partition=next(filter(tree.exists, _PARTITIONS), None),
     )
 
 
@@ -414,6 +427,8 @@ def _kubernetes(machine: Machine) -> Iterator[str]:
         yield "  kubernetes:"
         yield f"    kubeconfig: {machine.kubeconfig}"
         yield "    role: alongside    # the kubelet evicts, too"
+    if machine.partition is not None:
+        yield _PARTITION.format(partition=machine.partition)
 
 
 def _pods(machine: Machine, preset: Preset | None) -> Iterator[str]:

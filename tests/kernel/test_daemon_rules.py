@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.kubelet_tree import HOG, OTHER, add_system_pod, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
 
 AMPLE = {"evictionHard": {"memory.available": "16Mi"}}  # of 256
 LIMIT_MIB, FULL_MIB, SMALL_MIB = 64, 56, 20
+SMALL_SYSTEM, FULL_SYSTEM = "0e4a3c0a-3333-4222-8333-0123456789ab", "0e4a3c0a-4444-4222-8333-0123456789ab"
 
 
 def rule(node: VirtualNode, **others: Any) -> dict[str, Any]:
@@ -154,3 +157,70 @@ def test_a_rule_reclaims_from_a_full_cgroup_and_ends_no_process(
     else:
         assert ([], 8 * MIB) == (reclaimed["problems"], reclaimed["wanted"])
     assert "reclaimed " in daemon.ask("status").stdout
+
+
+def start_on_a_kubelets_node(node: VirtualNode, daemon: RunningDaemon, directory: Path, hard: str) -> str:
+    """Start with the documented rule for the system partition; return that partition's cgroup."""
+    partition = f"{node.cgroup}/kubepods/system"
+    of_partition = {
+        "name": "system-partition",
+        "cgroups": [partition],
+        "when": [{"usage": "80%"}],
+        "for": "0s",
+        "action": "evictWorst",
+    }
+    daemon.configure(
+        {"evictionHard": {"memory.available": hard}},
+        {
+            "rules": [of_partition],
+            "kubernetes": {"nodeName": "a", "kubeconfig": kubeconfig(directory, "http://127.0.0.1:1")},
+            "pods": {"parents": [f"{node.cgroup}/kubepods"]},
+            "housekeepingInterval": "100ms",
+        },
+    )
+    daemon.start()
+    return partition
+
+
+def test_a_full_system_partition_loses_its_own_largest_pod_and_no_larger_one_outside(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    outside = node.spawn(pods_of_a_kubelet(node)[OTHER], hold(2 * FULL_MIB))
+    small, full = (add_system_pod(node, uid) for uid in (SMALL_SYSTEM, FULL_SYSTEM))
+    partition = start_on_a_kubelets_node(node, daemon, tmp_path, "16Mi")
+    node.tree.set_memory_limit(partition, 2 * LIMIT_MIB * MIB)
+    bystander = node.spawn(small, hold(SMALL_MIB))
+    after_passes(daemon, 20)
+    assert [] == firings(daemon)
+
+    victim = node.spawn(full, hold(90))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGKILL == victim.wait(60)
+    after_passes(daemon, 20)
+    assert [None, None] == [process.poll() for process in (outside, bystander)]
+    (decision,) = daemon.evictions()
+    assert ("system-partition", partition) == (decision["rule"]["name"], decision["rule"]["cgroup"])
+    assert [FULL_SYSTEM, SMALL_SYSTEM] == [one["uid"] for one in decision["ranking"]]
+
+
+def test_the_nodes_threshold_takes_a_smaller_pod_outside_and_none_of_the_system_partition(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    outside = pods_of_a_kubelet(node)
+    full = add_system_pod(node, FULL_SYSTEM)
+    partition = start_on_a_kubelets_node(node, daemon, tmp_path, "100Mi")
+    node.tree.set_memory_limit(partition, 2 * LIMIT_MIB * MIB)
+    survivors = [node.spawn(full, hold(85)), node.spawn(outside[OTHER], hold(SMALL_MIB))]
+    after_passes(daemon, 20)
+    assert [] == daemon.evictions()
+
+    victim = node.spawn(outside[HOG], hold(FULL_MIB + 15))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGKILL == victim.wait(60)
+    after_passes(daemon, 20)
+    assert [None, None] == [process.poll() for process in survivors]
+    (decision,) = daemon.evictions()
+    assert (None, HOG) == (decision["rule"], decision["evictions"][0]["uid"])
+    assert [] == firings(daemon)

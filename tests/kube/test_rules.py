@@ -198,6 +198,7 @@ def test_the_system_partition_is_guarded_by_its_own_limit_and_by_no_threshold_of
     assert within.is_alive()
     assert not any("outside" in one for one in reactor.status()["problems"].values())
 
+    pods.run("large", ["hold", "250"], requests={"memory": "64Mi"})
     near = system_pod(175)
     wait_until(lambda: not near.is_alive(), "the partition's pod is evicted", 30)
     assert near.process is not None
@@ -205,4 +206,4 @@ def test_the_system_partition_is_guarded_by_its_own_limit_and_by_no_threshold_of
     wait_until(lambda: len(reactor.evictions()) == 2, "the journal tells of both", 30)
     line = reactor.evictions()[-1]
     assert (line["rule"]["name"], line["rule"]["cgroup"]) == ("system-partition", partition)
-    assert is_running(pods.get("innocent"))
+    assert all(is_running(pods.get(name)) for name in ("innocent", "large"))

@@ -37,3 +37,11 @@ def add_pod(node: VirtualNode, uid: str) -> str:
     """Make a BestEffort pod beside those of `pods_of_a_kubelet`; return its container's cgroup."""
     node.add_pod(f"kubepods/besteffort/pod{uid}")
     return node.add_pod(f"kubepods/besteffort/pod{uid}/{'a' * 64}")
+
+
+def add_system_pod(node: VirtualNode, uid: str) -> str:
+    """Make a Burstable pod of the system partition; return its container's cgroup."""
+    for made in ("kubepods/system", "kubepods/system/burstable", f"kubepods/system/burstable/pod{uid}"):
+        if not node.tree.exists(f"{node.cgroup}/{made}"):
+            node.add_pod(made)
+    return node.add_pod(f"kubepods/system/burstable/pod{uid}/{'b' * 64}")

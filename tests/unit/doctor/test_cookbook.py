@@ -22,6 +22,8 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs/cookbook.md"
 MIB: Final = 1 << 20
 DAEMON: Final = "/system.slice/reactor.service"
 PROGRAMS: Final = ("/usr/bin/journalctl", "/usr/bin/logger", "/usr/bin/wall")
+_PARTITION: Final = "/kubepods.slice/kubepods-system.slice"
+_UID: Final = "0e4a3c0a_1111_4222_8333_0123456789a"
 _APPLICATIONS: Final = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 _SERVICES: Final = (
     "/system.slice/NetworkManager.service",
@@ -110,6 +112,16 @@ RECIPES: Final = {
     ),
     "A Kubernetes node": tuple(
         Recipe(cgroups=("/kubepods.slice",), may_go=frozenset()) for _role in ("alongside", "sole")
+    ),
+    "The system partition": (
+        Recipe(
+            cgroups=(
+                f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{_UID}1.slice",
+                f"{_PARTITION}/kubepods-system-burstable.slice/kubepods-system-burstable-pod{_UID}2.slice",
+            ),
+            may_go=frozenset({f"kubepods-burstable-pod{_UID}1.slice"}),
+            limits={_PARTITION: 1 << 30},
+        ),
     ),
     "A fleet, before it evicts": (Recipe(cgroups=("/kubepods.slice",), may_go=frozenset()),),
 }

@@ -18,11 +18,13 @@ from reactor.doctor.first_configuration import (
     _written,
     first_configuration,
     others_of,
+    this_machine,
     warnings,
 )
 from reactor.errors import ConfigError, RefusedError
-from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.model.pod_lists import Preference
+from reactor.model.rules import RuleAction
 
 MIB = 1 << 20
 
@@ -119,6 +121,26 @@ def test_a_kubernetes_node_whose_kubelet_says_nothing_has_thresholds_by_its_size
         settings = settings_from_text(text, "f")
         assert "memory.available<270Mi" in map(str, settings.eviction.thresholds)
         assert settings.kubernetes is not None
+
+
+@pytest.mark.parametrize("partition", ["/kubepods/system", "/kubepods.slice/kubepods-system.slice"])
+def test_a_rule_for_the_system_partition_is_offered_where_there_is_one(
+    machine, make_tree, monkeypatch, partition
+):
+    """As comments: nothing evicts there unless the operator wants it. Uncommented they are that rule."""
+    tree = make_tree(machine.tree.version)
+    tree.add(partition)
+    monkeypatch.setattr(CgroupTree, "discover", lambda: tree.tree)
+    text = first_configuration(dataclasses.replace(this_machine(), kubelet_config=None))
+    assert () == settings_from_text(text, "f").rules
+    before, _, lines = text.partition("  # rules:\n")
+    rules = "".join(f"{line.replace('  # ', '  ', 1)}\n" for line in lines.splitlines())
+    (rule,) = settings_from_text(f"{before}  rules:\n{rules}", "f").rules
+    assert ((partition,), RuleAction.EVICT_WORST) == (rule.cgroups, rule.action)
+
+
+def test_no_rule_is_offered_where_there_is_no_system_partition(machine):
+    assert "rules" not in first_configuration(dataclasses.replace(machine, is_kubernetes=True))
 
 
 def test_thresholds_are_taken_from_a_result_of_tune(machine, tmp_path):
