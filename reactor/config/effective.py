@@ -101,6 +101,14 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _soft_reclaim(settings)
     yield from _in_time(settings)
     yield from _hooks(settings)
+    yield from _process_victims(settings)
+
+
+def _process_victims(settings: Settings) -> Iterator[Ineffective]:
+    for index, one in enumerate(settings.pod_lists.process_victims):
+        if settings.kubernetes is not None and one.pods.namespace is None:
+            why = "has no effect on a Kubernetes node, where entries name a namespace"
+            yield Ineffective(f"reactor.pods.processVictims[{index}]", why)
 
 
 def _has_evicting_rules(settings: Settings) -> bool:

@@ -348,20 +348,13 @@ def _taint_problems(section: Section) -> list[Problem]:
 
 
 def _process_victim_problems(section: Section) -> list[Problem]:
-    """Return a problem for each entry that is of the other kind of node, and for too many labels."""
-    on_kubernetes = section.kubernetes is not None
-    accepted = "a unit or a cgroup: namespaces and labels are for a Kubernetes node (reactor.kubernetes)"
-    if on_kubernetes:
-        accepted = "a mapping with a namespace, and labels if need be: units and cgroups are for a plain node"
+    """Return a problem for each namespace on a plain node, and for too many labels."""
     place = "reactor.pods.processVictims"
+    accepted = "a unit or a cgroup: namespaces and labels are for a Kubernetes node (reactor.kubernetes)"
     problems = [
-        Problem(
-            path=f"{place}[{index}]",
-            got=repr(one.pods.namespace or one.pods.cgroup or one.pods.unit),
-            accepted=accepted,
-        )
+        Problem(path=f"{place}[{index}]", got=repr(one.pods.namespace), accepted=accepted)
         for index, one in enumerate(section.pods.process_victims)
-        if (one.pods.namespace is not None) is not on_kubernetes
+        if one.pods.namespace is not None and section.kubernetes is None
     ]
     keys = {key for one in section.pods.process_victims for key, _ in one.pods.labels}
     if len(keys) > MOST_LABEL_KEYS:

@@ -362,19 +362,18 @@ def test_process_victims_on_a_kubernetes_node_go_by_namespaces_and_labels() -> N
     assert {"app.kubernetes.io/name", "role"} == lists.label_keys
 
 
-@pytest.mark.parametrize(
-    ("node", "entries", "accepted"),
-    [
-        ("kubernetes: {}", "[{namespace: a}, b.service]", "accepted: a mapping with a namespace"),
-        ("kubernetes: {}", "[{namespace: a}, {cgroup: /b}]", "accepted: a mapping with a namespace"),
-        ("nodeCgroup: /demo", "[a.service, {namespace: a}]", "accepted: a unit or a cgroup"),
-    ],
-)
-def test_process_victims_of_the_other_kind_of_node_are_named(node: str, entries: str, accepted: str) -> None:
+def test_a_namespace_among_process_victims_is_refused_on_a_plain_node() -> None:
     with pytest.raises(ConfigError) as caught:
-        _read(f"reactor: {{{node}, pods: {{parents: [/demo], processVictims: {entries}}}}}")
-    assert "reactor.pods.processVictims[1]" in str(caught.value)
-    assert accepted in str(caught.value)
+        _read("reactor: {nodeCgroup: /demo, pods: {parents: [/demo], processVictims: [a, {namespace: a}]}}")
+    assert "reactor.pods.processVictims[1]: got 'a'; accepted: a unit or a cgroup" in str(caught.value)
+
+
+def test_a_unit_among_process_victims_is_no_error_on_a_kubernetes_node() -> None:
+    settings = _read("reactor: {kubernetes: {}, pods: {processVictims: [a, {namespace: a}, {cgroup: /b}]}}")
+    why = "has no effect on a Kubernetes node, where entries name a namespace"
+    assert [f"reactor.yaml: reactor.pods.processVictims[{index}]: {why}" for index in (0, 2)] == [
+        one for one in settings.warnings if "processVictims" in one
+    ]
 
 
 def test_labels_of_more_keys_than_the_guard_is_told_are_refused() -> None:
