@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,10 @@ _UNITS: Final = {VictimUnit.TREE: "process with its descendants", VictimUnit.LEA
 
 class NoProcessError(ReactorError):
     """No process of the pod is killed alone, for this reason: the whole pod is."""
+
+
+class _UnreadError(NoProcessError):
+    """There was no time to read all processes; what was read is kept, and the next observation goes on."""
 
 
 @dataclass(slots=True)
@@ -109,13 +114,14 @@ class _DyingProcess(NamedTuple):
 class _Seen:
     """A pod's processes as they were seen last, by id, and pidfds of the largest. `target` is owned.
 
-    `whole_seconds` is when what each of them holds was read, and not only of the largest, which took
-    `cost_seconds`.
+    `whole_seconds` is when it was begun to read what each of them holds, and not only the largest, which took
+    `cost_seconds` until now; `unread` are those that are still to be read for it.
     """
 
     target: Target
     processes: dict[int, ProcessMemory] = field(default_factory=dict)
     pidfds: dict[int, int] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
     whole_seconds: float = -math.inf
     cost_seconds: float = 0.0
 
@@ -157,7 +163,8 @@ class OneProcess:
             try:
                 if uid not in self._seen:
                     self._seen[uid] = _Seen(self._opened(pod))
-                self._observe(self._seen[uid], _RENEWED_SECONDS)
+                with suppress(_UnreadError):
+                    self._observe(self._seen[uid], _RENEWED_SECONDS)
                 self._hold_largest(self._seen[uid])
             except (ReactorError, OSError):
                 if uid in self._seen:
@@ -379,33 +386,40 @@ class OneProcess:
     def _observe(self, seen: _Seen, renewed_seconds: float) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
 
-        Of those that were seen before only the largest are read again, all of them after `renewed_seconds`,
-        and where that takes long, later.
+        Those that came since and the largest are always read, all others again after `renewed_seconds`, and
+        where that takes long, later. If that takes more CPU time than there is, what they held before counts
+        until the next observation, which goes on there.
         """
         began_ns = time.thread_time_ns()
         for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
             close_descriptor(seen.pidfds.pop(pid))  # the id may be another's by now
             seen.processes.pop(pid, None)
         pids = _listed(seen.target)
+        seen.unread.intersection_update(pids)
         now_seconds = time.monotonic()
+        age_seconds = now_seconds - seen.whole_seconds
+        if not seen.unread and age_seconds >= max(renewed_seconds, _SELDOM * seen.cost_seconds):
+            seen.unread, seen.whole_seconds, seen.cost_seconds = set(pids), now_seconds, 0.0
+        is_renewed = bool(seen.unread)
         known = seen.processes
-        is_whole = now_seconds - seen.whole_seconds >= max(renewed_seconds, _SELDOM * seen.cost_seconds)
-        if is_whole:
-            known, seen.whole_seconds = {}, now_seconds
         found = {pid: known[pid] for pid in pids if pid in known}
-        largest = [one.pid for one in in_order(found.values())[:_AFRESH]]
         new = [pid for pid in pids if pid not in known]
-        for pid in (*largest, *new):
-            if time.thread_time_ns() - began_ns > _MOST_CPU_NS:
-                raise NoProcessError("what its processes hold can't be read in time")
+        largest = [one.pid for one in in_order(found.values())[:_AFRESH]]
+        others = seen.unread.difference(new, largest)
+        wanted = deque((*new, *largest, *others))
+        while wanted and time.thread_time_ns() - began_ns <= _MOST_CPU_NS:
+            pid = wanted.popleft()
             process = self._read(pid)
+            seen.unread.discard(pid)
             if process is None:
                 found.pop(pid, None)
             else:
                 found[pid] = process
         seen.processes = found
-        if is_whole:
-            seen.cost_seconds = (time.thread_time_ns() - began_ns) / 1e9
+        if is_renewed:
+            seen.cost_seconds += (time.thread_time_ns() - began_ns) / 1e9
+        if len(wanted) > len(others):
+            raise _UnreadError("what its processes hold can't be read in time")
 
     def _read(self, pid: int) -> ProcessMemory | None:
         """Return what a process holds, None where it is gone. Raises NoProcessError where it is unknown."""

@@ -297,6 +297,37 @@ def test_few_processes_are_waited_for_as_long_as_many_on_a_slow_machine(
     assert small.poll() is None
 
 
+FORKED = """
+import os
+for _ in range(19):
+    if not os.fork():
+        break
+"""
+
+
+@pytest.mark.parametrize("is_stale", [False, True], ids=["just-read", "to-be-read-again"])
+def test_those_that_one_observation_has_no_time_for_are_read_by_the_next_ones(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch, *, is_stale: bool
+) -> None:
+    """Each look at the clock is 10 ms of CPU later: there is time to read 12 of 21 processes."""
+    pod = session(yard)
+    shell = holding(yard, pod.cgroup, 1, more=FORKED)
+    eventually(lambda: len(yard.tree.processes(pod.cgroup or "")) == 20)
+    large = holding(yard, pod.cgroup, 30)
+    clock = count(step=10_000_000)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
+    with pytest.raises(NoProcessError, match="in time"):
+        kills.kill_first(pod, None)
+    for _ in range(2):
+        kills.prepare([pod])
+    if is_stale:
+        monkeypatch.setattr(one_process, "_STALE_SECONDS", 0.0)
+        monkeypatch.setattr(one_process, "_SELDOM", 0)
+    kills.kill_first(pod, None).close()
+    assert -signal.SIGKILL == large.wait(60)
+    assert shell.poll() is None
+
+
 def test_one_that_was_killed_and_does_not_exit_is_not_killed_again_and_then_the_pod_is(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
