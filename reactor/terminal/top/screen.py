@@ -52,8 +52,6 @@ class CursesScreen:
             key = self._window.getch()
             if key in _QUIT:
                 return False
-            # A terminal moves its lines, and gets what was drawn for its former size.
-            self._window.clearok(key == curses.KEY_RESIZE)
             if key == -1 and self._clock() >= until:
                 return True
 
