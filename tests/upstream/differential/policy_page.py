@@ -26,5 +26,5 @@ def with_section(page: str) -> str:
 
 
 def _table(whose: str, known: list[Known]) -> str:
-    rows = [f"| `{each.name}` | {each.rule} | {each.reason} |" for each in known]
-    return "\n".join((_TITLES[whose], "", "| | rule | why |", "|---|---|---|", *rows, ""))
+    rows = [f"| {each.rule} | {each.reason} |" for each in known]
+    return "\n".join((_TITLES[whose], "", "| rule | why |", "|---|---|", *rows, ""))
