@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 3, 8, 8, 200, 200
@@ -24,8 +23,7 @@ class ReactorError(Exception):
     """The root of reactor's own exceptions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong with a document.
 
     `path` is where (`evictionHard["memory.available"]`, `pods[1].spec`), `got` the offending input as it

@@ -15,6 +15,8 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -26,7 +28,7 @@ from importlib.machinery import (
 )
 from importlib.util import find_spec, module_from_spec
 from opcode import hasconst, opmap
-from types import CodeType, ModuleType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
 # The RLIMIT_DATA of the steward: with the guard and the walker below the limit of their unit or pod.
@@ -47,6 +49,7 @@ _loading: Final = threading.RLock()
 _OPTIMIZED: Final = 0x1  # flags of code, see Include/cpython/code.h
 _HAS_DOCSTRING: Final = 0x4000000  # since Python 3.14; before, the first constant is the docstring or None
 _BEGINNING: Final = 64  # of a class's or module's code: the docstring is stored there
+_TAKE_CONSTANTS: Final = tuple(operation for operation in hasconst if operation < 256)
 
 
 def child_environment() -> dict[str, str]:
@@ -140,9 +143,12 @@ def _is_in(name: str, package: str | None) -> bool:
     return package is not None and name.partition(".")[0] == package
 
 
-def made_by_child(make: Callable[[Callable[[bytes], int]], int]) -> tuple[bytes, int]:
+def made_by_child(
+    make: Callable[[Callable[[bytes], int]], int], meanwhile: Callable[[], object] = lambda: None
+) -> tuple[bytes, int]:
     """Return what `make` gives to its argument, in a child, and the exit status that it returns.
 
+    `meanwhile` is called here once the child has begun.
     What the child imports and takes ends with it. If there can be no child, or it is killed, it is made here:
     a node that has no process ids left is to be guarded. To be called while there is one thread.
     """
@@ -157,11 +163,13 @@ def made_by_child(make: Callable[[Callable[[bytes], int]], int]) -> tuple[bytes,
         child = os.fork()
     except OSError:
         status = make(give)
+        meanwhile()
         return b"".join(made), status
     if not child:
         os.close(reader)
         _end_as(lambda: make(lambda raw: _write_all(writer, raw)))
     os.close(writer)
+    meanwhile()
     with os.fdopen(reader, "rb") as file:
         found = file.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -206,8 +214,8 @@ def _undocumented(code: CodeType) -> CodeType:
     """Return code without its docstrings, as `python -OO` has it."""
     constants: Sequence[Any] = code.co_consts
     for place, one in enumerate(constants):
-        if isinstance(one, CodeType):
-            constants = (*constants[:place], _undocumented(one), *constants[place + 1 :])
+        if type(one) is CodeType and (bare := _undocumented(one)) is not one:
+            constants = (*constants[:place], bare, *constants[place + 1 :])
     docstring = _place_of_docstring(code)
     if docstring is not None:
         constants = (*constants[:docstring], None, *constants[docstring + 1 :])
@@ -221,40 +229,125 @@ def _place_of_docstring(code: CodeType) -> int | None:
     """
     used, place = 0, 0
     if code.co_flags & _OPTIMIZED:  # a function, or what is compiled to one and has a name such as <lambda>
+        if (
+            not code.co_consts or type(code.co_consts[0]) is not str
+        ):  # nearly all: this is asked at each start
+            return None
         has_one = sys.version_info < (3, 14) or bool(code.co_flags & _HAS_DOCSTRING)
         if not has_one or code.co_name.startswith("<"):
             return None
+        operations = code.co_code  # made anew each time that it is asked for
     elif "__doc__" not in code.co_names:
         return None
     else:
-        at = code.co_code.find(bytes([opmap["STORE_NAME"], code.co_names.index("__doc__")]), 0, _BEGINNING)
-        if at < 2 or at % 2 or code.co_code[at - 2] != opmap["LOAD_CONST"]:
+        operations = code.co_code
+        at = operations.find(bytes([opmap["STORE_NAME"], code.co_names.index("__doc__")]), 0, _BEGINNING)
+        if at < 2 or at % 2 or operations[at - 2] != opmap["LOAD_CONST"]:
             return None
-        used, place = 1, code.co_code[at - 1]
-    if not code.co_consts or not isinstance(code.co_consts[place], str):
-        return None
-    uses = sum(code.co_code.count(bytes([operation, place])) for operation in hasconst if operation < 256)
+        used, place = 1, operations[at - 1]
+        if type(code.co_consts[place]) is not str:
+            return None
+    uses = sum(operations.count(bytes([operation, place])) for operation in _TAKE_CONSTANTS)
     return place if uses == used else None
+
+
+def lean_dataclasses() -> None:
+    """Have `dataclass` make less of each class; to be called before anything imports `dataclasses`.
+
+    The methods that it makes are compiled when they are first called, all but `__init__`: a process that
+    starts calls few of them, and compiling all is a fifth of what it imports. Pythons from 3.13 on compile a
+    class's methods in one go; they are left as they are.
+    """
+    with replaced({"inspect": _INSPECT}):
+        import dataclasses  # noqa: PLC0415
+    compiled = vars(dataclasses).get("_create_fn")
+    if isinstance(compiled, FunctionType):  # neither another Python's nor done already
+        vars(dataclasses)["_create_fn"] = partial(_deferred, compiled)
+
+
+class _Inspect(ModuleType):
+    """What `dataclasses`, attrs and Trio ask of `inspect`, which takes 1 MiB with `ast` and `dis`.
+
+    Of signatures they make docstrings and annotations.
+    """
+
+    CORO_CLOSED = "CORO_CLOSED"
+
+    @staticmethod
+    def signature(_: object) -> str:
+        """Return nothing."""
+        return ""
+
+    @staticmethod
+    def cleandoc(text: str) -> str:
+        """Return a docstring."""
+        return text
+
+    @staticmethod
+    def iscoroutine(one: object) -> bool:
+        return isinstance(one, CoroutineType)
+
+    @staticmethod
+    def isasyncgen(one: object) -> bool:
+        return isinstance(one, AsyncGeneratorType)
+
+    @staticmethod
+    def getcoroutinestate(one: CoroutineType[Any, Any, Any]) -> str:
+        """Return whether it is closed."""
+        is_closed = not one.cr_running and not one.cr_suspended and one.cr_frame is None
+        return _Inspect.CORO_CLOSED if is_closed else "CORO_CREATED"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else there is, from the module itself, which imports find from then on."""
+        if name.startswith("__"):  # asked of each module that is imported
+            raise AttributeError(name)
+        if sys.modules.get("inspect") is self:
+            del sys.modules["inspect"]
+        return getattr(import_module("inspect"), name)
+
+
+_INSPECT: Final = _Inspect("inspect")
+
+
+def _deferred(compiled: Callable[..., Any], name: str, *text: Any, **names: Any) -> Callable[..., Any]:
+    if name == "__init__":
+        return compiled(name, *text, **names)  # type: ignore[no-any-return]
+    method: Callable[..., Any] | None = None
+
+    def call(*arguments: Any) -> Any:
+        nonlocal method
+        if method is None:
+            method = compiled(name, *text, **names)
+        return method(*arguments)
+
+    call.__name__ = name
+    return call
 
 
 def import_trio() -> ModuleType:
     """Return Trio, imported without what it has no use for here; to be called before anything imports it.
 
     docstrings  of all that is imported from here on: 1.3 MiB
+    inspect     and methods of dataclasses; see `lean_dataclasses`
     ctypes      names the threads, for which it has ldconfig run, and takes 0.8 MiB with what it imports
     trio._dtls  0.3 MiB
     decimal     what Fraction can be made of: 0.4 MiB
+    platform    says which Python this is: 0.1 MiB
     UNUSED      5 MiB
     """
     postpone(UNUSED)
+    lean_dataclasses()
     loaders = (_Undocumented, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES)
     sys.path_hooks.insert(0, FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), *loaders))
     sys.path_importer_cache.clear()
-    nameless, util = ModuleType("ctypes"), ModuleType("ctypes.util")
+    nameless, util, platform = map(ModuleType, ("ctypes", "ctypes.util", "platform"))
     vars(util)["find_library"] = lambda _: None
     vars(nameless).update(util=util, CDLL=None)
+    vars(platform)["python_implementation"] = lambda: "CPython"
     unused = {name: HollowModule(name) for name in ("decimal", "trio._dtls")}
-    with replaced({"ctypes": nameless, "ctypes.util": util, **unused}):
+    with replaced(
+        {"ctypes": nameless, "ctypes.util": util, "inspect": _INSPECT, "platform": platform, **unused}
+    ):
         import fractions  # noqa: F401, PLC0415
 
         import trio  # noqa: PLC0415

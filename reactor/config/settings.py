@@ -204,7 +204,7 @@ def _documents(texts: Iterable[_Text]) -> list[Named]:
 def _in_file(problem: Problem, path: Path | str) -> Problem:
     if problem.path.startswith(str(path)):
         return problem
-    return replace(problem, path=f"{path}: {problem.path}")
+    return problem._replace(path=f"{path}: {problem.path}")
 
 
 def _exposed_because(files: Sequence[_Text], config_dir: Path | None) -> str | None:
@@ -262,7 +262,7 @@ def _placed(problem: Problem) -> Problem:
     section, _, key = problem.path.partition(".")
     if section != SECTION or problem.got != UNKNOWN_KEY:
         return problem
-    return replace(problem, got=problem.got + misplaced(key))
+    return problem._replace(got=problem.got + misplaced(key))
 
 
 def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:

@@ -579,7 +579,7 @@ def _with_steps(path: str) -> Scenario:
 
 
 def _in_file(problem: Problem, path: str) -> Problem:
-    return problem if problem.path == path else replace(problem, path=f"{path}: {problem.path}")
+    return problem if problem.path == path else problem._replace(path=f"{path}: {problem.path}")
 
 
 def _shown(swept: Iterable[Swept], count: int) -> Iterator[Swept]:

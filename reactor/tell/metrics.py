@@ -43,6 +43,10 @@ from reactor.text import printable
 _UNUSED: Final[tuple[str, ...]] = (
     "gzip",
     "http.server",
+    "prometheus_client.asgi",
+    "prometheus_client.decorator",
+    "prometheus_client.gc_collector",
+    "prometheus_client.platform_collector",
     "socketserver",
     "ssl",
     "urllib.error",
@@ -58,7 +62,8 @@ _Sample = Sequence[Any]  # the labels' values, and a number or durations
 #
 # Its exposition module imports servers and clients for HTTP and WSGI, with e-mail's parser, OpenSSL and all:
 # 7 MiB of a daemon that is to stay below 40. None of it is used here: the names of those modules are
-# replaced, for as long as the import lasts, by empty classes. Everything in reactor imports prometheus_client
+# replaced, for as long as the import lasts, by empty classes, and so are those of its own that would bring
+# `inspect` or count each collection of garbage. Everything in reactor imports prometheus_client
 # from here.
 
 

@@ -90,6 +90,20 @@ assert "csv" not in sys.modules
 """)
 
 
+def test_what_is_done_meanwhile_is_done_once_in_this_process_and_before_a_child_has_ended() -> None:
+    run("""
+import os
+from reactor.processes import made_by_child
+reader, writer = os.pipe()
+own, done = os.getpid(), []
+def make(give):
+    assert os.read(reader, 1) == b"."  # until this process has done something meanwhile
+    return give(b"made")
+assert (b"made", 0) == made_by_child(make, lambda: done.append((os.getpid(), os.write(writer, b"."))))
+assert [(own, 1)] == done
+""")
+
+
 @pytest.mark.parametrize("obstacle", ["no child can be started", "it is killed"])
 def test_where_a_child_can_not_make_it_it_is_made_here(obstacle: str) -> None:
     run(f"""
@@ -113,13 +127,16 @@ assert (b"here", 0) == made_by_child(make)
 NEITHER: Final = (
     *(
         "argparse",
+        "ast",
         "asyncio",
         "cattrs",
         "ctypes",
         "decimal",
+        "dis",
         "email",
         "html",
         "importlib.metadata",
+        "inspect",
         "multiprocessing",
     ),
     *(
@@ -278,6 +295,71 @@ assert ("The class and its text.", "The method and its result.") == (Twice.text,
 assert ("No docstring.", None) == (Bare.text, Bare.__doc__)
 assert ("aThe rest.", "The result.", "The result.") == (joined("a"), plain(), constant())
 assert ["The result."] == trio.run(waits)
+""")
+
+
+def test_a_lean_dataclass_does_what_it_did(lazy: Path) -> None:
+    (lazy / "reactor_lazy_values.py").write_text(
+        "from dataclasses import dataclass, field\n"
+        "class Text(str): pass\n"
+        "@dataclass(frozen=True, slots=True, kw_only=True, order=True)\n"
+        "class Value:\n"
+        "    name: Text\n"
+        "    size: int = 1\n"
+        "    noted: int = field(default=0, compare=False, repr=False)\n"
+        "@dataclass\n"
+        "class Changing:\n"
+        "    size: int\n"
+    )
+    script = f"""
+import sys
+sys.path.insert(0, {str(lazy)!r})
+import pickle
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from reactor_lazy_values import Changing, Text, Value
+one, same, other = Value(name=Text("a")), Value(name=Text("a"), noted=9), Value(name=Text("a"), size=2)
+print(one == same, hash(one) == hash(same), one == other, one < other, one == "a", [one, same, other])
+print(replace(one, size=2) == other, pickle.loads(pickle.dumps(one)) == one, is_dataclass(one), Changing(1))
+print([(field.name, field.default) for field in fields(one)][1:])
+print(Value.__eq__.__qualname__, Changing.__hash__)
+mistakes = lambda: setattr(one, "size", 3), lambda: delattr(one, "size"), lambda: one < "a", lambda: Value()
+for change in mistakes:
+    try:
+        change()
+    except (FrozenInstanceError, TypeError) as error:
+        print(type(error).__name__, error)
+"""
+    lean = f"from reactor.processes import lean_dataclasses\nlean_dataclasses()\nlean_dataclasses()\n{script}"
+    command = [sys.executable, "-W", "error", "-c"]
+    as_it_is, as_it_is_lean = (
+        subprocess.run([*command, one], check=True, timeout=60, capture_output=True, text=True).stdout
+        for one in (script, lean)
+    )
+    assert as_it_is == as_it_is_lean
+    assert "True True False True False" in as_it_is
+
+
+def test_what_stands_in_for_inspect_says_what_that_says_and_has_the_rest_from_it() -> None:
+    run("""
+import sys
+from reactor.processes import import_trio
+trio = import_trio()
+assert "inspect" not in sys.modules
+from trio._core._parking_lot import inspect as lean
+async def waits():
+    await trio.lowlevel.checkpoint()
+async def yields():
+    yield 1
+coroutine, generator = waits(), yields()
+found = [lean.iscoroutine(coroutine), lean.iscoroutine(waits), lean.isasyncgen(generator)]
+states = [lean.getcoroutinestate(coroutine)]
+coroutine.close()
+states.append(lean.getcoroutinestate(coroutine))
+assert [True, False, True] == found
+assert not hasattr(lean, "nothing of this name")
+import inspect
+assert [inspect.CORO_CREATED, inspect.CORO_CLOSED] == states and lean.CORO_CLOSED == inspect.CORO_CLOSED
+assert lean.getsource is inspect.getsource
 """)
 
 
