@@ -367,13 +367,16 @@ def storage_limit_evictions(
 ) -> tuple[Eviction, ...]:
     """Return an eviction for each pod above a limit of its own, in the pods' order, at once (grace 0).
 
-    Critical pods and pods without statistics stay. `used` is by uid.
+    Critical pods and pods without statistics stay. A pod of a partition is spared for the node's sake alone.
+    `used` is by uid.
     Source: localStorageEviction: emptyDir limits, then the pod's, then its containers'.
     """
     return tuple(
         eviction
         for pod in pods
-        if pod.uid in used and _has_limits(pod) and pod.critical_because is None
+        if pod.uid in used
+        and _has_limits(pod)
+        and (pod.critical_because is None or pod.partition is not None)
         for eviction in first_broken_limit(pod, used[pod.uid], layout)
     )
 

@@ -4,10 +4,10 @@
     systemd   kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/crio-ID.scope
 
 Guaranteed pods lie directly in `kubepods`, the other two classes in a cgroup each. If the kubelet has a
-system partition (NodePartitions, cgroup v2), its pods lie in the same way in `kubepods/system`. The systemd
-driver writes a uid's dashes as underscores. A container's cgroup ends in its id, 64 hexadecimal digits with
-every runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go, KEP-5894; containerd and
-CRI-O name the others.
+`systemPartition` (cgroup v2), that one's pods lie in the same way in `kubepods/system`. The systemd driver
+writes a uid's dashes as underscores. A container's cgroup ends in its id, 64 hexadecimal digits with every
+runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go, KEP-5894; containerd and CRI-O name
+the others.
 """
 
 from __future__ import annotations

@@ -139,3 +139,10 @@ def test_critical_and_unobserved_pods_stay() -> None:
     critical = replace(EMPTY_DIR, critical_because="mirror pod")
     assert [] == _signals(critical, _volume(99))
     assert () == storage_limit_evictions([EMPTY_DIR], {}, Layout.SINGLE)
+
+
+def test_a_pod_of_the_system_partition_is_held_to_its_own_limits_and_a_critical_one_is_not() -> None:
+    used = PodUsage(ephemeral_storage_bytes=101)
+    of_partition = replace(LIMITED, critical_because="in it", partition="/kubepods/system")
+    assert [LimitSignal.POD] == _signals(of_partition, used)
+    assert [] == _signals(replace(LIMITED, critical_because="priority 2000001000"), used)
