@@ -36,6 +36,7 @@ _COUNTS: Final = {
     "storms": "storms",
     "guard_ends": "ends of the guard",
 }
+_SHOWN: Final = ("trials", "evictions", "wrong_victims", "storms", "guard_ends")  # the others are in the JSON
 
 
 class Daemon(Protocol):
@@ -235,7 +236,9 @@ def table(figures: dict[str, Any]) -> list[str]:
     """Return the figures of one run as lines of Markdown."""
     machine, load = figures["machine"], figures["load"]
     rows = [*figures["suites"].items(), ("all", _total(figures["suites"].values()))]
-    skipped = sum(sums["skipped"] for sums in figures["suites"].values())
+    failed, skipped = (
+        sum(sums[name] for sums in figures["suites"].values()) for name in ("failed", "skipped")
+    )
     run = [
         figures["at"],
         f"kernel {machine['kernel']}",
@@ -243,14 +246,15 @@ def table(figures: dict[str, Any]) -> list[str]:
         f"{machine['cpus']} CPUs ({machine['model']})",
         f"load {load['before']:.1f} before and {load['after']:.1f} after",
         f"{figures['seconds']:,} s",
+        *([f"{failed} tests failed"] if failed else []),
         *([f"{skipped} tests skipped"] if skipped else []),
     ]
     return [
         f"{', '.join(run)}:",
         "",
-        f"| suite | {' | '.join(_COUNTS.values())} |",
-        f"|---|{'--:|' * len(_COUNTS)}",
-        *(f"| {suite} | {' | '.join(f'{sums[name]:,}' for name in _COUNTS)} |" for suite, sums in rows),
+        f"| suite | {' | '.join(_COUNTS[name] for name in _SHOWN)} |",
+        f"|---|{'--:|' * len(_SHOWN)}",
+        *(f"| {suite} | {' | '.join(f'{sums[name]:,}' for name in _SHOWN)} |" for suite, sums in rows),
     ]
 
 
