@@ -24,14 +24,15 @@ wheel: setup bpf allocators ## Build the wheel for both architectures, with the 
 	@ls dist/node_reactor-*.whl
 
 DEB_STAGE := .cache/deb/reactor
-deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what the machine lacks for it
+DEB_ARCH ?= $(shell dpkg --print-architecture)
+deb: setup ## Build the Debian package into dist (DEB_VERSION=…, DEB_ARCH=arm64); says what the machine lacks for it
 	@command -v dpkg-buildpackage >/dev/null || { echo "make deb: needs Debian's tools: apt-get install dpkg-dev" >&2; exit 1; }
-	@$(BIN)/python deploy/debian/stage.py $(DEB_STAGE) $(if $(DEB_VERSION),--version $(DEB_VERSION))
-	@dpkg-checkbuilddeps $(DEB_STAGE)/debian/control || \
+	@$(BIN)/python deploy/debian/stage.py $(DEB_STAGE) --architecture $(DEB_ARCH) $(if $(DEB_VERSION),--version $(DEB_VERSION))
+	@dpkg-checkbuilddeps -a $(DEB_ARCH) $(DEB_STAGE)/debian/control || \
 	  { echo "make deb: install what is missing: apt-get build-dep ./$(DEB_STAGE)" >&2; exit 1; }
-	cd $(DEB_STAGE) && dpkg-buildpackage --build=binary --no-sign
-	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_*.deb dist/
-	@ls -t dist/reactor_*.deb | head -n 1
+	cd $(DEB_STAGE) && dpkg-buildpackage --host-arch $(DEB_ARCH) --build=binary --no-sign
+	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_$(DEB_ARCH).deb dist/
+	@ls -t dist/reactor_*_$(DEB_ARCH).deb | head -n 1
 
 release: setup ## Build wheel, package, image, chart, CycloneDX documents and checksums into dist/VERSION, of a tagged commit (root)
 	$(BIN)/python deploy/release.py dist/$$($(BIN)/python -c 'import reactor; print(reactor.__version__)') $(RELEASE)
@@ -153,7 +154,7 @@ dashboard: setup promtool ## Draw the dashboard's first rows, by a real Promethe
 	$(BIN)/python -m tests.dashboard docs/operations/dashboard.svg
 
 test-deb: deb ## Look at the Debian package, install, upgrade and purge it in roots of Debian 12 and 13 (root)
-	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
+	REACTOR_DEB=$$(ls -t dist/reactor_*_$(DEB_ARCH).deb | head -n 1) $(BIN)/pytest tests/package
 
 REHEARSALS := .cache/release/first .cache/release/second
 test-release: setup ## Build a release of this commit twice, compare all bytes and look at what is in it; build the image by the Containerfile (root, 15 minutes)

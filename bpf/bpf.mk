@@ -14,7 +14,8 @@ BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,$(COMPILED)/%.bcc.c,$(wildcard bpf/bcc
 # Named by its source and the kind of machine, as reactor/testbed/allocator.py looks for it; static, so that it
 # runs on each distribution.
 ALLOCATORS := reactor/testbed/compiled/allocator-$(shell sha256sum reactor/testbed/allocator.c | cut -c 1-16)
-ALLOCATOR := $(ALLOCATORS)-$(shell uname -m)
+MACHINE ?= $(shell uname -m)
+ALLOCATOR := $(ALLOCATORS)-$(MACHINE)
 
 .PHONY: bpf bpf-tools allocators
 

@@ -4,16 +4,16 @@
 usage: .venv/bin/python deploy/release.py [--rehearse] [--mirror URL] [--image ARCHITECTURE]... DIRECTORY
 
 The directory, which must be empty or absent, gets the wheel, the Debian package, the image as an OCI archive, the
-chart, a CycloneDX document for the packages and one for each image, and SHA256SUMS. The Debian package is this
-machine's; images are for the architectures named, of amd64 and arm64, else for this machine's. They are built in a clone of
-the commit, so that nothing else of the checkout gets in. Two builds of a commit by the same tools, on kernels with
-the same BTF and of the same state of Debian's archive, are equal byte for byte.
+chart, a CycloneDX document for the packages and one for each image, and SHA256SUMS. Debian packages are for amd64
+and arm64; images are for the architectures named of these, else for this machine's. They are built in a clone of the
+commit, so that nothing else of the checkout gets in. Two builds of a commit by the same tools, on kernels with the
+same BTF and of the same state of Debian's archive, are equal byte for byte.
 
 A checkout with changes is refused, and so is one whose version is not tagged, not in the changelog, or not the
 chart's; --rehearse builds such a commit all the same, but no checkout with changes.
 
-Needs root, what `make deb` and `make bpf` need, mmdebstrap, and the checkout's virtual environment. Exit status 0,
-or 1 and each reason in a line on standard error.
+Needs root, what `make deb` and `make bpf` need, the other architecture's compiler, mmdebstrap, and the checkout's
+virtual environment. Exit status 0, or 1 and each reason in a line on standard error.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sbom import debian_in, document
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = "deploy/helm/reactor"
 CHECKSUMS: Final = "SHA256SUMS"
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class ReleaseError(Exception):
@@ -54,7 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--image",
         action="append",
-        choices=("amd64", "arm64"),
+        choices=tuple(MACHINES),
         help="an architecture to make the image for; may be repeated (this machine's)",
     )
     arguments = parser.parse_args()
@@ -116,6 +117,10 @@ def make(checkout: Path, directory: Path, mirror: str, images: Sequence[str] | N
         raise ReleaseError("needs root: the image's modules are compiled in a chroot")
     if directory.exists() and any(directory.iterdir()):
         raise ReleaseError(f"{directory} is not empty; accepted: an empty or absent directory")
+    for architecture, machine in MACHINES.items():
+        if architecture != _architecture() and shutil.which(f"{machine}-linux-gnu-gcc") is None:
+            lacked = f"gcc-{machine.replace('_', '-')}-linux-gnu"
+            raise ReleaseError(f"no compiler for {architecture}: apt-get install {lacked}")
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     with tempfile.TemporaryDirectory(prefix="reactor-release-") as scratch:
@@ -124,11 +129,12 @@ def make(checkout: Path, directory: Path, mirror: str, images: Sequence[str] | N
         epoch = int(_run("git", "-C", source, "log", "-1", "--format=%ct"))
         version = version_of(source)
         print(f"release: {version}, {epoch}: eBPF objects", file=sys.stderr)
-        _run("make", "bpf", f"PYTHON={sys.executable}", cwd=source)
+        _run("make", "bpf", "allocators", f"PYTHON={sys.executable}", cwd=source)
         print("release: wheel", file=sys.stderr)
         _wheel(source, directory, epoch)
-        print("release: Debian package", file=sys.stderr)
-        _debian(checkout, source, directory, epoch)
+        for architecture in MACHINES:
+            print(f"release: Debian package for {architecture}", file=sys.stderr)
+            _debian(checkout, source, directory, epoch, architecture)
         lock = (source / "constraints.txt").read_text()
         for architecture in images or [_architecture()]:
             print(f"release: image for {architecture}", file=sys.stderr)
@@ -154,16 +160,18 @@ def _wheel(source: Path, directory: Path, epoch: int) -> None:
     _run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", directory, source, epoch=epoch)
 
 
-def _debian(checkout: Path, source: Path, directory: Path, epoch: int) -> None:
+def _debian(checkout: Path, source: Path, directory: Path, epoch: int, architecture: str) -> None:
     """Build the package; the libraries' wheels, which are taken by hash, are those that the checkout has."""
-    wheels = f".cache/deb/wheels-{os.uname().machine}"
+    wheels = f".cache/deb/wheels-{MACHINES[architecture]}"
     if (checkout / wheels).exists():
         shutil.copytree(checkout / wheels, source / wheels)
     stage = source / ".cache/deb/reactor"
-    _run(sys.executable, "deploy/debian/stage.py", stage, cwd=source, epoch=epoch)
-    _run("dpkg-checkbuilddeps", "debian/control", cwd=stage)
-    _run("dpkg-buildpackage", "--build=binary", "--no-sign", cwd=stage, epoch=epoch)
-    (package,) = stage.parent.glob("reactor_*.deb")
+    staging = (sys.executable, "deploy/debian/stage.py", stage, "--architecture", architecture)
+    _run(*staging, cwd=source, epoch=epoch)
+    _run("dpkg-checkbuilddeps", "-a", architecture, "debian/control", cwd=stage)
+    building = ("dpkg-buildpackage", "--host-arch", architecture, "--build=binary", "--no-sign")
+    _run(*building, cwd=stage, epoch=epoch)
+    (package,) = stage.parent.glob(f"reactor_*_{architecture}.deb")
     shutil.copy(package, directory)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make the folder that dpkg-buildpackage builds the package in: the checkout, debian/, and the wheels, by hash.
 
-usage: .venv/bin/python deploy/debian/stage.py DIRECTORY [--version VERSION]
+usage: .venv/bin/python deploy/debian/stage.py DIRECTORY [--version VERSION] [--architecture ARCHITECTURE]
 
 The build itself fetches nothing. A checkout that is not tagged with its version becomes a version before it
 (0.1.0~20261122190000), a later commit a later one. DEBFULLNAME and DEBEMAIL name the package's maintainer, as for
@@ -39,11 +39,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--version", help="the package's version (the checkout's)")
+    parser.add_argument("--architecture", choices=MACHINES, help="what the package is for (this machine's)")
     arguments = parser.parse_args()
     try:
         seconds = _commit_seconds()
         version = arguments.version or _version(seconds)
-        stage(arguments.directory, version, seconds)
+        stage(arguments.directory, version, seconds, arguments.architecture or _architecture())
     except (OSError, LookupError, subprocess.SubprocessError) as error:
         print(f"deb: {error}", file=sys.stderr)
         return 1
@@ -51,7 +52,7 @@ def main() -> int:
     return 0
 
 
-def stage(directory: Path, version: str, seconds: int) -> None:
+def stage(directory: Path, version: str, seconds: int, architecture: str) -> None:
     """Make the folder afresh."""
     shutil.rmtree(directory, ignore_errors=True)
     for name in _files():
@@ -67,7 +68,7 @@ def stage(directory: Path, version: str, seconds: int) -> None:
         f" -- {maintainer}  {formatdate(seconds)}\n",
         encoding="utf-8",
     )
-    shutil.copytree(_wheels(), debian / "wheels")
+    shutil.copytree(_wheels(MACHINES[architecture]), debian / "wheels")
 
 
 def _files() -> list[str]:
@@ -77,9 +78,8 @@ def _files() -> list[str]:
     return sorted(name for name in listed.split("\0") if name and (CHECKOUT / name).exists())
 
 
-def _wheels() -> Path:
-    """Return the directory of the wheels for this machine, downloaded once for each set of pins."""
-    machine = MACHINES[_architecture()]
+def _wheels(machine: str) -> Path:
+    """Return the directory of the wheels for a kind of machine, downloaded once for each set of pins."""
     wanted = {
         "runtime": closure(DISTRIBUTION, EXTRA, PYTHONS[0]) - {DISTRIBUTION},
         "tools": {one for tool in TOOLS for one in closure(tool, "", PYTHONS[0])},

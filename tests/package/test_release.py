@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = ROOT / "tests/fixtures/contents"
 TRIPLET = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}[os.uname().machine]
+# As uname calls a machine, and its number in an ELF header; an eBPF object is of none.
+MACHINES = {"amd64": ("x86_64", 62), "arm64": ("aarch64", 183)}
+BPF = 247
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +90,8 @@ def test_release_has_wheel_package_image_chart_documents_and_checksums(release: 
         f"reactor-VERSION-{machine}.oci.tar",
         "reactor-VERSION.cdx.json",
         "reactor-chart-VERSION.tgz",
-        f"reactor_VERSION_{machine}.deb",
+        "reactor_VERSION_amd64.deb",
+        "reactor_VERSION_arm64.deb",
     } == names
 
 
@@ -95,11 +101,46 @@ def test_checksums_are_those_of_all_other_files(release: Path) -> None:
     assert sums == (release / "SHA256SUMS").read_text().splitlines()
 
 
-def test_package_has_what_the_list_says_and_nothing_else(release: Path) -> None:
-    command = ["dpkg-deb", "--fsys-tarfile", one(release, "*.deb")]
-    tar = subprocess.run(command, capture_output=True, check=True).stdout
-    names = subprocess.run(["tar", "--list"], input=tar, capture_output=True, check=True).stdout.decode()
-    found = [name.removeprefix("./") for name in names.splitlines() if not name.endswith("/")]
+def files_of(package: Path) -> Iterator[tuple[str, bytes]]:
+    """Generate the name and the first bytes of each file of a Debian package."""
+    command = ["dpkg-deb", "--fsys-tarfile", package]
+    content = subprocess.run(command, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        for member in tar.getmembers():
+            file = tar.extractfile(member) if member.isfile() else None
+            if not member.isdir():
+                yield member.name.removeprefix("./"), file.read(20) if file else b""
+
+
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_package_is_for_its_architecture_and_so_is_each_program_in_it(
+    release: Path, architecture: str
+) -> None:
+    package, (machine, number) = one(release, f"*_{architecture}.deb"), MACHINES[architecture]
+    shown = ["dpkg-deb", "--show", "--showformat=${Architecture} ${Depends}", package]
+    word, depends = subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split(" ", 1)
+    elf = {name: head for name, head in files_of(package) if head.startswith(b"\x7fELF")}
+    native = {Path(name).name for name, head in elf.items() if head[18:20] != BPF.to_bytes(2, "little")}
+
+    assert architecture == word
+    assert {"libbpf1", "libc6", "python3"} == {each.split()[0] for each in depends.split(", ")}
+    assert {number, BPF} == {int.from_bytes(head[18:20], "little") for head in elf.values()}
+    source = hashlib.sha256((ROOT / "reactor/testbed/allocator.c").read_bytes()).hexdigest()[:16]
+    modules = {f"_cffi_backend.cpython-{python}-{machine}-linux-gnu.so" for python in (311, 312, 313)}
+    assert {f"allocator-{source}-{machine}", *modules} == native
+
+
+def test_wheel_has_the_allocator_for_both_architectures(release: Path) -> None:
+    with zipfile.ZipFile(one(release, "*.whl")) as wheel:
+        names = [Path(name).name for name in wheel.namelist() if "/compiled/allocator-" in name]
+
+    assert {machine for machine, _ in MACHINES.values()} == {name.rpartition("-")[2] for name in names}
+    assert len(names) == len(MACHINES)
+
+
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_package_has_what_the_list_says_and_nothing_else(release: Path, architecture: str) -> None:
+    found = [name for name, _ in files_of(one(release, f"*_{architecture}.deb"))]
     pages = {
         f"usr/share/doc/reactor/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*")
     }

@@ -181,7 +181,8 @@ def outside(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Na
 
 def _two_versions() -> Path:
     """Return a directory with the newest package of dist and a later version of it. Raises HostError."""
-    built = sorted((ROOT / "dist").glob("reactor_*.deb"), key=lambda path: path.stat().st_mtime)
+    packages = (ROOT / "dist").glob(f"reactor_*_{host.NATIVE}.deb")
+    built = sorted(packages, key=lambda path: path.stat().st_mtime)
     if not built:
         raise HostError("no package in dist: make deb")
     directory, later = CACHE / "packages", CACHE / "package-later"
