@@ -76,10 +76,15 @@ quick: setup ## Lint, types, and the unit tests that PACKAGE="…", or what has 
 
 test: setup promtool ## All that a change has to pass here, on all CPUs (root for the tests against this kernel)
 	@echo "make test: what each part prints comes when that part ends"
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-parts
+	@rm -rf .cache/parts
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-parts || failed=$$?; \
+	  $(BIN)/python -m tests.parts; exit $${failed:-0}
 
 # In this order, two at a time: tests of real daemons wait most of their time, and all else fills it.
-test-parts: kernel-tests unit-others unit-policy lint types imports size-check
+test-parts: $(addprefix part-,kernel-tests unit-others unit-policy lint types imports size-check)
+
+part-%:
+	@$(BIN)/python -m tests.parts $* $(MAKE) --no-print-directory $*
 
 lint: setup ## Format, lint rules, and the language of the docs
 	$(BIN)/ruff format --check --quiet reactor bench tests
