@@ -88,10 +88,12 @@ class Span:
     until: datetime | None = None
 
     def has(self, document: Document) -> bool:
-        """Return whether a line of the journal lies in it; a line without a time does not."""
+        """Return whether a line of the journal lies in it; a line without a time and its zone does not."""
         try:
             at = datetime.fromisoformat(str(document.get("time")))
         except ValueError:
+            return False
+        if at.tzinfo is None:
             return False
         return (self.since is None or at >= self.since) and (self.until is None or at <= self.until)
 

@@ -26,6 +26,10 @@ _SHORT_EVICTION: Final = (
     *("credited_bytes", "returned_bytes", "process", "whole_because"),
 )
 
+# By which decisions are held. A disk, or another's hand, may have made anything of an old journal's line.
+_KEYS: Final = ("kind", "id", "time", "decision")
+_PLAIN: Final = (str, int, float, type(None))
+
 _LOG: Final = logging.getLogger("reactor.evict")
 _NAMES_REMEMBERED: Final = 1000
 _TIMES_REMEMBERED: Final = 1000  # of one name
@@ -47,8 +51,10 @@ class RecentRecords:
         self._oom_kills: deque[Document] = deque(maxlen=kept_oom_kills)
 
     def take(self, document: Document) -> None:
-        """Take over a line or a note; what is of no known kind is left."""
+        """Take over a line or a note; what is of no known kind is left, and so is a line that is odd."""
         kind = document.get("kind")
+        if not all(isinstance(document.get(key), _PLAIN) for key in _KEYS):
+            return
         if kind == "decision":
             self._decisions[document.get("id"), document.get("time")] = _cut(document)
         elif kind in {ORDERED, RESUMED}:  # stands for its decision until that is written itself

@@ -243,16 +243,17 @@ class _Steward:
         early, self._early = self._early, None
         if early is None:
             return
-        for document in documents:
-            self._recent.take(document)
-            if document.get("start") == orders.start and isinstance(document.get("seq"), int):
-                self._written_up_to = max(self._written_up_to, document["seq"])
-        decisions = self._recent.decisions()
-        self._seen.update(map(_key, decisions))
-        if self._notifications is not None:
-            self._notifications.remember(documents)
-        if self._loops is not None:
-            self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
+        with self._lines.guard():  # an old line that is odd must not keep the journal from going on
+            for document in documents:
+                self._recent.take(document)
+                if document.get("start") == orders.start and isinstance(document.get("seq"), int):
+                    self._written_up_to = max(self._written_up_to, document["seq"])
+            decisions = self._recent.decisions()
+            self._seen.update(map(_key, decisions))
+            if self._notifications is not None:
+                self._notifications.remember(documents)
+            if self._loops is not None:
+                self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
         self._journal = Journal(orders.settings.journal)
         self._journal.start()
         while self._early_own:

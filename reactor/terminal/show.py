@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,10 +106,12 @@ def print_explanation(document: Mapping[str, Any], pod: str | None) -> None:
     """Print an explanation, of the daemon's or of the journal's."""
     screen = Screen()
     for eviction in document["evictions"]:
-        _explain_eviction(screen, eviction)
+        with _passed_over_if_odd(screen, eviction):
+            _explain_eviction(screen, eviction)
     for kill in document["oom_kills"]:
-        screen.say(f"{kill['time']}: {kill['message']}")
-        _say_black_box(screen, kill.get("black_box"), None)
+        with _passed_over_if_odd(screen, kill):
+            screen.say(f"{kill['time']}: {kill['message']}")
+            _say_black_box(screen, kill.get("black_box"), None)
     for slowdown in document["slowdowns"]:
         screen.say(
             f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
@@ -116,11 +119,21 @@ def print_explanation(document: Mapping[str, Any], pod: str | None) -> None:
         )
     for one in document["rules_acted"]:
         if pod is not None or not one["evictions"]:
-            _explain_rule_acted(screen, one)
+            with _passed_over_if_odd(screen, one):
+                _explain_rule_acted(screen, one)
     for rule in document["rules"]:
         _explain_rule(screen, rule)
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
+
+
+@contextmanager
+def _passed_over_if_odd(screen: Screen, one: Mapping[str, Any]) -> Iterator[None]:
+    """Say that what is in a journal can't be shown, where that is of no form that reactor writes."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        screen.say(f"{one.get('time')}: of another form than reactor's: {type(error).__name__}: {error}")
 
 
 def printed_plainly(document: Mapping[str, Any], output: str) -> bool:

@@ -55,6 +55,14 @@ def test_last_fifty_decisions_are_kept_with_the_head_of_each_ranking():
     assert {len(one["ranking"]) for one in recent.decisions()} == {20}
 
 
+@pytest.mark.parametrize("key", ["kind", "id", "time", "decision"])
+def test_a_line_whose_keys_are_no_texts_or_numbers_is_left(key: str) -> None:
+    recent = RecentRecords()
+    for line in (decision(), ordered()):
+        recent.take({**line, key: []})
+    assert [] == recent.decisions()
+
+
 def test_order_stands_for_its_decision_until_that_is_written():
     recent = taken(ordered(), ordered(2, kind="resumed"))
     assert [one["evictions"] for one in recent.decisions()] == [[EVICTION], [EVICTION]]

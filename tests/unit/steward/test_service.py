@@ -170,6 +170,17 @@ async def test_line_that_can_not_be_written_is_said_to_be_lost_and_is_remembered
     assert [one["id"] for one in document["decisions"]] == [1]
 
 
+@pytest.mark.parametrize("odd", [{"kind": ["decision"]}, {"kind": "decision", "id": {}}])
+async def test_an_earlier_line_of_another_form_keeps_no_line_from_being_written(guard, odd):
+    guard.journal.write_text(json.dumps(odd) + "\n")
+    async with steward(guard):
+        await guard.line(1, {"kind": "x"})
+        await until(lambda: guard.taken and guard.taken[-1][0] == 1)
+
+    assert [odd, 1] == [guard.lines()[0], guard.lines()[-1].get("seq")]
+    assert sum(lost for _, lost in guard.taken) == 0
+
+
 async def test_what_the_guard_has_said_before_it_ended_is_written(guard):
     with guard.theirs:
         await guard.order()

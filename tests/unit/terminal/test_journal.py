@@ -141,3 +141,27 @@ def test_sparkline_goes_by_time_and_a_value_holds() -> None:
     assert "###_+" == sparkline(curve, 5, "ascii")
     assert sparkline([], 5) == ""
     assert sparkline([[0.0, 0]], 3) == "▁▁▁"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"evictions": [{"outcome": "killed"}]},
+        {"evictions": [{**EVICTION, "resource": "cheese"}], "threshold": {"threshold": "x"}},
+        {"time": "2026-11-22T10:00:00", "evictions": [EVICTION]},
+        {"id": [], "evictions": [EVICTION]},
+    ],
+)
+def test_a_line_of_another_form_is_named_or_left_and_what_follows_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: dict[str, Any]
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    kill = {"kind": "oom-kill", "time": "2026-11-22T11:00:00Z", "message": "the kernel killed one"}
+    lines = [{"kind": "decision", "id": 1, "time": "2026-11-22T10:00:00Z", "ranking": [], **odd}, kill]
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    assert 0 == main(["explain", "--journal", str(journal)])
+    assert "the kernel killed one" in capsys.readouterr().out
+    arguments = ["--journal", str(journal), "--since", "2026-01-01T00:00", "--last", "1", "--out", "-"]
+    assert 0 == main(["report", *arguments])
+    assert "the kernel killed one" in capsys.readouterr().out
