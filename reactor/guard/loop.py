@@ -33,7 +33,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
-from reactor.policy.attention import grace_period_ended, next_pass_seconds
+from reactor.policy.attention import CACHE_CHECK_SECONDS, grace_period_ended, next_pass_seconds
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
@@ -285,8 +285,12 @@ class Loop:
         source = _EVICTION
         is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
         while True:
+            is_doubted = self.passes.observations.is_cache_doubted()
             next_seconds = self._pace.between_checks_seconds(
-                wanted_seconds, self._clock_seconds(), is_powerless=is_powerless, left_bytes=left_bytes
+                min(wanted_seconds, CACHE_CHECK_SECONDS) if is_doubted else wanted_seconds,
+                self._clock_seconds(),
+                is_powerless=is_powerless,
+                left_bytes=left_bytes,
             )
             with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + next_seconds)):
                 taken = await self._wakes_or_newcomer(waits=is_for_newcomers)

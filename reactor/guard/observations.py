@@ -34,7 +34,7 @@ from reactor.observe.node import NodeObserver, consistent
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
-from reactor.policy.attention import has_grown
+from reactor.policy.attention import OLD_CACHE_SECONDS, cache_has_gone, has_grown
 from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.events import (
     FilesInMemoryObserved,
@@ -48,7 +48,7 @@ from reactor.policy.events import (
 )
 from reactor.policy.holds import may_be_due
 from reactor.policy.messages import absurd_thresholds
-from reactor.policy.thresholds import is_hard_memory, thresholds_met
+from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, thresholds_met
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 
@@ -56,12 +56,17 @@ _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items()
 
 
 class Seen(NamedTuple):
-    """What was observed: node and pods, which pods the policy is asked about, and the memory alone."""
+    """What was observed: node and pods, which pods the policy is asked about, and the memory alone.
+
+    `at_ns` is when all was read, `node_at_ns` the instant before the node's memory was: no sooner than then
+    it was as short as this shows.
+    """
 
     snapshot: Snapshot
     pods: Sequence[Pod]
     at_ns: int
     memory: Mapping[Signal, Observation]
+    node_at_ns: int = 0
 
 
 class Observations:
@@ -97,6 +102,7 @@ class Observations:
         self._kernel = kernel
         self._clock_seconds = clock_seconds
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
+        self._doubted_until_seconds = -math.inf
         self.bounded = BoundedPods(settings, usages)
         usages.track(node.pods)
         for one in ahead:
@@ -108,11 +114,16 @@ class Observations:
         A pass that memory has woken reads of many pods only as much as its decision needs.
         """
         self._observe_left()
+        found = None
         if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
             found = self._by_bounds(wakes, now_seconds)
-            if found is not None:
-                return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
-        return self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
+        if found is not None:
+            seen = found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
+        else:
+            seen = self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
+        if _only_memory(wakes) and is_kept_by_cache(self._settings.thresholds, seen.memory):
+            self._doubted_until_seconds = now_seconds + OLD_CACHE_SECONDS
+        return seen
 
     def _by_bounds(self, wakes: Sequence[Wake], now_seconds: float) -> Seen | None:
         """Return what was seen once a decision over it is settled, by wide bounds if they do; None: by none.
@@ -140,7 +151,7 @@ class Observations:
     def _observed(
         self, wakes: Sequence[Wake], now_seconds: float, read_pods: Callable[[], Known | None]
     ) -> tuple[Seen, Known | None]:
-        memory, found = consistent(
+        memory, found, node_at_ns = consistent(
             lambda: self.observe_node(wakes, now_seconds),
             read_pods,
             is_moving=self._is_moving,
@@ -157,6 +168,7 @@ class Observations:
             pods=self.eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),
             memory=memory,
+            node_at_ns=node_at_ns,
         )
         return seen, found
 
@@ -298,8 +310,16 @@ class Observations:
 
         The node's counters alone are read: this is asked often.
         """
-        before = self._node.observed.at(self._clock_seconds())
-        return has_grown(self._settings, self._node.state, before, self._observer.memory())
+        before, seen = self._node.observed.at(self._clock_seconds()), self._observer.memory()
+        is_less = self.is_cache_doubted() and cache_has_gone(before, seen)
+        return is_less or has_grown(self._settings, self._node.state, before, seen)
+
+    def is_cache_doubted(self) -> bool:
+        """Return whether page cache alone kept a threshold from being met when memory last woke a pass.
+
+        False after a while. If that cache has gone, though the kernel still counts it, no level reports it.
+        """
+        return self._clock_seconds() < self._doubted_until_seconds
 
     def confirm(self, eviction: Eviction) -> bool:
         """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.

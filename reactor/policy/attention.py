@@ -37,6 +37,13 @@ _LONGEST_POWERLESS_SECONDS: Final = 1.0
 _LONGEST_POWERLESS_PASS_SECONDS: Final = 10.0  # as often as housekeeping makes one anyway
 _HURRIED_SECONDS: Final = 1.0
 _WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
+# A cgroup's statistics may be old by any amount. Only every two seconds the kernel adds up all that CPUs have
+# counted (mm/memcontrol.c, FLUSH_TIME). Before that a reader has it add up a cgroup that is marked for it,
+# and a child that is still marked itself no longer marks its parent (memcg_rstat_updated). On 6.18 the page
+# cache of a removed child stood in its parent's memory.stat until other memory moved, in 6 of 80 tries.
+OLD_CACHE_SECONDS: Final = 2.5
+CACHE_CHECK_SECONDS: Final = 0.02
+_CACHE_BYTES: Final = 1 << 20
 
 
 class Pace:
@@ -117,6 +124,14 @@ def has_grown(
         > threshold.value.of(now[threshold.signal].capacity) // _GROWN_SHARE
         for threshold in state.thresholds_met
         if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
+    )
+
+
+def cache_has_gone(before: Mapping[Signal, Observation], seen: Mapping[Signal, Observation]) -> bool:
+    """Return whether page cache is gone that memory counted as available at the last pass."""
+    return any(
+        (before[signal].inactive_file_bytes or 0) - (seen[signal].inactive_file_bytes or 0) > _CACHE_BYTES
+        for signal in MEMORY_SIGNALS & before.keys() & seen.keys()
     )
 
 

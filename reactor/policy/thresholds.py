@@ -46,6 +46,16 @@ def thresholds_met(
     )
 
 
+def is_kept_by_cache(thresholds: Iterable[Threshold], memory: Mapping[Signal, Observation]) -> bool:
+    """Return whether a hard memory threshold would be met without the page cache that counts as available."""
+    bare = {
+        signal: seen._replace(available=seen.available - (seen.inactive_file_bytes or 0))
+        for signal, seen in memory.items()
+        if seen.absurdity is None
+    }
+    return any(map(is_hard_memory, thresholds_met(thresholds, bare)))
+
+
 def thresholds_met_grace_period(
     first_observed: Mapping[Threshold, float], now_seconds: float
 ) -> tuple[Threshold, ...]:

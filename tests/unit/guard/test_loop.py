@@ -56,12 +56,16 @@ SETTINGS = Settings(
 )
 
 
-async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> list[PassRecord]:
+async def guard(
+    fake: FakeTree, *, from_bytes: int, arming_seconds: float, cached_bytes: int = 0
+) -> list[PassRecord]:
     """Return the passes over a node of 512 MiB that none of its sources watches, until it has crossed.
 
-    It uses `from_bytes` at first, and nearly all once the loop has nothing more to do.
+    It uses `from_bytes` at first, `cached_bytes` of them as page cache. Once the loop has nothing more to do
+    it uses nearly all.
     """
     fake.add("/node", usage_bytes=from_bytes)
+    fake.counters("/node", usage_bytes=from_bytes, inactive_file_bytes=cached_bytes)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
     if fake.tree.version is CgroupVersion.V2:
@@ -112,6 +116,13 @@ async def test_memory_that_is_near_its_threshold_is_observed_where_no_source_tel
     crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["glance"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
+
+
+async def test_page_cache_that_lifted_a_level_is_observed_again_for_a_while(fake: FakeTree) -> None:
+    """The kernel may count it for two seconds after it has gone, and no source reports that it has."""
+    records = await guard(fake, from_bytes=450 * MIB, cached_bytes=300 * MIB, arming_seconds=0.0)
+    crossed, *_ = [record for record in records if record.decision.evictions]
+    assert [wake.source for wake in crossed.wakes] == ["glance"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import chain, repeat
 
 import pytest
 import trio
@@ -14,7 +16,7 @@ from reactor.model.pod_lists import Preference
 from reactor.model.pods import FilesystemUsage, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
-from reactor.model.thresholds import ThresholdValue
+from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe import node
 
@@ -160,6 +162,61 @@ async def test_pods_that_were_read_before_the_crossing_are_read_again_where_it_c
     loop.passes.make([wake()])
 
     assert ["hog"] == loop.kills.killed
+
+
+@pytest.mark.parametrize(("by_mib", "killed"), [(400, []), (98, ["hog"])])
+async def test_no_pod_dies_for_what_the_node_was_short_of_before_the_guard_was_held_up(
+    make_loop, make_pod, observation, by_mib, killed
+):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    left_mib = chain((99, 99), repeat(by_mib))
+
+    def held_up() -> Mapping[Signal, Observation]:
+        seen = {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
+        time.sleep(0.03)  # no clock of the pass is a fake one
+        return seen
+
+    loop.node.memory = held_up
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == killed
+    assert record.is_repeated
+    assert record.snapshot.signals[Signal.MEMORY_AVAILABLE].available == by_mib * MIB
+
+
+async def test_page_cache_that_goes_after_a_wake_is_worth_a_pass_and_not_later(
+    make_loop, make_pod, observation
+):
+    """The levels in the kernel lie higher by as much; only at the next wake would they be armed again."""
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    kept = observation(200 * MIB)._replace(inactive_file_bytes=150 * MIB)
+    fewer = observation(150 * MIB)._replace(inactive_file_bytes=100 * MIB)
+    for later_seconds, is_worth in ((0.1, True), (2.6, False)):
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: kept}
+        loop.passes.make([wake()])
+        loop.now_seconds += later_seconds
+        assert not loop.passes.is_worth_a_pass()
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: fewer}
+        assert loop.passes.is_worth_a_pass() is is_worth
+
+
+@pytest.mark.parametrize(
+    ("left_mib", "cached_mib", "kind"),
+    [(300, 150, WakeKind.MEMORY), (200, 150, WakeKind.HOUSEKEEPING)],
+)
+async def test_page_cache_that_lifts_no_level_or_that_no_wake_was_about_is_not_followed(
+    make_loop, make_pod, observation, left_mib, cached_mib, kind
+):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {
+        Signal.MEMORY_AVAILABLE: observation(left_mib * MIB)._replace(inactive_file_bytes=cached_mib * MIB)
+    }
+    loop.passes.make([wake(kind)])
+    assert not loop.passes.observations.is_cache_doubted()
 
 
 async def test_pod_without_a_process_spares_no_pod_and_is_chosen_again_once_it_has_one(
