@@ -25,7 +25,7 @@ from tests.soak.episode import Course, Outcome
 from tests.soak.figures import Figures
 from tests.soak.guarded import DISK_BYTES, Guarded
 from tests.soak.oracle import PAUSE_NS, Spec
-from tests.soak.plan import KEPT, KINDS, OUTSIDE, CrossingPlan, Draw, PodPlan
+from tests.soak.plan import KEPT, KINDS, OUTSIDE, CrossingPlan, Disturbance, Draw, PodPlan
 from tests.soak.pods import BYSTANDER_BYTES, Pods, write_manifests
 from tests.soak.stage import Stage, StageError
 
@@ -70,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="so many pods more, which hold little and must not be killed before others (0)",
     )
     parser.add_argument(
+        "--often",
+        type=Disturbance,
+        choices=[one for one in Disturbance if one is not Disturbance.CRASH],
+        help="what disturbs more than half of the crossings",
+    )
+    parser.add_argument(
         "--slowness",
         type=float,
         default=1.0,
@@ -90,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asked.kinds,
                 lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0,
                 beside_bytes=asked.bystanders * BYSTANDER_BYTES,
+                often=asked.often,
             ),
             asked.output / f"disagreements-{seed}",
             most_crossings=asked.crossings,

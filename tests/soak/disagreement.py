@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,7 @@ class Evidence:
         time.sleep(_JOURNAL_SECONDS)
         self._take_lines()
         self._kept[kind] += 1
+        said = "; ".join((said, *daemon_read(outcome, self._lines)))
         return f"{said}; {keep(self._directory, self._kept.total(), outcome, list(self._lines))}"
 
     def _take_lines(self) -> None:
@@ -79,6 +80,28 @@ def against(outcome: Outcome) -> str:
     said += [*outcome.verdict.missed, *(f"{name} was killed in part" for name in outcome.partly_killed)]
     said += [f"the kernel killed in {name}" for name in outcome.oom_killed]
     return "; ".join((*said, *map(str, outcome.disturbed))) if said else ""
+
+
+def daemon_read(outcome: Outcome, journal: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield on which reading of its own the daemon decided each kill that is called wrong.
+
+    No verdict goes by it: it says whether the counters of both differ, or the kill came early.
+    """
+    lives = outcome.episode.lives
+    names = {lives[one.kill.instance].name for one in outcome.verdict.kills if one.wrong is not None}
+    for line in journal:
+        threshold = line.get("threshold")
+        if threshold is None:
+            continue
+        cached_bytes = line["observations"][threshold["signal"]]["inactive_file_bytes"]
+        for eviction in line.get("evictions", ()):
+            name = eviction["pod"].rpartition("/")[2]
+            if name in names and eviction["killed_ns"] is not None:
+                took_ms = (eviction["killed_ns"] - line["timing"]["observed_ns"]) / 1e6
+                yield (
+                    f"{name}: the daemon read {threshold['available']} available of {threshold['value']} "
+                    f"wanted, {cached_bytes} of them page cache, {took_ms:.2f} ms before the kill"
+                )
 
 
 def keep(directory: Path, number: int, outcome: Outcome, journal: Sequence[Mapping[str, Any]]) -> Path:
@@ -199,6 +222,7 @@ def _sample(sample: Sample) -> Mapping[str, Any]:
         "ended_ns": sample.ended_ns,
         "node": [sample.node.usage_bytes, sample.node.inactive_file_bytes],
         "peak": sample.peak_bytes,
+        "cached_before": sample.cached_before_bytes,
         "pods": {
             instance: [one.usage_bytes, one.inactive_file_bytes] for instance, one in sample.pods.items()
         },

@@ -322,6 +322,9 @@ class Course:
         deaths: dict[int, int] = {}
         for death in sorted(self.stage.deaths, key=lambda one: one.at_ns):
             deaths.setdefault(death.instance, death.at_ns)
+        seen: dict[int, int] = {}
+        for death in self.stage.deaths:
+            seen[death.instance] = min(death.seen_ns, seen.get(death.instance, death.seen_ns))
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}
         lives = self.pods.lives
         by_kernel = self.pods.oom_killed()
@@ -329,6 +332,7 @@ class Course:
             Kill(
                 instance=instance,
                 at_ns=at_ns,
+                seen_ns=seen[instance],
                 struck_ns=self.stage.struck.get(instance),
                 gone_ns=self._gone_ns(instance),
                 tmpfs_bytes=self._tmpfs_bytes(instance),

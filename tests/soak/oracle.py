@@ -34,6 +34,9 @@ _LEFT_SHARE: Final = 2
 _BLIND_NS: Final = 3_000_000
 # A canary shows once in this time that it still runs: which of two that are closer died first is not known.
 _BEAT_NS: Final = 1_000_000
+# How soon a daemon that was stopped with a kill in hand carries it out, and how long such stops are.
+_AT_ONCE_NS: Final = 5_000_000
+_STOP_NS: Final = 200_000_000
 # Between two kills for what no kill ends (unhelpfulEvictionPause, which the soak configures so).
 PAUSE_NS: Final = 2_000_000_000
 IN_VAIN: Final = "killed another though what grows may not be evicted"
@@ -57,6 +60,7 @@ class Sample:
     """The node's and the pods' counters, read one after the other between two instants; pods by instance.
 
     `peak_bytes` is the most that the node used since the sample before; 0 where the kernel does not tell.
+    `cached_before_bytes` is its inactive page cache in that sample (None: not known).
     """
 
     began_ns: int
@@ -64,11 +68,18 @@ class Sample:
     node: Counters
     pods: Mapping[int, Counters]
     peak_bytes: int = 0
+    cached_before_bytes: int | None = None
 
     @property
     def most_bytes(self) -> int:
-        """Return the most that the node's working set can have been since the sample before."""
-        return max(self.node.working_set_bytes, self.peak_bytes - self.node.inactive_file_bytes)
+        """Return the most that the node's working set can have been since the sample before.
+
+        Page cache that has come since need not have counted as inactive yet.
+        """
+        cached_bytes = self.node.inactive_file_bytes
+        if self.cached_before_bytes is not None:
+            cached_bytes = min(cached_bytes, self.cached_before_bytes)
+        return max(0, max(self.node.usage_bytes, self.peak_bytes) - cached_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +116,13 @@ class Kill:
     is left once they have ended its page cache on a disk is the node's: `tmpfs_bytes` are its files in tmpfs.
     `is_kernels`: the kernel's OOM killer has killed in it. What is dying already the kernel does not count as
     killed, so the daemon did not kill before it. `struck_ns`: when the process that died first last showed
-    that it ran, None where that is not known. Its memory may be back before its death shows.
+    that it ran, None where that is not known. Its memory may be back before its death shows. `seen_ns`: when
+    the death was seen. Where a canary got no CPU before it died, only that is sure: then `at_ns` is a guess.
     """
 
     instance: int
     at_ns: int
+    seen_ns: int | None = None
     struck_ns: int | None = None
     gone_ns: int | None = None
     tmpfs_bytes: int | None = None
@@ -297,7 +310,8 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
         wrong = WRONG_POD
     # One that is so young that no sample has it: how much it used is not known here.
     is_unsampled = wrong == WRONG_POD and kill.instance not in present
-    is_unseen = is_unsampled or (wrong is not None and not life.spec.is_critical and _is_blind(episode, kill))
+    is_doubtful = _is_blind(episode, kill) or (reason is None and _may_have_reason(episode, kill, earlier))
+    is_unseen = is_unsampled or (wrong is not None and not life.spec.is_critical and is_doubtful)
     return Judged(
         kill=kill,
         acceptable=right,
@@ -308,6 +322,21 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
         past_bytes=_past_bytes(episode, window),
         is_soft=reason is not None and reason[1],
     )
+
+
+def _may_have_reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> bool:
+    """Return whether a kill had a reason if it came as late as it can have, or was decided on before a stop.
+
+    A daemon that is stopped between its last look and the kill kills as soon as it goes on.
+    """
+    ways = [] if kill.seen_ns is None else [replace(kill, at_ns=max(kill.at_ns, kill.seen_ns))]
+    at_once_ns = int(_AT_ONCE_NS * episode.slowness)
+    ways += [
+        replace(kill, at_ns=from_ns, struck_ns=None)
+        for from_ns, to_ns in episode.away
+        if to_ns - from_ns < _STOP_NS * episode.slowness and 0 <= kill.at_ns - to_ns < at_once_ns
+    ]
+    return any(_reason(episode, one, earlier) is not None for one in ways)
 
 
 def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
@@ -365,8 +394,25 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
         ]
         if lasting:
             return max(lasting), is_soft
+        if not is_soft and resolved_bytes == 0 and (since_ns := _unresolved_since(episode, kill)) is not None:
+            return since_ns, False
     if not earlier and episode.crossed_ns is not None and episode.crossed_ns <= kill.at_ns:
         return episode.crossed_ns, False  # so fast that no sample shows it
+    return None
+
+
+def _unresolved_since(episode: Episode, kill: Kill) -> int | None:
+    """Return since when a minimum reclaim may have been wanted without a kill before, None where it was not.
+
+    A crossing that the soak itself has ended the daemon may have seen: it is not over before that is there.
+    """
+    after_ns = int(_SAME_CROSSING_NS * episode.slowness)
+    for rules in episode.rules:
+        met = [began_ns for began_ns, _, _ in _short(episode, rules, (), is_soft=False, reclaim_bytes=0)]
+        for began_ns, ended_ns, _ in _short(episode, rules, (), is_soft=False, reclaim_bytes=None):
+            seen = [at_ns for at_ns in met if began_ns <= at_ns <= kill.at_ns]
+            if seen and _lasts(began_ns, ended_ns, 0, kill, after_ns):
+                return min(seen)
     return None
 
 

@@ -52,6 +52,10 @@ class Disturbance(StrEnum):
     CHURN = auto()  # one pod comes, another goes
 
 
+# For how long the daemon stands still, in seconds at the most.
+_LASTING: Final = {Disturbance.STOP: 0.04, Disturbance.REUSE: 0.02}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
     """A pod: what decides its place, and what it holds from the start (see stage.c for the kinds)."""
@@ -129,13 +133,20 @@ class Draw:
 
     `lull_seconds`: where it is not 0, before most crossings there is a lull near the level, of that length at
     the most, for warrants; and who grows is more often than not the pod that goes first. `beside_bytes` is
-    what other pods hold than those that are drawn.
+    what other pods hold than those that are drawn. `often` is what disturbs more than half of the crossings.
     """
 
     def __init__(
-        self, seed: int, kinds: str = KINDS, *, lull_seconds: float = 0.0, beside_bytes: int = 0
+        self,
+        seed: int,
+        kinds: str = KINDS,
+        *,
+        lull_seconds: float = 0.0,
+        beside_bytes: int = 0,
+        often: Disturbance | None = None,
     ) -> None:
         self._random = random.Random(seed)
+        self._often = often
         self._beside_bytes = beside_bytes
         self._lull_seconds = lull_seconds
         self._has_lulls = has_lulls = lull_seconds > 0
@@ -298,14 +309,16 @@ class Draw:
 
     def _disturbances(self, *, may_crash: bool, within_seconds: float) -> list[Disturbed]:
         found = []
-        if self._random.random() < 0.10:
-            found.append((Disturbance.STOP, 0.4 if self._has_lulls else 0.04))
+        if self._often is not None and self._random.random() < 0.6:
+            found.append((self._often, _LASTING.get(self._often, 0.0)))
+        elif self._random.random() < 0.10:
+            found.append((Disturbance.STOP, 0.4 if self._has_lulls else _LASTING[Disturbance.STOP]))
         elif self._random.random() < (0.01 if self._has_lulls else 0.04):
             found.append((Disturbance.RELOAD, 0.0))
         elif self._random.random() < 0.03:
             found.append((Disturbance.REFUSED, 0.0))
         elif self._random.random() < 0.06:
-            found.append((Disturbance.REUSE, 0.02))
+            found.append((Disturbance.REUSE, _LASTING[Disturbance.REUSE]))
         elif may_crash and self._random.random() < 0.02:
             found.append((Disturbance.CRASH, 0.0))
         if self._random.random() < 0.10:

@@ -19,7 +19,7 @@
  *   free SLOT                              close the slot's counters
  *
  * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `dead INSTANCE
- * canary|actor|worker NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its
+ * canary|actor|worker NS SEEN_NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its
  * actor dies of, and has nothing to tear down. The kernel may kill the process that takes memory before all others of
  * its pod: `struck INSTANCE NS`, before its `dead`, says when it last showed that it ran.
  * Ends with its standard input, and takes everybody with it.
@@ -262,7 +262,8 @@ static void share_among_workers(volatile int64_t *slot, const struct order *orde
 				continue;
 			if (waitpid(workers[number], NULL, WNOHANG) == workers[number]) {
 				tell("struck %lld %lld\n", (long long)slot[INSTANCE], (long long)*place);
-				tell("dead %lld worker %lld\n", (long long)slot[INSTANCE], (long long)now_ns());
+				tell("dead %lld worker %lld %lld\n", (long long)slot[INSTANCE], (long long)now_ns(),
+				     (long long)now_ns());
 				slot[WORKER_PIDS + number] = 0;
 			} else if (*place) {
 				continue;
@@ -576,7 +577,7 @@ static void worker_died(int slot, int number, int64_t at_ns)
 
 	close(pod->worker_fds[number]);
 	if (!--pod->dying)
-		tell("dead %lld actor %lld\n", (long long)pod->instance, (long long)at_ns);
+		tell("dead %lld actor %lld %lld\n", (long long)pod->instance, (long long)at_ns, (long long)at_ns);
 	while (waitpid(-1, NULL, WNOHANG) > 0)
 		;
 }
@@ -596,7 +597,7 @@ static void died(int slot, int is_canary, int64_t at_ns)
 {
 	struct pod *pod = &pods[slot];
 	int *fd = is_canary ? &pod->canary_fd : &pod->actor_fd;
-	int64_t beat_ns = slot_words(slot)[BEAT_NS], beat_every_ns = BEAT_EVERY_NS * slowness;
+	int64_t beat_ns = slot_words(slot)[BEAT_NS], beat_every_ns = BEAT_EVERY_NS * slowness, seen_ns = at_ns;
 
 	if (!is_canary)
 		watch_workers(slot);
@@ -608,7 +609,8 @@ static void died(int slot, int is_canary, int64_t at_ns)
 	if (!is_canary && slot_words(slot)[PROGRESS_NS])
 		tell("struck %lld %lld\n", (long long)pod->instance, (long long)slot_words(slot)[PROGRESS_NS]);
 	if (is_canary || !pod->dying)
-		tell("dead %lld %s %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor", (long long)at_ns);
+		tell("dead %lld %s %lld %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor",
+		     (long long)at_ns, (long long)seen_ns);
 	close(*fd);
 	*fd = -1;
 	if (!is_canary)

@@ -40,7 +40,7 @@ class StageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A process of an instance of a pod that ended, at an instant in ns.
+    """A process of an instance of a pod that ended, at an instant in ns; `seen_ns` is when that was seen.
 
     Its `canary`; its `actor`, with the last that took memory; a `worker` that ended before its actor.
     """
@@ -48,6 +48,7 @@ class Death:
     instance: int
     who: str
     at_ns: int
+    seen_ns: int
 
 
 def _peak(node_directory: Path, *, is_v2: bool) -> str:
@@ -260,11 +261,13 @@ class Stage:
     def _sample(self, number: int) -> Sample:
         first = _FIRST_SAMPLE + (number % SAMPLES) * _SAMPLE_WORDS
         words = self._words[first : first + _SAMPLE_WORDS].tolist()
+        before = _FIRST_SAMPLE + ((number - 1) % SAMPLES) * _SAMPLE_WORDS
         return Sample(
             began_ns=words[0],
             ended_ns=words[1],
             node=Counters(words[2], words[3]),
             peak_bytes=words[4],
+            cached_before_bytes=self._words[before + 3] if number else None,
             pods={
                 words[at]: Counters(words[at + 1], words[at + 2])
                 for at in range(_SAMPLE_HEAD, _SAMPLE_WORDS, 3)
@@ -281,12 +284,15 @@ class Stage:
                 self.up.add(int(instance))
             case ["stillborn", instance]:
                 self.stillborn.add(int(instance))
-                self.deaths.append(Death(instance=int(instance), who="actor", at_ns=time.monotonic_ns()))
+                now_ns = time.monotonic_ns()
+                death = Death(instance=int(instance), who="actor", at_ns=now_ns, seen_ns=now_ns)
+                self.deaths.append(death)
             case ["done", instance]:
                 self.done.append(int(instance))
             case ["struck", instance, at_ns]:
                 self.struck.setdefault(int(instance), int(at_ns))
-            case ["dead", instance, who, at_ns]:
-                self.deaths.append(Death(instance=int(instance), who=who, at_ns=int(at_ns)))
+            case ["dead", instance, who, at_ns, seen_ns]:
+                death = Death(instance=int(instance), who=who, at_ns=int(at_ns), seen_ns=int(seen_ns))
+                self.deaths.append(death)
             case _:
                 raise StageError(f"the stage says: {' '.join(words)}")

@@ -71,3 +71,21 @@ def test_evidence_has_what_was_expected_the_counters_and_the_journals_lines(tmp_
     assert kept["expected"][0]["killed"] == "small"
     assert len(kept["samples"]) == 4
     assert kept["journal"][0]["id"] == 1
+
+
+def test_what_the_daemon_read_is_said_beside_what_is_wrong(tmp_path: Path) -> None:
+    line = {
+        "kind": "decision",
+        "threshold": {"signal": "memory.available", "available": 19 * MIB, "value": 20 * MIB},
+        "observations": {"memory.available": {"inactive_file_bytes": 2 * MIB}},
+        "timing": {"observed_ns": MS},
+        "evictions": [
+            {"pod": "cgroup/small", "killed_ns": 2 * MS},
+            {"pod": "cgroup/other", "killed_ns": 2 * MS},
+            {"pod": "cgroup/small", "killed_ns": None},
+        ],
+    }
+    evidence = Evidence(tmp_path / "kept", lambda: iter([{"kind": "outcome"}, line]))
+    said = evidence.take(wrong_victim()) or ""
+    read = f"small: the daemon read {19 * MIB} available of {20 * MIB} wanted, {2 * MIB} of them page cache"
+    assert f"{read}, 1.00 ms before the kill" in said

@@ -244,6 +244,55 @@ def test_crossing_while_the_pods_of_a_sample_are_read_is_in_the_next_ones_waterm
     assert only(episode(samples, [kill(HOG, 1.9)])).wrong == "killed without a crossing"
 
 
+def test_page_cache_that_has_just_come_may_have_counted_as_used() -> None:
+    calm = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
+    cached = Counters(usage_bytes=81 * MIB, inactive_file_bytes=6 * MIB)
+    samples = [*calm[:2], replace(calm[2], node=cached), replace(calm[3], node=cached)]
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
+
+    samples[2] = replace(samples[2], cached_before_bytes=0)
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong is None
+    samples[2] = replace(samples[2], cached_before_bytes=6 * MIB)
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
+
+
+@pytest.mark.parametrize(("seen_ms", "is_unseen"), [(1.4, False), (2.5, True)])
+def test_kill_before_the_crossing_is_not_called_wrong_if_its_death_was_seen_only_after_it(
+    *, seen_ms: float, is_unseen: bool
+) -> None:
+    samples = [*(sample(at / 2, {HOG: 70, SMALL: 5}) for at in range(4)), *CROSSED[2:]]
+    starved = replace(kill(HOG, 1.0), seen_ns=int(seen_ms * MS))
+    judged = only(episode(samples, [starved]))
+    assert (judged.wrong is None, judged.is_unseen) == (is_unseen, is_unseen)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "stopped_ms", "is_unseen"), [(60, (4, 58), True), (70, (4, 58), False), (60, (30, 58), False)]
+)
+def test_kill_of_a_daemon_that_was_stopped_with_it_in_hand_is_not_called_wrong(
+    *, at_ms: float, stopped_ms: tuple[int, int], is_unseen: bool
+) -> None:
+    samples = [*CROSSED[:4], *(sample(at, {HOG: 50, SMALL: 5}) for at in range(4, 80))]
+    away = [(stopped_ms[0] * MS, stopped_ms[1] * MS)]
+    judged = only(episode(samples, [kill(HOG, at_ms)], away=away))
+    assert (judged.wrong is None, judged.is_unseen) == (is_unseen, is_unseen)
+
+
+@pytest.mark.parametrize(
+    ("crossed_mib", "left_mib", "is_right"), [(78, 73, True), (78, 70, False), (73, 73, False)]
+)
+def test_minimum_reclaim_is_wanted_after_a_crossing_that_the_soak_itself_has_ended(
+    *, crossed_mib: int, left_mib: int, is_right: bool
+) -> None:
+    rules = replace(RULES, minimum_reclaim_bytes=4 * MIB)
+    samples = [
+        *(sample(at, {HOG: 70, SMALL: 5}) for at in range(2)),
+        *(sample(at, {HOG: crossed_mib, SMALL: 5}) for at in range(2, 4)),
+        *(sample(at, {HOG: left_mib, SMALL: 5}) for at in range(4, 80)),
+    ]
+    assert (only(episode(samples, [kill(HOG, 60)], rules=[rules])).wrong is None) is is_right
+
+
 def test_kill_that_was_not_seen_closely_is_not_called_wrong() -> None:
     samples = [sample(0, {HOG: 70, SMALL: 5}), sample(10, {HOG: 70, SMALL: 5})]
 
