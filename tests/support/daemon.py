@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -19,6 +20,9 @@ from reactor.tell.status_socket import ask
 from tests.support.json_lines import json_lines
 from tests.support.processes import descendants
 from tests.support.waiting import PATIENCE, eventually
+
+_START_SECONDS: Final = 90.0
+_BETWEEN_LOOKS_SECONDS: Final = 0.2
 
 
 class RunningDaemon:
@@ -64,16 +68,27 @@ class RunningDaemon:
         self.inside = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh", str(meminfo)]
 
     def start(self, *arguments: str) -> str:
-        """Start the daemon and wait until it says that it is ready; return what it says with that."""
+        """Start the daemon and wait until it says that it is ready; return what it says with that.
+
+        Raises AssertionError with its log if it ends instead.
+        """
         notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notice_path = self.directory / "notify.sock"
         notice_path.unlink(missing_ok=True)
         notices.bind(str(notice_path))
-        notices.settimeout(90 * PATIENCE)
+        notices.settimeout(_BETWEEN_LOOKS_SECONDS)
+        deadline = time.monotonic() + _START_SECONDS * PATIENCE
+        said = b""
         with notices:
-            self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
-            while b"READY=1" not in (said := notices.recv(4096)).split(b"\n"):
-                pass
+            process = self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
+            while b"READY=1" not in said.split(b"\n"):
+                with suppress(TimeoutError):
+                    said = notices.recv(4096)
+                    continue
+                assert process.poll() is None, (
+                    f"ended with status {process.returncode}:\n{self.log()[-2000:]}"
+                )
+                assert time.monotonic() < deadline, f"not ready in time:\n{self.log()[-2000:]}"
         return said.decode()
 
     def spawn(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
