@@ -213,7 +213,7 @@ class HardKills:
             raise sweep.error
         problems += sweep.problems
         return _Struck(
-            killed_ns=time.monotonic_ns(),
+            killed_ns=sweep.sent_ns or time.monotonic_ns(),
             count=sweep.sent,
             pidfds=sweep.held,
             is_any=is_any_dead or sweep.is_cut or sweep.sent > 0,

@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
@@ -126,9 +127,10 @@ class SignalSweep:
 
     `ready` are pidfds by process id that were opened before: a process that is listed and held needs no
     second check. They are owned from now on. What `held` has at the end, up to HELD pidfds of those
-    signalled, by process id, is the caller's to close. `sent` counts signals. Of the last round,
-    `found_new_process` is whether it found a process that the rounds before had not, `ran_out_of_fds` whether
-    a call failed for want of descriptors, `is_cut` whether it ended before all cgroups were listed.
+    signalled, by process id, is the caller's to close. `sent` counts signals; `sent_ns` is when the last one
+    was sent. Of the last round, `found_new_process` is whether it found a process that the rounds before had
+    not, `ran_out_of_fds` whether a call failed for want of descriptors, `is_cut` whether it ended before all
+    cgroups were listed.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class SignalSweep:
         ready: Mapping[int, int] | None = None,
         never: Collection[int] = (),
     ) -> None:
-        self.sent = 0
+        self.sent = self.sent_ns = 0
         self.held: dict[int, int] = {}
         self.ran_out_of_fds = False
         self.found_new_process = False
@@ -281,6 +283,7 @@ class SignalSweep:
             return True
         if self._refused:
             self._refused.pop(pid, None)
+        self.sent_ns = time.monotonic_ns()
         self._done.add(pid)
         self.sent += 1
         if len(self.held) < HELD and self._breadth:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, BoundedPods, Enough, Known
+from reactor.guard.bounded import FEW_PODS, BoundedPods, Enough, GivesWayError, Known
 from reactor.guard.node import Node
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod
@@ -43,6 +44,9 @@ class Pods(Protocol):
 
     def is_populated(self, pod: Pod) -> bool:
         """Return whether a process is in a pod."""
+
+    def shortage_has_grown(self) -> bool:
+        """Return whether memory has become shorter in a way that is worth a pass."""
 
     @property
     def bounded(self) -> BoundedPods:
@@ -89,23 +93,35 @@ class Approach:
         self.is_near = bool(nearby)
         self._has_forecast = self.is_near and not self._is_claimed()
         if self._has_forecast:
-            self._kernel.begin()
-            self._pods.refresh_pods()
-            is_whole = self._reads_all or len(self._node.pods) <= FEW_PODS
-            bounded = self._pods.bounded
-            known = Known({}, dict(self._usages.memory())) if is_whole else bounded.observe()
-            charged = dict(known.bounds)
-            found = self._forecast(memory, nearby, known, now_seconds)
-            if self._put_aside_empty(found):
-                found = self._forecast(memory, nearby, known, now_seconds)
-            bounded.expect(charged, found.prepared)
-            for one in self._ahead:
-                one.near(found)
+            with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
+                self._prepare(memory, nearby, now_seconds)
         elif self.is_near:
             self._kernel.disarm()
         else:
             for one in self._ahead:
                 one.far()
+
+    def _prepare(
+        self, memory: Mapping[Signal, Observation], nearby: frozenset[Signal], now_seconds: float
+    ) -> None:
+        self._kernel.begin()
+        self._pods.refresh_pods()
+        bounded = self._pods.bounded
+        if self._reads_all or len(self._node.pods) <= FEW_PODS:
+            known = Known({}, dict(self._usages.memory(self._give_way)))
+        else:
+            known = bounded.observe(self._give_way)
+        charged = dict(known.bounds)
+        found = self._forecast(memory, nearby, known, now_seconds)
+        if self._put_aside_empty(found):
+            found = self._forecast(memory, nearby, known, now_seconds)
+        bounded.expect(charged, found.prepared)
+        for one in self._ahead:
+            one.near(found)
+
+    def _give_way(self) -> None:
+        if self._pods.shortage_has_grown():
+            raise GivesWayError
 
     def _forecast(
         self,
@@ -135,11 +151,12 @@ class Approach:
             bounded = self._pods.bounded
             if not known.bounds:
                 return True
+            self._give_way()
             if bounded.hold_too_little(state, snapshot, known, pods, now_seconds):
                 return False
             enough = bounded.settle(state, snapshot, known, pods, now_seconds, heads=READY_PODS)
             if enough is not Enough.SETTLED:
-                known.used.update(self._usages.memory())
+                known.used.update(self._usages.memory(self._give_way))
                 known.bounds.clear()
             return True
 

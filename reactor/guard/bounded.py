@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -44,6 +44,10 @@ class Enough(Enum):
     ALL = auto()
 
 
+class GivesWayError(Exception):
+    """Reading pods was given up for what can't wait."""
+
+
 class BoundedPods:
     """Reads as much of the pods as a decision needs. `likely` are the uids of those that are read first.
 
@@ -58,9 +62,12 @@ class BoundedPods:
         self._usages = usages
         self._standings = standings(())
 
-    def observe(self) -> Known:
-        """Return the most that each pod can hold, and what those use of which that is not known."""
-        return Known(*self._usages.bounds(), are_charges=not self._settings.counts_swap)
+    def observe(self, between: Callable[[], object] = bool) -> Known:
+        """Return the most that each pod can hold, and what those use of which that is not known.
+
+        `between` is called before each few pods, and ends the reading by what it raises.
+        """
+        return Known(*self._usages.bounds(between), are_charges=not self._settings.counts_swap)
 
     def observe_few(self) -> Known | None:
         """Return what `observe` does with wider bounds and less reading, None if that can't be had."""
@@ -130,8 +137,6 @@ class BoundedPods:
             are_charges=found.are_charges,
         )
 
-    def completed(self, snapshot: Snapshot) -> Snapshot:
+    def completed(self, snapshot: Snapshot, between: Callable[[], object]) -> Snapshot:
         """Return a snapshot with all that the pods use, once the decision over it is carried out."""
-        if not snapshot.bounds:
-            return snapshot
-        return completed(self._settings, snapshot, self._usages.memory())
+        return completed(self._settings, snapshot, self._usages.memory(between))

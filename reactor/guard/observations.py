@@ -12,7 +12,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Enough, Known
+from reactor.guard.bounded import (
+    FEW_PODS,
+    MOST_BY_WIDE_BOUNDS,
+    BoundedPods,
+    Enough,
+    GivesWayError,
+    Known,
+)
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot
@@ -52,6 +59,7 @@ from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, threshol
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 
+_PAUSE_SECONDS: Final = 0.00025  # to read some pods takes 0.4 ms
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
@@ -186,9 +194,22 @@ class Observations:
         used = self.observe_pods(wakes, now_seconds, firing)
         return Known({}, dict(used)) if used else None
 
-    def complete(self, seen: Seen) -> Seen:
-        """Return what was seen with all pods, once what was decided over it is carried out."""
-        return seen._replace(snapshot=self.bounded.completed(seen.snapshot))
+    def complete(self, seen: Seen) -> Seen | None:
+        """Return what was seen with all pods, once what was decided over it is carried out.
+
+        The victim has the CPU before each few pods: it can't die beside a real-time reader. None
+        once memory has become so much shorter that the next pass can't wait; nothing is then known of the
+        others, since what would be read of them is of after that.
+        """
+        try:
+            return seen._replace(snapshot=self.bounded.completed(seen.snapshot, self._give_way))
+        except GivesWayError:
+            return None
+
+    def _give_way(self) -> None:
+        time.sleep(_PAUSE_SECONDS)
+        if self.shortage_has_grown():
+            raise GivesWayError
 
     def _is_moving(self) -> bool:
         """Return whether memory is being freed.

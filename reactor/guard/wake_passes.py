@@ -80,16 +80,20 @@ class WakePasses:
     def on_memory_wake(self, taken: tuple[Wake, ...], reclaimed: tuple[Reclaimed, ...] = ()) -> None:
         """Make a pass in the task of the source that woke; what goes wrong in it is not its fault.
 
-        If it was an early wake, the crossing may follow at once, and is attended to here too.
+        If it was an early wake, the crossing may follow at once, and is attended to here too: the kernel
+        reports none while what crosses does not run.
         """
         try:
-            self.run_pass(taken, reclaimed)
-            if len(self._passes.known.pods) > _FEW_PODS:
+            record = self.run_pass(taken, reclaimed)
+            passes, wake = self._passes, taken[0]
+            if len(passes.known.pods) > _FEW_PODS:
+                if record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
+                    return
+            elif (crossed := self._last_stretch.watch(self._arming.crossings)) is not None:
+                wake = replace(wake, signal=crossed.signal)
+            else:
                 return
-            crossed = self._last_stretch.watch(self._arming.crossings)
-            if crossed is not None:
-                wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
-                self.run_pass((wake,))
+            self.run_pass((replace(wake, at_ns=time.monotonic_ns()),))
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop
             self._fail(error)
 

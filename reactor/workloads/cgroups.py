@@ -67,13 +67,17 @@ class _Found(NamedTuple):
 
 
 class _Young:
-    """When a pod came and was last read; `request` is held open once it is read again."""
+    """When a pod came and was last read; `request` is held open once it is read again.
 
-    __slots__ = ("came_seconds", "read_seconds", "request")
+    `made` is what the pod was made of then, and the pod.
+    """
+
+    __slots__ = ("came_seconds", "made", "read_seconds", "request")
 
     def __init__(self, now_seconds: float) -> None:
         self.came_seconds = self.read_seconds = now_seconds
         self.request: MemoryRequest | None = None
+        self.made: tuple[tuple[object, ...], Pod] | None = None
 
     @property
     def has_settled(self) -> bool:
@@ -353,6 +357,9 @@ class CgroupPods:
         units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
         if self._exact_names is not None:
             self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
+        made_of = (found, attributes, units, main, request_bytes, limit_bytes)
+        if young is not None and young.made is not None and young.made[0] == made_of:
+            return young.made[1]
         pod = _pod(
             found,
             attributes,
@@ -361,7 +368,10 @@ class CgroupPods:
             request_bytes=request_bytes,
             limit_bytes=limit_bytes,
         )
-        return replace(pod, spared_cgroups=_monitors(found.cgroup, units))
+        pod = replace(pod, spared_cgroups=_monitors(found.cgroup, units))
+        if young is not None:
+            young.made = made_of, pod
+        return pod
 
     def _listed_as(self, found: _Found, units: Sequence[str], main: MainProcess) -> Listed:
         """Return what the operator's lists say of the pod; a slice is spared for a unit in it."""

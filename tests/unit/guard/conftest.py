@@ -82,9 +82,10 @@ class FakeUsages:
     def track(self, pods: Sequence[Pod]) -> None:
         self.tracked = tuple(pods)
 
-    def memory(self) -> Mapping[str, PodUsage]:
+    def memory(self, between: Callable[[], object] = bool) -> Mapping[str, PodUsage]:
         self.memory_reads += 1
         self.meanwhile()
+        between()
         return self.seen
 
     def full(self) -> Mapping[str, PodUsage]:
@@ -101,8 +102,9 @@ class FakeUsages:
             self.one_by_one += uids
         return {uid: self.seen[uid] for uid in uids if uid in self.seen}
 
-    def bounds(self) -> tuple[dict[str, int], dict[str, PodUsage]]:
+    def bounds(self, between: Callable[[], object] = bool) -> tuple[dict[str, int], dict[str, PodUsage]]:
         self.bound_reads += 1
+        between()
         bounds = {
             uid: (one.memory_working_set_bytes or 0) + self.cached.get(uid, 0)
             for uid, one in self.seen.items()

@@ -10,6 +10,7 @@ import pytest
 
 from reactor.blackbox import Feed
 from reactor.guard.bounded import FEW_PODS
+from reactor.guard.wake_passes import WakePasses
 from reactor.model.decisions import Measured
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
@@ -280,9 +281,9 @@ async def test_the_levels_are_armed_again_before_the_others_are_read(make_loop, 
     armed_at: list[int] = []
     read = loop.usages.memory
 
-    def memory() -> Any:
+    def memory(*between: Any) -> Any:
         armed_at.append(len(loop.armed))
-        return read()
+        return read(*between)
 
     loop.usages.memory = memory
     before = len(loop.armed)
@@ -290,6 +291,67 @@ async def test_the_levels_are_armed_again_before_the_others_are_read(make_loop, 
     loop.passes.make([wake()])
 
     assert armed_at == [before + 1]  # and they are read once
+
+
+async def test_the_others_are_not_read_after_a_kill_if_memory_runs_out_meanwhile(
+    make_loop, make_pod, observation
+):
+    """The next pass can't wait for them, and what would be read of them is of after that."""
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.meanwhile = lambda: loop.node.memory_seen.update(
+        {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
+    )
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert [place.pod.name for place in record.decision.ranking] == ["hog"]
+    assert [kill.outside_bytes for kill in loop.known.state.hard_memory_kills] == [None]
+
+
+async def test_what_prepares_for_a_crossing_gives_way_to_it(make_bare_loop, make_pod, observation):
+    loop, hog, other = make_bare_loop(), make_pod("hog"), make_pod("other")
+    with_many(loop, make_pod, hog, other)
+    hold(loop, hog, 300 * MIB)
+    await approach(loop, observation)
+    ready = list(loop.kills.ready)
+    assert ready[0] == "hog"
+    hold(loop, other, 500 * MIB)
+    crossed = [observation(101 * MIB), observation(99 * MIB)]
+    loop.node.memory = lambda: {Signal.MEMORY_AVAILABLE: crossed.pop(0)}
+    loop.passes.make([wake()])
+    assert (loop.kills.ready, crossed) == (ready, [])
+    del loop.node.memory
+    await approach(loop, observation)
+    assert loop.kills.ready[0] == "other"
+
+
+async def test_a_crossing_while_victims_are_prepared_is_attended_to_without_its_event(
+    make_bare_loop, make_pod, observation
+):
+    """The kernel reports none while what crosses waits for a CPU, which the guard had taken."""
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    prepare = loop.kills.prepare
+
+    def prepared(pods: Any) -> None:
+        prepare(pods)
+        loop.now_seconds += 0.005
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.kills.prepare = prepared
+    no_level: Any = None
+    ignored: Any = lambda _: None  # noqa: E731
+    passes = WakePasses(loop.passes, no_level, no_level, begin_reclaims=ignored, expect_processes=ignored)
+
+    passes.on_memory_wake((wake(),))
+
+    assert loop.kills.killed == ["hog"]
 
 
 def seen_by_pods(loop: Any, observation: Make) -> Any:
