@@ -225,10 +225,13 @@ class SignalSweep:
     def _waiting(self, directory: CgroupDirectory) -> list[int]:
         """Return who is listed and not yet signalled, once those held ready have been."""
         waiting = []
-        for pid in directory.processes():
-            if pid in self._never:
-                what = "init" if pid == 1 else "reactor"
-                raise RefusedError(f"{directory.cgroup!r} holds process {pid}, {what}")
+        listed = directory.processes()
+        for pid in self._never.intersection(
+            listed
+        ):  # before any other is signalled, whichever is listed first
+            what = "init" if pid == 1 else "reactor"
+            raise RefusedError(f"{directory.cgroup!r} holds process {pid}, {what}")
+        for pid in listed:
             if pid in self._done:
                 continue
             if pid not in self._seen:

@@ -175,10 +175,11 @@ def test_a_process_that_is_never_meant_is_refused_and_none_with_it_is_signalled(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
     listed = Listed([sleepers[0].pid, os.getpid()])
-    sweep = SignalSweep(cast("CgroupDirectory", listed), signal.SIGTERM, never=[os.getpid()])
+    ready = {sleepers[0].pid: os.pidfd_open(sleepers[0].pid)}
+    sweep = SignalSweep(cast("CgroupDirectory", listed), signal.SIGTERM, ready=ready, never=[os.getpid()])
     with pytest.raises(RefusedError, match="reactor"):
         sweep.fire()
-    assert sleepers[0].poll() is None
+    assert (0, None) == (sweep.sent, sleepers[0].poll())
 
 
 def test_a_round_finds_who_lives_in_the_cgroups_below_but_for_spared_ones(
