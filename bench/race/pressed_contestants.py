@@ -77,12 +77,13 @@ OOMD_RULES: Final[Sequence[Mapping[str, Any]]] = (
         "cooldown": "15s",
     },
 )
+_TWO_FIFTHS: Final = {"stall": "4s", "within": "10s"}
 # What it has for a node with swap that stalls, and for a container that thrashes under its own limit.
 PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "node-stalls",
         "cgroups": [_NODE],
-        "when": [{"pressure": "memory some", "avg10": "40%"}, {"usage": "90%"}],
+        "when": [{"pressure": "memory some", **_TWO_FIFTHS}, {"usage": "90%"}],
         "for": "5s",
         "action": "evictWorst",
         "by": "growth",
@@ -93,7 +94,7 @@ PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
         "cgroups": [f"{_NODE}/*"],
         "when": [
             {"events": "max", "atLeast": 100, "within": "30s"},
-            {"pressure": "memory full", "avg10": "40%"},
+            {"pressure": "memory full", **_TWO_FIFTHS},
         ],
         "for": "30s",
         "action": "evict",
