@@ -180,7 +180,7 @@ def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for number, line in enumerate(file, 1):
             try:
                 document = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
                 raise ConfigError(

@@ -144,7 +144,7 @@ def _entries(lines: Iterable[bytes]) -> tuple[list[tuple[float, Document]], int]
         try:
             entry = json.loads(line)
             entries.append((datetime.fromisoformat(entry["time"]).timestamp(), entry))
-        except (ValueError, KeyError, TypeError, OverflowError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
     return entries, unread
 

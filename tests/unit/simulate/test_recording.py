@@ -352,7 +352,9 @@ def test_a_recording_has_the_thresholds_of_the_drop_ins(tmp_path: Path) -> None:
     assert "reactor" not in kept
 
 
-@pytest.mark.parametrize("line", ["nothing\n", '{"kind": "decision"}\n', '{"kind": "decision", "time": 3}\n'])
+@pytest.mark.parametrize(
+    "line", ["nothing\n", "[" * 100_000 + "\n", '{"kind": "decision"}\n', '{"kind": "decision", "time": 3}\n']
+)
 def test_what_is_no_journal_is_reported_by_its_line(tmp_path: Path, line: str) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_text(line)
