@@ -78,7 +78,7 @@ class MemorySource:
         if hints is None:
             hints = (MemcgReclaim(tree, wakes, board), PsiHint(tree, wakes, board))
         self._board = board
-        self._steps = steps
+        self._steps = [step for step in steps if off_because(step, allowed) is None]
         self._chain = Chain(steps, allowed, wakes, board, kind=WakeKind.MEMORY)
         self._hints = [(hint, off_because(hint, allowed)) for hint in hints]
 
@@ -87,8 +87,9 @@ class MemorySource:
         crossings = [level for level in levels if not level.is_early]
         for step in self._steps:
             step.arm(levels if step.name in _TAKE_EARLY else crossings)
-        for hint, _ in self._hints:
-            hint.arm(crossings)
+        for hint, because in self._hints:
+            if because is None:
+                hint.arm(crossings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep one step of the chain and all the hints going until cancelled."""

@@ -249,6 +249,13 @@ async def test_levels_reach_every_step_and_hint_before_and_after_the_start(
     assert all((level(1),) == step.levels for step in steps)
 
 
+def test_what_this_node_can_not_have_is_given_no_levels(level) -> None:
+    missing, step = Step("missing", missing="no such file"), Step("step")
+    no_hint, hint = Step("no hint", missing="no such file"), Step("hint")
+    Chain(missing, step, hints=(no_hint, hint)).source.arm([level(1)])
+    assert [(), (), 1, 1] == [missing.levels, no_hint.levels, len(step.levels), len(hint.levels)]
+
+
 async def test_a_hint_runs_beside_the_chain_and_its_failure_concerns_no_other_source(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
