@@ -156,10 +156,10 @@ def _within(listed: Mapping[str, Sequence[int]], cgroup: str) -> set[int]:
 def _opened(target: Target, pids: Sequence[int], list_cgroups: ListCgroups) -> dict[int, int]:
     """Return pidfds of those that are in the pod while they are held. Raises OSError."""
     pidfds: dict[int, int] = {}
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            pidfds[pid] = os.pidfd_open(pid)
     try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                pidfds[pid] = os.pidfd_open(pid)
         present = {pid for some in list_cgroups(target).values() for pid in some} if pidfds else set()
     except BaseException:
         close_all(pidfds.values())

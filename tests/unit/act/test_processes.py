@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -13,9 +14,14 @@ import pytest
 import trio
 
 from reactor.act import processes
+from reactor.act.process_group import hold_group
 from reactor.act.processes import SignalSweep
+from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.procfs import PROC
+from reactor.model.kills import ProcessMemory
+from reactor.model.pod_lists import ProcessVictim, VictimUnit
 
 
 @pytest.fixture
@@ -49,6 +55,37 @@ def test_a_descriptor_that_can_not_be_closed_keeps_no_other_open() -> None:
     processes.close_all([first, second])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(second)
+
+
+def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_open() -> None:
+    children = [subprocess.Popen(["sleep", "100"]) for _ in range(8)]
+    pids = [child.pid for child in children]
+    tree = [
+        ProcessMemory(pid=pid, name="x", anonymous_bytes=1, shared_bytes=0, swap_bytes=0, parent_pid=pids[0])
+        for pid in pids
+    ]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = sorted(os.listdir("/proc/self/fd"))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (next(fd for fd in count() if str(fd) not in before) + 2, hard)
+    )
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            hold_group(
+                ProcessVictim(entry="x", unit=VictimUnit.TREE),
+                cast("Target", None),
+                tree,
+                lambda _: {".": pids},
+                wanted_bytes=None,
+                reserved=(),
+                proc=PROC,
+            )
+        assert before == sorted(os.listdir("/proc/self/fd"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_the_reserve_is_there_when_every_other_descriptor_is_taken() -> None:
