@@ -26,7 +26,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.bounds import Bounded, completed, if_others_hold, standings, unsettled
+from reactor.policy.bounds import Bounded, Standing, completed, if_others_hold, standings, unsettled
 from reactor.policy.decide import decide, observed, with_whole_ranking
 from reactor.policy.forecast import hold_too_little
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -489,6 +489,11 @@ def plain(
             for pod, (used, cache) in zip(pods, held, strict=True)
         },
     )
+
+
+def test_a_pod_that_holds_just_the_minimum_is_none_of_the_small_ones() -> None:
+    standing = Standing(position=0, preference=0, priority=0, request_bytes=0)
+    assert [True, False] == [standing.place(amount, 10)[0] for amount in (9, 10)]
 
 
 def test_one_pod_is_read_if_no_other_is_charged_as_much_as_it_holds() -> None:
