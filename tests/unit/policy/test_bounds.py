@@ -501,6 +501,13 @@ def test_one_pod_is_read_if_no_other_is_charged_as_much_as_it_holds() -> None:
     assert read.order == ["uid-1"]
 
 
+def test_a_pod_to_which_nothing_is_charged_may_be_the_first_as_well() -> None:
+    never_slowed = EvictionSettings(
+        thresholds=(make_threshold(20 * MIB),), unhelpful_eviction_pause_seconds=0.0
+    )
+    assert settle(plain([(0, 0), (0, 0)], settings=never_slowed)).order == ["uid-0"]
+
+
 def test_a_pod_with_much_page_cache_is_read_before_the_one_that_holds_most() -> None:
     read = settle(plain([(5, 5), (300, 10), (40, 400), (7, 0)]))
     assert read.order == ["uid-2", "uid-1"]
