@@ -374,6 +374,17 @@ def test_charges_alone_say_that_too_little_is_outside_the_pods(seen_after_an_evi
     assert (read.order, read.is_all) == (["uid-hog"], False)
 
 
+@pytest.mark.parametrize(("more_bytes", "is_all"), [(MIB // 2 - 1, False), (MIB // 2, True)])
+def test_just_enough_outside_the_pods_asks_for_all_of_them(
+    seen_after_an_eviction: Case, more_bytes: int, *, is_all: bool
+) -> None:
+    signals = {
+        signal: one._replace(capacity=one.capacity + more_bytes)
+        for signal, one in seen_after_an_eviction.signals.items()
+    }
+    assert is_all == settle(seen_after_an_eviction._replace(signals=signals)).is_all
+
+
 def test_wide_bounds_do_not(seen_after_an_eviction: Case) -> None:
     assert settle(seen_after_an_eviction._replace(are_charges=False)).is_all
 
