@@ -28,8 +28,7 @@ from reactor.model.signals import Signal
 from reactor.observe.node import NodeObserver
 from reactor.testbed.allocator import compiled_tool
 from reactor.testbed.virtual_node import VirtualNode
-from reactor.time_left.needed import Needs
-from reactor.time_left.watch import TimeLeftWatch
+from reactor.time_left.watch import Needs, TimeLeftWatch
 
 _MIB: Final = 1 << 20
 _NODE_MIB: Final = 2048

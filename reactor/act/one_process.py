@@ -30,8 +30,9 @@ from typing import Final, NamedTuple
 import trio
 
 from reactor.act.process_group import Held, add_forked, hold_group, names_matcher
+from reactor.act.protect import Untouchable
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
-from reactor.act.target import Target, Untouchable
+from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor

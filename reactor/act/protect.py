@@ -1,4 +1,7 @@
-"""What keeps the daemon itself awake and alive under pressure, and its interpreter out of a kill's way."""
+"""What keeps the daemon itself awake and alive under pressure, and its interpreter out of a kill's way.
+
+And what keeps every kill away from the cgroups of reactor and of init.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,17 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from reactor.errors import ReactorError, RefusedError
 from reactor.kernel import libc
+from reactor.kernel.cgroup import CgroupTree, parse_own_cgroup
+from reactor.kernel.cgroup_directory import walk
+from reactor.kernel.files import KernelFile
+from reactor.kernel.procfs import PROC
 from reactor.model.settings import RealtimeSettings
 
 _SWITCH_SECONDS: Final = 0.0005
@@ -118,3 +127,100 @@ def _write(path: Path, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+_INIT: Final = 1
+
+
+@dataclass(slots=True)
+class _Home:
+    """A process's cgroup (None: not in this tree), and what /proc said when it was found there."""
+
+    pid: int
+    file: KernelFile
+    said: bytes
+    cgroup: str | None
+
+
+class Untouchable:
+    """The cgroups of reactor and of init in the memory hierarchy: one that holds either is never killed.
+
+    A kill through v2's cgroup.kill comes before anything is listed, so a listing of the victim can't show
+    this. /proc/PID/cgroup shows it in one read, but as seen from our own cgroup namespace: in a container it
+    may be "/" for a cgroup deep in the tree that is mounted here. So each of the two processes is searched
+    for once in the tree itself, and /proc, held open, only shows whether it has been moved since.
+    """
+
+    def __init__(self, tree: CgroupTree, proc: Path = PROC) -> None:
+        self._tree = tree
+        self.pids = frozenset({os.getpid(), _INIT})
+        self._homes: list[_Home] = []
+        for pid in dict.fromkeys((os.getpid(), _INIT)):
+            with suppress(OSError):  # /proc is not to be read, or not this one
+                self._homes.append(_Home(pid, KernelFile(proc / str(pid) / "cgroup"), b"", None))
+        self.find()  # now, not at the first kill
+
+    def find(self) -> None:
+        """Find both where they are now."""
+        for home in self._homes:
+            self._refresh(home)
+
+    def refuse(self, cgroup: str) -> bool:
+        """Raise RefusedError if the cgroup holds reactor or init.
+
+        Returns whether it is certain that it does not: False if that is unknown of reactor.
+        """
+        is_certain = False
+        for home in self._homes:
+            if not self._refresh(home):
+                continue
+            is_certain |= home.pid == os.getpid()
+            if home.cgroup is not None and _holds(cgroup, home.cgroup):
+                what = "init" if home.pid == _INIT else "reactor"
+                raise RefusedError(f"cgroup {cgroup!r} holds process {home.pid}, {what}")
+        return is_certain
+
+    def close(self) -> None:
+        """Close every descriptor. Harmless when repeated."""
+        for home in self._homes:
+            home.file.close()
+        self._homes.clear()
+
+    def _refresh(self, home: _Home) -> bool:
+        """Bring up to date where a process is; return whether that is known."""
+        try:
+            said = home.file.read()
+            if said != home.said:
+                home.cgroup = self._found(home.pid, said)
+                home.said = said
+        except (OSError, ReactorError):
+            return False
+        return True
+
+    def _found(self, pid: int, said: bytes) -> str | None:
+        """Return where in this tree a process is, None if nowhere. Raises OSError if that is unknown."""
+        reported = parse_own_cgroup(said, self._tree.version)
+        if reported is not None and self._lists(reported, pid):
+            return reported
+        failed: list[OSError] = []
+        with (
+            self._tree.open("/") as root,
+            closing(walk(root, lambda _, error: failed.append(error))) as directories,
+        ):
+            for directory in directories:
+                if pid in directory.processes():
+                    return directory.cgroup
+        if failed:
+            raise failed[0]
+        return None
+
+    def _lists(self, cgroup: str, pid: int) -> bool:
+        try:
+            with self._tree.open(cgroup) as directory:
+                return pid in directory.processes()
+        except (OSError, ReactorError):  # "/..": outside what our namespace shows
+            return False
+
+
+def _holds(cgroup: str, home: str) -> bool:
+    return home == cgroup or home.startswith(f"{cgroup.rstrip('/')}/")

@@ -31,8 +31,7 @@ from reactor.guard.filesystem_facts import (
     StewardHooks,
     StewardReclaim,
 )
-from reactor.guard.housekeeping import Housekeeping
-from reactor.guard.loop import ARMING_SECONDS, Loop
+from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
 from reactor.guard.node import Node
 from reactor.guard.pass_ import RULES, Passes
 from reactor.guard.record import PassRecord
@@ -72,7 +71,7 @@ from reactor.sources.processes import ProcessSource
 from reactor.sources.swap import SwapWatch
 from reactor.sources.wakes import Ticker, Wakes
 from reactor.supervisor import Hook, Nursery, Part, StartedPart, Supervisor
-from reactor.time_left.needed import Needs
+from reactor.time_left.watch import Needs
 from reactor.warrants.warrants import Reads, Warrants
 from reactor.workloads.pods import PodList, Workloads
 

@@ -142,8 +142,7 @@ class Passes:
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
         """Make one pass for these wakes, or for a rule; a pod that had to die at once is dead on return.
 
-        It is made twice if what it concludes has been observed once, or too long ago, or if it found no
-        process in its pod.
+        It is made twice if what it concludes was observed once or too long ago, or if its pod had no process.
         """
         started_ns = time.monotonic_ns()
         is_repeated = False

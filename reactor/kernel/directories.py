@@ -1,10 +1,7 @@
-"""Directories: whether they have changed, and reading them in pieces, with no descriptor held meanwhile.
+"""Whether anything was added to directories or removed from them, without listing them. Source: inotify(7).
 
-os.scandir has no way to go on from a place in a directory, so a walk that is nested deeper than a process
-may have descriptors would have to keep whole lists of names. getdents64(2) gives with each entry the offset
-after it, from which lseek(2) goes on, also through another descriptor.
-
-Names are bytes, as the kernel has them. Sources: getdents64(2), readdir(3), linux/fs/readdir.c.
+cgroup filesystems report mkdir(2) and rmdir(2) like any other, at once and without a limit on the rate.
+The queue holds fs.inotify.max_queued_events; one that ran over says so, and that counts as a change.
 """
 
 from __future__ import annotations
@@ -17,17 +14,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from reactor.kernel import libc
-from reactor.kernel.libc import getdents64
 
-CHUNK_BYTES: Final = 16 << 10
-"""How much is read at a time: some 500 entries with names of a usual length, 60 with the longest."""
-UNKNOWN: Final = 0  # DT_UNKNOWN: the filesystem keeps no types in its directories
-DIRECTORY: Final = 4  # DT_DIR
-_HEADER: Final = struct.Struct("=QqHB")  # d_ino, d_off, d_reclen, d_type
-_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DOTS: Final = (b".", b"..")
-Entry = tuple[bytes, int, int]
-"""A name, its type (`DIRECTORY`, `UNKNOWN` or another), and the offset after it."""
 _EVENTS_BYTES: Final = 16 << 10
 _READ: Final = 4  # times so many bytes: of more events it is not known whose they are
 _EVENT: Final = struct.Struct("=iIII")  # wd, mask, cookie, len
@@ -35,50 +22,6 @@ _IGNORED: Final = 0x8000  # the directory is gone, and the number with it
 
 _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")
-
-
-def open_directory(name: bytes | str, at_fd: int | None = None) -> int:
-    """Return a descriptor of a directory, for the caller to close; a symbolic link is none.
-
-    Nothing else is opened by it: no pipe, no device. Raises OSError (ENOTDIR, ELOOP, ENOENT, EACCES).
-    """
-    return os.open(name, _OPEN, dir_fd=at_fd)
-
-
-def read_entries(fd: int, offset: int) -> list[Entry]:
-    """Return the next entries from an offset on, 0 for a descriptor just opened; an empty list at the end.
-
-    Neither `.` nor `..` is among them. Raises OSError.
-    """
-    if offset:
-        os.lseek(fd, offset, os.SEEK_SET)
-    while True:
-        raw = getdents64(fd, CHUNK_BYTES)
-        if not raw:
-            return []
-        found = _parsed(raw)
-        if found:  # else there were only the two
-            return found
-
-
-def _parsed(raw: bytes) -> list[Entry]:
-    """Return the entries of what getdents64 gave."""
-    found: list[Entry] = []
-    at, end = 0, len(raw)
-    unpack, size = _HEADER.unpack_from, _HEADER.size
-    while at < end:
-        _, offset, length, kind = unpack(raw, at)
-        name = raw[at + size : raw.index(0, at + size)]
-        if name not in _DOTS:
-            found.append((name, kind, offset))
-        at += length
-    return found
-
-
-# Whether anything was added to directories or removed from them, without listing them. Source: inotify(7).
-#
-# cgroup filesystems report mkdir(2) and rmdir(2) like any other, at once and without a limit on the rate.
-# The queue holds fs.inotify.max_queued_events; one that ran over says so, and that counts as a change.
 
 
 class DirectoryChanges:

@@ -39,8 +39,9 @@ from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.messages import no_victim
-from reactor.policy.rank import IMAGEFS, NODEFS, first_broken_limit, freed, rank, small_ones_passed_over
+from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
+from reactor.policy.storage_limits import first_broken_limit
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
 from reactor.policy.thresholds import (
     absurdities,

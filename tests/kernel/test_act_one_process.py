@@ -15,8 +15,9 @@ import pytest
 from reactor.act import one_process
 from reactor.act.kill_path import KillPath
 from reactor.act.one_process import NoProcessError, OneProcess
+from reactor.act.protect import Untouchable
 from reactor.act.reap import MemoryRelease
-from reactor.act.target import Target, Untouchable
+from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pod_lists import ProcessVictim

@@ -27,8 +27,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.decide import decide
 from reactor.policy.in_time import with_ending
-from reactor.time_left.needed import Needs
-from reactor.time_left.watch import TimeLeftWatch
+from reactor.time_left.watch import Needs, TimeLeftWatch
 from tests.support.builders import make_threshold
 
 _MIB: Final = 1 << 20

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from reactor.disks.tree import DirectoryBudget, TreeUsage
-from reactor.kernel.directories import open_directory
+from reactor.disks.tree import DirectoryBudget, TreeUsage, open_directory
 from reactor.model.pods import FilesystemUsage
 from tests.support.this_machine import open_descriptors
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.loop import Housekeeping
 from reactor.kernel.scheduling import Bounded
 from reactor.model.signals import Signal
 from reactor.sources.wakes import Wakes

@@ -19,8 +19,7 @@ from reactor.act.kill_path import KillPath
 from reactor.guard import approach, build
 from reactor.guard.build import Feature, Features, Joined, loop_of
 from reactor.guard.evictor import Evictor
-from reactor.guard.housekeeping import HOUSEKEEPING
-from reactor.guard.loop import Loop
+from reactor.guard.loop import HOUSEKEEPING, Loop
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import PassRecord

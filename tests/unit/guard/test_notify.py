@@ -8,7 +8,7 @@ import socket
 import pytest
 import trio
 
-from reactor.guard.notify import ServiceNotice
+from reactor.guard.daemon import ServiceNotice
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reactor.model.decisions import Eviction, RankedPod, Shortage, Snapshot, TimeLeft
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
-from reactor.time_left.needed import Judged, Needs
+from reactor.time_left.watch import Judged, Needs
 from tests.support.builders import MIB, make_observation, make_pod, make_threshold
 
 HARD = {Signal.MEMORY_AVAILABLE: make_threshold(100 * MIB)}

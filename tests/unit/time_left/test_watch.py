@@ -15,8 +15,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.model.wakes import Wake
-from reactor.time_left.needed import Needs
-from reactor.time_left.watch import TimeLeftWatch
+from reactor.time_left.watch import Needs, TimeLeftWatch
 from tests.support.builders import MIB, make_claim, make_observation, make_threshold
 
 MEMORY = Signal.MEMORY_AVAILABLE

@@ -1,0 +1,217 @@
+"""What becomes of evictions after their order, until nothing of the pod is counted any more."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from reactor.act.one_process import OneProcess
+from reactor.guard.record import EvictionAttempt
+from reactor.guard.termination import Kills, Victim
+from reactor.link.documents import Outcome
+from reactor.model.decisions import Claim, Eviction
+from reactor.model.kills import ProcessMemory
+from reactor.model.pods import Pod
+from reactor.model.signals import ON_DISK, RESOURCE
+from reactor.supervisor import Nursery
+
+_LOG: Final = logging.getLogger("reactor.evict")
+_COUNTED_POLL_SECONDS: Final = 0.02
+_FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once more
+_BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
+_ENDED: Final = _BY_ITSELF | {Outcome.KILLED, Outcome.PROCESS_KILLED, Outcome.PRE_EMPTED}
+
+
+class Endings:
+    """Sees evictions through `kills` to their end; of pods in the operator's list through `one_process`.
+
+    `on_gone` is called with the uid of each pod that has ended. It returns whether the pod counts for nothing
+    any more, and is called again while it does. `empty` removes the files that end with a pod that was
+    evicted for a filesystem's sake, and returns what went wrong.
+    `confirm` returns at the end of a soft eviction's grace period whether the node is still short of what the
+    pod was to end for; if not, the eviction is called off and the pod lives on.
+    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
+    `on_process_killed` is called if one process of a pod was killed after a grace period, `on_process_over`
+    with the pod's uid when nothing more is done to it. `on_ending` is called with how long a pod took to end
+    that was asked to, in seconds, and whether it was killed before. `before_soft` is awaited before a pod is
+    asked to end, as a part of its grace period, and returns what went wrong.
+
+    What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
+    policy forgets an eviction at its deadline and chooses again.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
+        self,
+        kills: Kills,
+        nursery: Nursery,
+        on_gone: Callable[[str], bool],
+        *,
+        deadline_seconds: float,
+        dry_run: bool = False,
+        one_process: OneProcess | None = None,
+        empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
+        confirm: Callable[[EvictionAttempt], bool] = lambda _: True,
+        on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
+        on_process_killed: Callable[[Pod, ProcessMemory], None] = lambda *_: None,
+        on_process_over: Callable[[str], None] = lambda _: None,
+        on_ending: Callable[[Pod, float, bool], None] = lambda *_: None,
+        before_soft: Callable[[Eviction], Awaitable[tuple[str, ...]]] | None = None,
+    ) -> None:
+        self._kills = kills
+        self._one_process = one_process
+        self._dry_run = dry_run
+        self._nursery = nursery
+        self._on_process_killed = on_process_killed
+        self._on_process_over = on_process_over
+        self._on_ending = on_ending
+        self._before_soft = before_soft
+        self._empty = empty
+        self._on_ended = on_ended
+        self._on_gone = on_gone
+        self._confirm = confirm
+        self._deadline_seconds = deadline_seconds
+        self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
+
+    def call_off(self) -> tuple[str, ...]:
+        """Call off what waits for the end of a grace period; return the uids of those pods."""
+        called_off = tuple(self._waiting)
+        for uid in called_off:
+            attempt, scope = self._waiting.pop(uid)
+            attempt.outcome = Outcome.CALLED_OFF
+            attempt.add_problems("a dry run was configured in its grace period, after SIGTERM")
+            scope.cancel()
+            _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
+        return called_off
+
+    def _pre_empt(self, uid: str) -> None:
+        """Have a hard eviction take over from a soft one of the same pod."""
+        waiting = self._waiting.pop(uid, None)
+        if waiting is not None:
+            waiting[0].outcome = Outcome.PRE_EMPTED
+            waiting[1].cancel()
+
+    def _ask(self, attempt: EvictionAttempt, victim: Victim) -> None:
+        scope = trio.CancelScope()
+        self._waiting[attempt.eviction.pod.uid] = (attempt, scope)
+        self._nursery.start_soon(self._carry_out, attempt, victim, scope)
+
+    async def _carry_out(self, attempt: EvictionAttempt, victim: Victim, scope: trio.CancelScope) -> None:
+        """Ask a victim to end, kill it if it outlives its grace period, and wait until its memory is free."""
+        uid = attempt.eviction.pod.uid
+        has_stopped = False
+        began_seconds = trio.current_time()
+        try:
+            with scope:
+                has_stopped = await attempt.carry_out(
+                    victim,
+                    await self._after_hooks(attempt),
+                    partial(self._is_still_wanted, attempt),
+                )
+        finally:
+            if self._waiting.get(uid) == (attempt, scope):
+                del self._waiting[uid]
+            if attempt.outcome in _ENDED:
+                seconds = trio.current_time() - began_seconds
+                self._on_ending(attempt.eviction.pod, seconds, attempt.outcome not in _BY_ITSELF)
+            if not has_stopped:
+                victim.close()
+                # What pre-empted it answers for the pod.
+                if attempt.process is not None and attempt.outcome is not Outcome.PRE_EMPTED:
+                    self._on_process_over(uid)
+                attempt.ended.set()
+        if has_stopped:
+            if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
+                self._on_process_killed(attempt.eviction.pod, attempt.process)
+            await self._finish(attempt, victim)
+
+    async def _after_hooks(self, attempt: EvictionAttempt) -> float:
+        """Wait for what comes before a soft eviction; return how much of the grace period is left."""
+        grace_period_seconds = float(attempt.eviction.grace_period_seconds)
+        if self._before_soft is None:
+            return grace_period_seconds
+        began_seconds = trio.current_time()
+        attempt.add_problems(*await self._before_soft(attempt.eviction))
+        return grace_period_seconds - (trio.current_time() - began_seconds)
+
+    async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
+        """Wait until what has stopped holds nothing any more."""
+        try:
+            freed_ns: int | None = time.monotonic_ns()
+            if attempt.outcome not in _BY_ITSELF:
+                freed_ns = await attempt.reap(victim, self._deadline_seconds)
+            if attempt.process is not None:
+                attempt.freed_ns = freed_ns
+            elif freed_ns is not None:
+                await self._settle(attempt, freed_ns)
+        finally:
+            victim.close()
+            if attempt.process is not None:
+                self._on_process_over(attempt.eviction.pod.uid)
+            self._on_ended(attempt)
+            attempt.ended.set()
+
+    def await_files(self, pod: Pod, claim: Claim) -> EvictionAttempt:
+        """Resume an eviction of which only the files are left: its pod ended while no daemon ran.
+
+        No process is killed: a cgroup of that name is another pod's by now.
+        """
+        _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
+        attempt = EvictionAttempt(eviction=resumed_eviction(pod, claim, 0))
+        self._nursery.start_soon(self._await_files, attempt)
+        return attempt
+
+    async def _await_files(self, attempt: EvictionAttempt) -> None:
+        try:
+            await self._settle(attempt, time.monotonic_ns())
+        finally:
+            attempt.ended.set()
+
+    def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
+        """Return whether a pod whose grace period is over is to be killed."""
+        is_wanted = self._confirm(attempt)
+        if not is_wanted:
+            key = attempt.eviction.pod.key
+            _LOG.warning("pod %s: not killed after its grace period: no pressure is left", key)
+        return is_wanted
+
+    async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
+        """Wait until nothing of a pod that has ended is counted any more.
+
+        Memory is freed before a process counts as ended, but its id only when its parent has reaped
+        it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
+        """
+        eviction = attempt.eviction
+        if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
+            self._nursery.start_soon(self._remove_files, attempt, self._empty)
+        poll_seconds = _FILES_POLL_SECONDS if eviction.resource in ON_DISK else _COUNTED_POLL_SECONDS
+        with trio.move_on_after(self._deadline_seconds):
+            while not self._on_gone(attempt.eviction.pod.uid):
+                await trio.sleep(poll_seconds)
+                freed_ns = time.monotonic_ns()
+            attempt.freed_ns = freed_ns
+
+    async def _remove_files(
+        self, attempt: EvictionAttempt, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]
+    ) -> None:
+        problems = await empty(attempt.eviction.pod)
+        attempt.add_problems(*problems)
+        for problem in problems:
+            _LOG.warning("pod %s: %s", attempt.eviction.pod.key, problem)
+
+
+def resumed_eviction(pod: Pod, claim: Claim, grace_period_seconds: int) -> Eviction:
+    return Eviction(
+        pod=pod,
+        signal=next(signal for signal, resource in RESOURCE.items() if resource == claim.resource)
+        if claim.threshold is None
+        else claim.threshold.signal,
+        threshold=claim.threshold,
+        resource=claim.resource,
+        grace_period_seconds=grace_period_seconds,
+        message="Ordered before reactor was restarted.",
+    )
