@@ -1,10 +1,12 @@
-"""The part of docs/figures.md that the bench writes from its stored JSON; also by `python -m bench.page`.
+"""The parts of docs/figures.md that the bench writes from its stored JSON; also by `python -m bench.page`.
 
-No figure of it is typed by hand: a test holds that the page has what the stored baseline says.
+`python -m bench.page FILE…` first makes these results of `make vm-count` the ones that are shown. No figure
+of the parts is typed by hand: a test holds that the page has what is stored.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +34,13 @@ from reactor.errors import RefusedError
 
 PAGE: Final = Path("docs/figures.md")
 BEGIN: Final = "<!-- written by reactor bench --update-baseline, or python -m bench.page -->\n"
+BEGIN_COUNTED: Final = "<!-- written by python -m bench.page from docs/figures/counted.json -->\n"
 END: Final = "<!-- until here -->\n"
+COUNTED: Final = Path("docs/figures/counted.json")
 _KILLS: Final = (TO_WAKE, WAKE_TO_KILL, TO_KILL, TO_FREED, OVERSHOOT)
+_COUNTED_KILLS: Final = ("kill-max", f"kill-max-{KUBELETS}")
+# Until the kill, and no further: on a guest's one CPU the observer waits for what the guard does after it.
+_COUNTED_ROWS: Final = ((TO_WAKE, HERE), (WAKE_TO_KILL, HERE), (TO_WAKE, FLOOR), (WAKE_TO_KILL, FLOOR))
 # What the figures are to be, by the part, the figure and the rank; multiples are of the floor.
 _GOALS: Final[Mapping[tuple[str, str, str], float]] = {
     ("kill-max", WAKE_TO_KILL, "p50"): 0.5,
@@ -131,23 +138,76 @@ def _table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> Iterator[str]
         yield f"| {' | '.join(line)} |"
 
 
-def put_in(page: str, part: str) -> str:
+def written_counted(stored: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return the table of what the counted guests have shown, beside each kind of machine in `here`."""
+    head = ["", *(f"{kind}, in ms" for kind in here), *(f"{name}, in millions" for name in stored)]
+    lines = _table(head, _counted_lines([*here.values(), *stored.values()]))
+    dates = sorted({str(entry["about"]["date"]).partition("T")[0] for entry in stored.values()})
+    runs = sorted({_kills_of(entry) for entry in stored.values()})
+    of_each = " and ".join(map(str, runs))
+    heads = [f"Medians; of each kill in a guest there were {of_each}, {', '.join(dates)}."]
+    return "".join(f"{line}\n" for line in [*heads, "", *lines, ""])
+
+
+def _kills_of(entry: Mapping[str, Any]) -> int:
+    return max(
+        int(figures[TO_KILL][HERE.name]["n"]) for figures in entry["rows"].values() if TO_KILL in figures
+    )
+
+
+def _counted_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    for part in _COUNTED_KILLS:
+        pods = PARTS[part].pods
+        rows = [entry["rows"].get(part, {}) for entry in entries]
+        for figure, contestant in _COUNTED_ROWS:
+            text = f"{pods} pods: {figure.partition(',')[0]}, {contestant.name}"
+            yield (text, *(_median(row, figure, contestant.name) for row in rows))
+    part = f"pass-{KUBELETS}"
+    passes = [_median(entry["rows"].get(part, {}), UNMET, HERE.name) for entry in entries]
+    yield (f"{KUBELETS} pods: {UNMET.partition(',')[0]}, mean", *passes)
+
+
+def _median(figures: Mapping[str, Row], figure: str, name: str) -> str:
+    return number(figures[figure][name]["p50"]) if name in figures.get(figure, {}) else "-"
+
+
+def update_counted(results: Sequence[Path], counted: Path = COUNTED) -> None:
+    """Make the results of counted guests the ones that are shown, in this order. Raises RefusedError."""
+    entries: dict[str, Any] = {}
+    for path in results:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            about, rows = found["about"], found["rows"]
+            release = ".".join(about["kernel"].split(".")[:2])
+            name = f"{release}, cgroup {about['cgroup']}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            accepted = "accepted: parts-counted.json, which make vm-count PARTS=… keeps"
+            raise RefusedError(f"{path}: {error!r}; {accepted}") from error
+        entries[name] = {"about": about, "rows": rows}
+    counted.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
+
+def put_in(page: str, part: str, begin: str = BEGIN) -> str:
     """Return the page with this part between the marks. Raises RefusedError without them."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise RefusedError(f"{PAGE}: without the lines {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}\n{part}{END}{after}"
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        raise RefusedError(f"{PAGE}: without the lines {begin.strip()} and {END.strip()}")
+    return f"{before}{begin}\n{part}{END}{after}"
 
 
-def write_page(baseline: Path = BASELINE, page: Path = PAGE) -> None:
-    """Write the part of the page anew from the stored baseline. Raises RefusedError, OSError."""
-    text = put_in(page.read_text(encoding="utf-8"), written(stored_in(baseline)))
+def write_page(baseline: Path = BASELINE, page: Path = PAGE, counted: Path = COUNTED) -> None:
+    """Write the parts of the page anew from what is stored. Raises RefusedError, OSError."""
+    here = stored_in(baseline)
+    text = put_in(page.read_text(encoding="utf-8"), written(here))
+    text = put_in(text, written_counted(stored_in(counted), here), BEGIN_COUNTED)
     page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     try:
+        if sys.argv[1:]:
+            update_counted([Path(name) for name in sys.argv[1:]])
         write_page()
     except (RefusedError, OSError) as error:
         sys.exit(f"bench.page: {error}; run it in the checkout, as .venv/bin/python -m bench.page")

@@ -79,10 +79,11 @@ HERE: Final = Contestant(name="reactor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long measuring takes: crossings of each contestant in a part, seconds at rest."""
+    """How long measuring takes: crossings of each contestant in a part, seconds at rest, turns at most."""
 
     runs: int = 30
     idle_seconds: float = 60.0
+    turns: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,12 @@ class Part:
     is_default: bool = True
 
 
+def runs_by_turn(part: Part, effort: Effort) -> Sequence[int]:
+    """Return how many crossings each turn of a contestant has in a part."""
+    turns = min(part.turns, effort.turns)
+    return [len(range(number, effort.runs, turns)) for number in range(turns)]
+
+
 def measured(
     part: Part,
     contestants: Sequence[Contestant],
@@ -135,9 +142,9 @@ def measured(
 ) -> Iterator[tuple[str, Values]]:
     """Yield each turn's contestant and values. They take turns there and back (ABBA): a drift hits all."""
     taking = [one for one in contestants if part.has_floor or not one.is_floor]
+    turns = runs_by_turn(part, effort)
     with bench_node(tree, tool, part.pods) as node:
-        for number in range(part.turns):
-            runs = len(range(number, effort.runs, part.turns))
+        for number, runs in enumerate(turns):
             for contestant in taking if number % 2 == 0 else reversed(taking):
                 turn = Turn(
                     node=node,
@@ -145,7 +152,7 @@ def measured(
                     directory=directory,
                     contestant=contestant,
                     runs=runs,
-                    seconds=effort.idle_seconds / part.turns,
+                    seconds=effort.idle_seconds / len(turns),
                 )
                 yield contestant.name, part.measure(turn)
 

@@ -34,7 +34,7 @@ vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON 
 	$(PYTHON) tests/vm/run.py bench --direct $(VM)
 
 vm-count: setup bpf ## The same on one CPU that is clocked by its instructions: no noise of the host is in it
-	$(PYTHON) tests/vm/run.py bench --counted $(VM)
+	$(PYTHON) tests/vm/run.py bench --counted $(VM) $(if $(PARTS),--parts $(PARTS)) $(if $(RUNS),--runs $(RUNS))
 
 vm-race: setup bpf peers ## Have the race in VM=… (RACE="--rounds 1"); JSON and report below .cache/vagrant/logs
 	$(PYTHON) tests/vm/run.py race --direct $(VM) $(if $(RACE),--race="$(RACE)")

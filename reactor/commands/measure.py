@@ -149,6 +149,9 @@ def add_bench(commands: Commands) -> None:
         "--runs", type=_positive_count, default=30, help="evictions of each contestant in a part (30)"
     )
     command.add_argument(
+        "--turns", type=_positive_count, default=4, help="turns of each contestant in a part, at most (4)"
+    )
+    command.add_argument(
         "--by-source",
         action="store_true",
         help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
@@ -284,7 +287,7 @@ def _bench(options: argparse.Namespace) -> int:
         Wanted(
             results=options.results or _RESULTS,
             parts=options.parts,
-            effort=Effort(runs=options.runs, idle_seconds=options.idle_seconds),
+            effort=Effort(runs=options.runs, idle_seconds=options.idle_seconds, turns=options.turns),
             against=options.against,
             baseline=options.baseline,
             is_update=options.update_baseline,

@@ -1,4 +1,4 @@
-"""The figures of `reactor bench --by-source` as Markdown tables."""
+"""The figures of `reactor bench --by-source`, or of its parts, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ def tables(figures: Mapping[str, Any]) -> Iterator[str]:
     about = figures["about"]
     yield f"{about['kernel']}, cgroup {about['cgroup']}, {about['cpus']} CPUs, {about['date']}"
     yield ""
+    if "rows" in figures:
+        yield from _parts(figures["rows"])
+        return
     yield f"| source | MiB/s | n | {' | '.join(title for title, _ in _COLUMNS)} | at rest, % of a CPU | MiB |"
     yield f"|{'---|' * (len(_COLUMNS) + 5)}"
     for name, found in figures["by_source"].items():
@@ -25,6 +28,15 @@ def tables(figures: Mapping[str, Any]) -> Iterator[str]:
     if "probe_cost_percent" in figures:
         yield ""
         yield from _costs(figures["probe_cost_percent"])
+
+
+def _parts(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[str]:
+    yield "| part | figure | | n | p50 / p99 / max |"
+    yield "|---|---|---|---|---|"
+    for part, found in rows.items():
+        for figure, by_contestant in found.items():
+            for name, one in by_contestant.items():
+                yield f"| {part} | {figure} | {name} | {one['n']} | {_spread(one)} |"
 
 
 def _rows(name: str, found: Mapping[str, Any]) -> Iterator[str]:

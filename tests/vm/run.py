@@ -198,9 +198,13 @@ def _two_versions() -> Path:
 
 
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
-    """Measure in the machines, keep the figures and print them as tables."""
+    """Measure sources or parts in the machines, keep the figures, and print those of sources as tables."""
     wanted = ["--by-source", "--rounds", str(arguments.rounds), "--skip", arguments.skip]
-    kept = "figures-counted.json" if arguments.counted else "figures.json"
+    kept = "figures"
+    if arguments.parts:
+        wanted, kept = ["--parts", arguments.parts, "--runs", str(arguments.runs)], "parts"
+        wanted += ["--turns", str(arguments.turns)]
+    kept += "-counted.json" if arguments.counted else ".json"
     status = in_each(names, hypervisor, lambda machine: machine.measure(wanted, kept), keep=arguments.keep)
     for path in (Machine(name, hypervisor).logs / kept for name in names):
         if path.exists():
@@ -266,6 +270,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
     parser.add_argument("--skip", default="", help="for bench: not these sources, nor probe-cost (a,b,...)")
+    parser.add_argument("--parts", default="", help="for bench: instead these parts of `reactor bench`")
+    parser.add_argument("--runs", type=int, default=8, help="with --parts: crossings of each (8)")
+    parser.add_argument("--turns", type=int, default=1, help="with --parts: turns of each contestant (1)")
     parser.add_argument("--counted", action="store_true", help="a clock that counts instructions")
     parser.add_argument("--soak", default="", help="arguments for the soak, as one word: '--crossings 50'")
     stories = ",".join(story.name for story in boots.STORIES)

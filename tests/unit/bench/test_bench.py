@@ -10,7 +10,18 @@ import pytest
 
 from bench import figures as module
 from bench.figures import Wanted, bench, collected, figures
-from bench.parts import FLOOR, HERE, PARTS, TO_KILL, Contestant, Effort, Part, parts_named, tree_at
+from bench.parts import (
+    FLOOR,
+    HERE,
+    PARTS,
+    TO_KILL,
+    Contestant,
+    Effort,
+    Part,
+    parts_named,
+    runs_by_turn,
+    tree_at,
+)
 from bench.rows import Turns, against
 from reactor.errors import RefusedError
 
@@ -155,3 +166,10 @@ def test_what_is_no_other_tree_is_refused_with_what_is_accepted(tmp_path: Path) 
         tree_at(str(tmp_path), ROOT, tmp_path),
     ):
         pass
+
+
+def test_crossings_are_shared_out_among_the_turns_that_are_wanted_at_most() -> None:
+    part = Part(text="", pods=3, measure=lambda _: {}, turns=2)
+    assert [4, 3] == runs_by_turn(part, Effort(runs=7))
+    assert [7] == runs_by_turn(part, Effort(runs=7, turns=1))
+    assert [1, 0] == runs_by_turn(part, Effort(runs=1, turns=3))

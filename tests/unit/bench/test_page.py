@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.baseline import BASELINE, stored_in
-from bench.page import BEGIN, END, PAGE, put_in, write_page, written
+from bench.page import (
+    BEGIN,
+    BEGIN_COUNTED,
+    COUNTED,
+    END,
+    PAGE,
+    put_in,
+    update_counted,
+    write_page,
+    written,
+    written_counted,
+)
 from bench.parts import OVERSHOOT, TO_FREED, TO_KILL, TO_WAKE, WAKE_TO_KILL
 from reactor.errors import RefusedError
 
@@ -46,7 +58,9 @@ def entry() -> dict[str, Any]:
 
 def test_the_page_has_what_the_stored_run_says() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert text == put_in(text, written(stored_in(ROOT / BASELINE)))
+    here = stored_in(ROOT / BASELINE)
+    assert text == put_in(text, written(here))
+    assert text == put_in(text, written_counted(stored_in(ROOT / COUNTED), here), BEGIN_COUNTED)
 
 
 def test_each_figure_stands_in_its_table_with_its_goal() -> None:
@@ -66,12 +80,46 @@ def test_each_figure_stands_in_its_table_with_its_goal() -> None:
     assert not any("psi" in line or "guard at rest" in line for line in lines)  # no wake; no goal
 
 
+def test_counted_guests_stand_beside_this_machine_each_in_its_column(tmp_path: Path) -> None:
+    results = []
+    for kernel, cgroup in (("6.1.0-44-cloud-amd64", "v1"), ("6.12.9", "v2")):
+        found = entry()
+        found["about"] |= {"kernel": kernel, "cgroup": cgroup}
+        results.append(tmp_path / f"{cgroup}.json")
+        results[-1].write_text(json.dumps(found))
+    counted = tmp_path / "counted.json"
+    update_counted(results, counted)
+    lines = written_counted(stored_in(counted), {"cgroup v1, 2 CPUs": entry()}).splitlines()
+    assert "Medians; of each kill in a guest there were 30, 2026-11-27." == lines[0]
+    assert (
+        "|  | cgroup v1, 2 CPUs, in ms | 6.1, cgroup v1, in millions | 6.12, cgroup v2, in millions |"
+        == lines[2]
+    )
+    assert "| 110 pods: wake to kill, reactor | 0.9 | 0.9 | 0.9 |" in lines
+    assert "| 110 pods: crossing to wake, floor | 0.5 | 0.5 | 0.5 |" in lines
+    assert "| 3 pods: wake to kill, floor | - | - | - |" in lines
+    assert "| 110 pods: a pass in which nothing is met, mean | - | - | - |" == lines[-2]
+
+
+def test_a_result_without_parts_is_refused_as_counted(tmp_path: Path) -> None:
+    result, counted = tmp_path / "figures-counted.json", tmp_path / "counted.json"
+    result.write_text('{"about": {"kernel": "6.1.0", "cgroup": "v2"}, "by_source": {}}')
+    with pytest.raises(RefusedError, match=r"figures-counted\.json.*accepted: parts-counted\.json"):
+        update_counted([result], counted)
+    assert not counted.exists()
+
+
 def test_only_what_is_between_the_marks_is_written_anew(tmp_path: Path) -> None:
     page, nothing = tmp_path / "page.md", tmp_path / "none.json"
-    page.write_text(f"before\n{BEGIN}old\n{END}after\n")
-    write_page(nothing, page)
-    assert f"before\n{BEGIN}\n{END}after\n" == page.read_text()
-    page.write_text("no marks")
-    with pytest.raises(RefusedError, match="without the lines"):
-        write_page(nothing, page)
-    assert "no marks" == page.read_text()
+    here = tmp_path / "here.json"
+    here.write_text(json.dumps({"cgroup v1, 2 CPUs": entry()}))
+    page.write_text(f"before\n{BEGIN}old\n{END}between\n{BEGIN_COUNTED}old\n{END}after\n")
+    write_page(nothing, page, here)
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n{END}between\n{BEGIN_COUNTED}\nMedians")
+    assert text.endswith(f"|\n\n{END}after\n")
+    for kept in ("no marks", f"{BEGIN}{END}no second marks"):
+        page.write_text(kept)
+        with pytest.raises(RefusedError, match="without the lines"):
+            write_page(nothing, page, here)
+        assert kept == page.read_text()

@@ -51,3 +51,13 @@ def test_every_source_has_its_row_and_one_that_did_not_wake_says_so(figures: Mod
     assert f"| ebpf | max | 15 | {' | '.join([spread] * 4)} | 0.0214 | 38.5 |" in lines
     assert any(line.startswith("| psi | | 5 | not woken |") for line in lines)
     assert "| 1 inside | 0.25 | -0.10 to 0.62 | 20 |" == lines[-1]
+
+
+def test_parts_have_a_row_for_each_figure_of_each_contestant(figures: ModuleType) -> None:
+    about = {"kernel": "6.1", "cgroup": "v1", "cpus": 1, "date": "2026-11-21"}
+    rows = {"kill-max": {"wake to kill, ms": {"reactor": SPREAD, "floor": SPREAD}}}
+    lines = list(figures.tables({"about": about, "rows": rows}))
+    assert [
+        "| kill-max | wake to kill, ms | reactor | 15 | 2.5 / 7.25 / 5523 |",
+        "| kill-max | wake to kill, ms | floor | 15 | 2.5 / 7.25 / 5523 |",
+    ] == lines[-2:]
