@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
@@ -28,7 +27,7 @@ from importlib.machinery import (
 )
 from importlib.util import find_spec, module_from_spec
 from opcode import hasconst, opmap
-from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, ModuleType
+from types import AsyncGeneratorType, CodeType, CoroutineType, ModuleType
 from typing import Any, Final, NoReturn
 
 # The RLIMIT_DATA of the steward: with the guard and the walker below the limit of their unit or pod.
@@ -251,22 +250,14 @@ def _place_of_docstring(code: CodeType) -> int | None:
     return place if uses == used else None
 
 
-def lean_dataclasses() -> None:
-    """Have `dataclass` make less of each class; to be called before anything imports `dataclasses`.
-
-    The methods that it makes are compiled when they are first called, all but `__init__`: a process that
-    starts calls few of them, and compiling all is a fifth of what it imports. Pythons from 3.13 on compile a
-    class's methods in one go; they are left as they are.
-    """
+def import_dataclasses() -> None:
+    """Import `dataclasses` without `inspect`; to be called before anything else imports it."""
     with replaced({"inspect": _INSPECT}):
-        import dataclasses  # noqa: PLC0415
-    compiled = vars(dataclasses).get("_create_fn")
-    if isinstance(compiled, FunctionType):  # neither another Python's nor done already
-        vars(dataclasses)["_create_fn"] = partial(_deferred, compiled)
+        import dataclasses  # noqa: F401, PLC0415
 
 
 class _Inspect(ModuleType):
-    """What `dataclasses`, attrs and Trio ask of `inspect`, which takes 1 MiB with `ast` and `dis`.
+    """What `dataclasses`, attrs and Trio ask of `inspect`.
 
     Of signatures they make docstrings and annotations.
     """
@@ -309,26 +300,11 @@ class _Inspect(ModuleType):
 _INSPECT: Final = _Inspect("inspect")
 
 
-def _deferred(compiled: Callable[..., Any], name: str, *text: Any, **names: Any) -> Callable[..., Any]:
-    if name == "__init__":
-        return compiled(name, *text, **names)  # type: ignore[no-any-return]
-    method: Callable[..., Any] | None = None
-
-    def call(*arguments: Any) -> Any:
-        nonlocal method
-        if method is None:
-            method = compiled(name, *text, **names)
-        return method(*arguments)
-
-    call.__name__ = name
-    return call
-
-
 def import_trio() -> ModuleType:
     """Return Trio, imported without what it has no use for here; to be called before anything imports it.
 
     docstrings  of all that is imported from here on: 1.3 MiB
-    inspect     and methods of dataclasses; see `lean_dataclasses`
+    inspect     1 MiB with `ast` and `dis`
     ctypes      names the threads, for which it has ldconfig run, and takes 0.8 MiB with what it imports
     trio._dtls  0.3 MiB
     decimal     what Fraction can be made of: 0.4 MiB
@@ -336,7 +312,7 @@ def import_trio() -> ModuleType:
     UNUSED      5 MiB
     """
     postpone(UNUSED)
-    lean_dataclasses()
+    import_dataclasses()
     loaders = (_Undocumented, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES)
     sys.path_hooks.insert(0, FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), *loaders))
     sys.path_importer_cache.clear()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from reactor.processes import import_trio, lean_dataclasses, made_by_child
+from reactor.processes import import_dataclasses, import_trio, made_by_child
 
 if TYPE_CHECKING:  # nothing is imported here that would come before `import_trio`
     from pathlib import Path
@@ -39,7 +39,7 @@ def block_signals() -> None:
 def run_by_child(order: Callable[[Callable[[Order], int]], int]) -> int:
     """Guard by what `order` gives to its argument, in a child; return the exit status."""
     block_signals()
-    lean_dataclasses()
+    import_dataclasses()
     made, status = made_by_child(lambda give: order(lambda one: give(dumps(one))), meanwhile=import_trio)
     return guard(loads(made)) if made else status
 

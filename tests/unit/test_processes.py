@@ -298,47 +298,6 @@ assert ["The result."] == trio.run(waits)
 """)
 
 
-def test_a_lean_dataclass_does_what_it_did(lazy: Path) -> None:
-    (lazy / "reactor_lazy_values.py").write_text(
-        "from dataclasses import dataclass, field\n"
-        "class Text(str): pass\n"
-        "@dataclass(frozen=True, slots=True, kw_only=True, order=True)\n"
-        "class Value:\n"
-        "    name: Text\n"
-        "    size: int = 1\n"
-        "    noted: int = field(default=0, compare=False, repr=False)\n"
-        "@dataclass\n"
-        "class Changing:\n"
-        "    size: int\n"
-    )
-    script = f"""
-import sys
-sys.path.insert(0, {str(lazy)!r})
-import pickle
-from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
-from reactor_lazy_values import Changing, Text, Value
-one, same, other = Value(name=Text("a")), Value(name=Text("a"), noted=9), Value(name=Text("a"), size=2)
-print(one == same, hash(one) == hash(same), one == other, one < other, one == "a", [one, same, other])
-print(replace(one, size=2) == other, pickle.loads(pickle.dumps(one)) == one, is_dataclass(one), Changing(1))
-print([(field.name, field.default) for field in fields(one)][1:])
-print(Value.__eq__.__qualname__, Changing.__hash__)
-mistakes = lambda: setattr(one, "size", 3), lambda: delattr(one, "size"), lambda: one < "a", lambda: Value()
-for change in mistakes:
-    try:
-        change()
-    except (FrozenInstanceError, TypeError) as error:
-        print(type(error).__name__, error)
-"""
-    lean = f"from reactor.processes import lean_dataclasses\nlean_dataclasses()\nlean_dataclasses()\n{script}"
-    command = [sys.executable, "-W", "error", "-c"]
-    as_it_is, as_it_is_lean = (
-        subprocess.run([*command, one], check=True, timeout=60, capture_output=True, text=True).stdout
-        for one in (script, lean)
-    )
-    assert as_it_is == as_it_is_lean
-    assert "True True False True False" in as_it_is
-
-
 def test_what_stands_in_for_inspect_says_what_that_says_and_has_the_rest_from_it() -> None:
     run("""
 import sys
