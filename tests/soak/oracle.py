@@ -71,6 +71,11 @@ class Sample:
     cached_before_bytes: int | None = None
 
     @property
+    def seen_bytes(self) -> int:
+        """Return the most that the node's working set was, with the page cache of this sample."""
+        return max(self.node.working_set_bytes, self.peak_bytes - self.node.inactive_file_bytes)
+
+    @property
     def most_bytes(self) -> int:
         """Return the most that the node's working set can have been since the sample before.
 
@@ -362,7 +367,7 @@ def _is_blind(episode: Episode, kill: Kill) -> bool:
 
 def _past_bytes(episode: Episode, window: Sequence[Sample]) -> int:
     least = min(rules.capacity_bytes - rules.hard_bytes for rules in episode.rules)
-    return max((sample.most_bytes - least for sample in window), default=0)
+    return max((sample.seen_bytes - least for sample in window), default=0)
 
 
 def _lives_through(life: Life, from_ns: int, to_ns: int) -> bool:

@@ -251,7 +251,8 @@ def test_page_cache_that_has_just_come_may_have_counted_as_used() -> None:
     assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
 
     samples[2] = replace(samples[2], cached_before_bytes=0)
-    assert only(episode(samples, [kill(HOG, 2.5)])).wrong is None
+    judged = only(episode(samples, [kill(HOG, 2.5)]))
+    assert (judged.wrong, judged.past_bytes) == (None, -5 * MIB)  # how far past is no upper bound
     samples[2] = replace(samples[2], cached_before_bytes=6 * MIB)
     assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
 
