@@ -66,15 +66,15 @@ _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items()
 class Seen(NamedTuple):
     """What was observed: node and pods, which pods the policy is asked about, and the memory alone.
 
-    `at_ns` is when all was read, `node_at_ns` the instant before the node's memory was: no sooner than then
-    it was as short as this shows.
+    `at_ns` is when all was read. `node_at_seconds` is the instant before the node was, by the pass's clock:
+    no sooner than then it was as short as this shows.
     """
 
     snapshot: Snapshot
     pods: Sequence[Pod]
     at_ns: int
     memory: Mapping[Signal, Observation]
-    node_at_ns: int = 0
+    node_at_seconds: float = -math.inf
 
 
 class Observations:
@@ -159,8 +159,15 @@ class Observations:
     def _observed(
         self, wakes: Sequence[Wake], now_seconds: float, read_pods: Callable[[], Known | None]
     ) -> tuple[Seen, Known | None]:
-        memory, found, node_at_ns = consistent(
-            lambda: self.observe_node(wakes, now_seconds),
+        node_at_seconds = now_seconds
+
+        def read_node() -> Mapping[Signal, Observation]:
+            nonlocal node_at_seconds
+            node_at_seconds = self._clock_seconds()
+            return self.observe_node(wakes, now_seconds)
+
+        memory, found = consistent(
+            read_node,
             read_pods,
             is_moving=self._is_moving,
             hard_met=self._hard_met,
@@ -176,7 +183,7 @@ class Observations:
             pods=self.eligible_pods(now_seconds),
             at_ns=time.monotonic_ns(),
             memory=memory,
-            node_at_ns=node_at_ns,
+            node_at_seconds=node_at_seconds,
         )
         return seen, found
 

@@ -57,7 +57,7 @@ from reactor.workloads.pods import PodList
 
 RULES: Final = "rules"
 # To observe and to decide takes 1 to 2 ms with 1,000 pods.
-_STALE_NS: Final = 20_000_000
+_STALE_SECONDS: Final = 0.02
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
@@ -155,7 +155,7 @@ class Passes:
             )
             if self._kernel.stand_down(self._settings, state, seen.pods, decision):
                 continue
-            if is_repeated or not (decision.again or _is_stale(decision, seen)):
+            if is_repeated or not (decision.again or self._is_stale(decision, seen)):
                 self.known.decided(state)
                 record = self._carry_out(decision, seen, wakes, started_ns, arms=True)
                 if is_repeated or not self.is_unfinished:
@@ -168,6 +168,14 @@ class Passes:
         if is_housekeeping(wakes):
             self._oom_kills.recount(self.known.pods)
         return dataclasses.replace(record, is_repeated=is_repeated)
+
+    def _is_stale(self, decision: Decision, seen: Seen) -> bool:
+        """Return whether a pod would be evicted by what was observed too long ago.
+
+        The guard may be held up in any line: by SIGSTOP, the hypervisor, a suspend, a CPU that another has.
+        What the node was short of may be there again by then.
+        """
+        return bool(decision.evictions) and self._clock_seconds() - seen.node_at_seconds > _STALE_SECONDS
 
     def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
         """Evict the pod that the kernel has killed by a decision that it was given: a record of its own."""
@@ -398,15 +406,6 @@ class Passes:
         self.known.apply(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
-
-
-def _is_stale(decision: Decision, seen: Seen) -> bool:
-    """Return whether a pod would be evicted by what was observed too long ago.
-
-    The guard may be held up in any line: by SIGSTOP, the hypervisor, a suspend, a CPU that another has. What
-    the node was short of may be there again by then.
-    """
-    return bool(decision.evictions) and time.monotonic_ns() - seen.node_at_ns > _STALE_NS
 
 
 class _Rehearsed:

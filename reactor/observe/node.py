@@ -148,11 +148,10 @@ def consistent(
     read_pods: Callable[[], _Pods],
     is_moving: Callable[[], bool],
     hard_met: Callable[[Mapping[Signal, Observation]], frozenset[Threshold]],
-) -> tuple[Mapping[Signal, Observation], _Pods, int]:
+) -> tuple[Mapping[Signal, Observation], _Pods]:
     """Return the node and what its pods use, as if both were read at one instant.
 
-    The last is the instant before the node was read, on CLOCK_MONOTONIC in ns. What `read_pods` returns is
-    false if it has read none.
+    What `read_pods` returns is false if it has read none.
     `is_moving` returns whether something is being freed, and is asked after both were read. `hard_met`
     returns which thresholds a node has crossed: whom to evict is chosen by what pods hold at the crossing.
     """
@@ -160,8 +159,8 @@ def consistent(
     node, pods = read_node(), read_pods()
     is_late = time.monotonic_ns() - began_ns > _LATE_NS
     if (is_moving() or is_late) and pods:
-        before, began_ns, node = node, time.monotonic_ns(), read_node()
+        before, node = node, read_node()
         if hard_met(node) - hard_met(before):
             pods = read_pods()
-            began_ns, node = time.monotonic_ns(), read_node()
-    return node, pods, began_ns
+            node = read_node()
+    return node, pods

@@ -170,11 +170,11 @@ async def test_no_pod_dies_for_what_the_node_was_short_of_before_the_guard_was_h
 ):
     loop = make_loop()
     loop.have(make_pod("hog"))
-    left_mib = chain((99, 99), repeat(by_mib))
+    left_mib = chain((99,), repeat(by_mib))
 
     def held_up() -> Mapping[Signal, Observation]:
         seen = {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
-        time.sleep(0.03)  # no clock of the pass is a fake one
+        loop.now_seconds += 0.03
         return seen
 
     loop.node.memory = held_up
