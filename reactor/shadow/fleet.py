@@ -14,7 +14,6 @@ import hmac
 import os
 import re
 import secrets
-import stat
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import IO, Final
 from reactor.errors import ConfigError, Problem, ReactorError
 from reactor.shadow import DISAGREEMENTS, WITHIN_SECONDS, Decided, Done, Node, Pair, Verdict, node_of
 from reactor.shadow.replay import Changed, Policy, changes_of
+from reactor.tell.journal import open_regular
 from reactor.text import printable
 
 POOL_LABELS: Final = (
@@ -179,6 +179,8 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[bytes]:
                         left -= len(line)
                         if left < 0:
                             break
+    except ReactorError as error:
+        problems.append(str(error))
     except (OSError, EOFError, zlib.error) as error:
         problems.append(
             f"{path}: {error.strerror if isinstance(error, OSError) and error.strerror else error}"
@@ -190,12 +192,8 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a regular file. Raises OSError for anything else; a pipe that nobody writes does not block."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(fd, "rb")
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        file.close()
-        raise OSError(0, "not a regular file")
+    """Open a regular file, and no link to one. Raises OSError, and ReactorError for another kind of file."""
+    file = open_regular(path, os.O_NOFOLLOW)
     unzipped: IO[bytes] = _Unzipped(file) if path.name.endswith(".gz") else file  # type: ignore[assignment]
     return unzipped
 

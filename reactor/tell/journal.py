@@ -11,11 +11,13 @@ import contextlib
 import json
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from reactor.errors import ReactorError
 from reactor.model.settings import JournalSettings
 from reactor.tell.log import LineWriter
 
@@ -123,18 +125,30 @@ def _read_tail(path: Path, count: int) -> tuple[Document, ...]:
 def read_all(path: Path) -> Iterator[Document]:
     """Yield all whole documents of a journal, oldest first: of its older files, then of the newest.
 
-    What is no document is passed over. Raises OSError if the newest file can't be read.
+    What is no document is passed over. Raises OSError or ReactorError if a file can't be read.
     """
     older: list[Path] = []
     while path.with_name(f"{path.name}.{len(older) + 1}").exists():
         older.append(path.with_name(f"{path.name}.{len(older) + 1}"))
     for each in (*reversed(older), path):
-        with each.open("rb") as journal:
+        with open_regular(each) as journal:
             for line in journal:
                 with contextlib.suppress(ValueError, RecursionError):
                     document = json.loads(line)
                     if isinstance(document, dict):
                         yield document
+
+
+def open_regular(path: Path, flags: int = 0) -> IO[bytes]:
+    """Open a regular file for reading. Raises OSError, and ReactorError for another kind of file.
+
+    A FIFO that no process writes does not block.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ReactorError(f"{path}: not a regular file")
+    return os.fdopen(fd, "rb")
 
 
 class _RotatingFile:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
 from reactor.shadow.fleet import lines_of, sources_in
+from reactor.tell.journal import open_regular
 from reactor.text import printable
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
@@ -85,11 +86,11 @@ class History:
 
 
 def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
-    """Return what these journals show, each with the older files that it was rotated into. Raises OSError.
+    """Return what these journals show, each with the older files that it was rotated into.
 
     A directory has the journals of many nodes: each is a history of its own, and they are added up. What of
     it can't be read is printed on standard error. `transition_seconds` is the pressure transition period
-    that was in force.
+    that was in force. Raises OSError, and ReactorError for a file that is not a regular one.
     """
     lines = (line for path in paths if not path.is_dir() for file in _files(path) for line in _lines(file))
     history = history_of(lines, transition_seconds)
@@ -159,7 +160,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for line in file:
             if line.endswith(b"\n"):  # what a crash cut off is none
                 yield line

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +116,30 @@ def test_near_name_is_offered_and_the_status_says_that_there_is_none(
     assert "of databse (did you mean database.service?)" in capsys.readouterr().err
     assert main(["explain", "--journal", str(tmp_path / "none.jsonl")]) == 1
     assert "none.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain", "--journal"),
+        ("report", "--out", "-", "--journal"),
+        ("shadow", "--journal"),
+        ("tune", "--journal"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_fifo_that_no_process_writes_is_refused_and_not_waited_for(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    os.mkfifo(tmp_path / "journal")
+    done = subprocess.run(
+        [sys.executable, "-m", "reactor", *command, str(tmp_path / "journal")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert f"reactor: {tmp_path}/journal: not a regular file\n" in done.stderr
 
 
 def test_curve_who_grew_and_processes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
