@@ -334,7 +334,7 @@ class _Reading:
         kubelet = [one for one in self._done if one.what == "kubelet" and one.uid not in self._by_reactor]
         oom_kills = [one for one in self._done if one.what == "oom-kill"]
         pairing = _Pairing(
-            sorted(self._decided.values(), key=lambda one: one.at),
+            list(_once(sorted(self._decided.values(), key=lambda one: one.at), within_seconds)),
             sorted(kubelet, key=lambda one: one.at),
             sorted(oom_kills, key=lambda one: one.at),
             list(_outages(sorted(self._ready, key=lambda one: one[0]))),
@@ -534,6 +534,21 @@ def _why_other(mine: Decided, other: Done) -> str:
         if uid == other.uid or pod == other.pod:
             return f"{chosen}; the kubelet's is place {place} of reactor's order: {because}"
     return f"{chosen}; the kubelet's is not in reactor's order"
+
+
+def _once(decided: Iterable[Decided], within_seconds: float) -> Iterator[Decided]:
+    """Yield the decisions without those of a dry run that chose a pod again: in force it would be gone.
+
+    A shortage may meet two thresholds, one after the other: the pods' limit and the node's.
+    """
+    chosen: dict[tuple[str, str], float] = {}
+    for one in decided:
+        key = one.uid, _kind(one.resource)
+        before = chosen.get(key)
+        if one.is_dry and before is not None and one.at - before <= within_seconds:
+            continue
+        chosen[key] = one.at
+        yield one
 
 
 def _kind(resource: str) -> str:

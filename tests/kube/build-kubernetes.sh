@@ -52,8 +52,7 @@ fi
 
 WORK="$CACHE/build"
 LOG="$CACHE/build.log"
-rm -rf "$WORK"
-mkdir -p "$WORK/go"
+mkdir -p "$WORK/go"  # of a build that was interrupted: what it compiled is kept
 trap 'status=$?; [ $status -eq 0 ] || { tail -n 20 "$LOG" >&2; say "the build failed: $LOG"; }' EXIT
 trap 'exit 130' INT TERM
 

@@ -28,6 +28,7 @@ _COLLECTIONS: Final = {
     "ResourceQuota": "/api/v1/namespaces/{namespace}/resourcequotas",
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
+    "Secret": "/api/v1/namespaces/{namespace}/secrets",
     "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
@@ -114,11 +115,7 @@ class Deployment:
         spec = template["spec"]
         spec["nodeName"] = self.cluster.node.name
         (container,) = spec["containers"]
-        # What kube-proxy would forward to the server; here the service has no way there.
-        container["env"] += [
-            {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
-            {"name": "KUBERNETES_SERVICE_PORT", "value": self.cluster.plane.url.rpartition(":")[2]},
-        ]
+        container["env"] += service_of(self.cluster)
         # What this machine itself is not allowed it can't give; the reactor reports it and goes on.
         granted = container["securityContext"]["capabilities"]
         granted["add"] = [name for name in granted["add"] if have_capability(name)]
@@ -193,6 +190,14 @@ class Deployment:
             "data": {"ca.crt": self.cluster.plane.authority.read_text()},
         }
         self.cluster.api.create_unless_there(collection(body), body)
+
+
+def service_of(cluster: Cluster) -> list[Object]:
+    """Return where a pod finds the server: kube-proxy would forward it; here the service has no way there."""
+    return [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": cluster.plane.url.rpartition(":")[2]},
+    ]
 
 
 def remove_objects(cluster: Cluster) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import copy
 import json
+import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import placement
 import pytest
-from api import Object
-from cluster import Cluster, Pods
-from deployed import NAMESPACE, image_archive, remove_objects
+from api import Api, Object
+from cluster import Cluster, Pods, is_running
+from control_plane import free_ports
+from deployed import IMAGE, NAMESPACE, collection, image_archive, remove_objects, service_of
 from machine import wait_until
+from reactor_daemon import HARD, Reactor
 
-from tests.support.helm import CHART
+from tests.support.helm import CHART, render
 from tests.support.helm import helm as helm_program
 
 TAINT = "node.kubernetes.io/memory-pressure"
@@ -213,3 +220,141 @@ def left_by_the_release(cluster: Cluster) -> list[str]:
             ]
             found += [f"{kind} {each['metadata']['name']}" for each in items]
     return found
+
+
+class MetricsProxy:
+    """What the chart makes for `metrics.proxy`, on the cluster, with a stand-in for the program itself."""
+
+    def __init__(self, cluster: Cluster, upstream: str, scrapers: list[Object]) -> None:
+        self.cluster = cluster
+        (self.port,) = free_ports(1)
+        proxy = {"enabled": True, "port": self.port, "tlsSecret": "certificate", "scrapers": scrapers}
+        metrics = {"proxy": proxy, "podMonitor": {"enabled": True}}
+        documents = render({"metrics": metrics, "config": {"reactor": {"metrics": upstream}}})
+        parts = ("reactor-metrics", "reactor-metrics-reader", "reactor-scraper")
+        found = [each for each in documents if each["metadata"]["name"] in parts]
+        (daemon_set,) = [each for each in found if each["kind"] == "DaemonSet"]
+        self._objects = [self._certificate(), *(each for each in found if each is not daemon_set)]
+        self._pod = self._pod_of(daemon_set)
+
+    def start(self) -> None:
+        """Create all of it, and wait until it serves."""
+        for body in (*self._objects, self._pod):
+            self.cluster.api.create(self._path(body), body)
+        pod = f"{self._path(self._pod)}/{self._pod['metadata']['name']}"
+        wait_until(lambda: is_running(self.cluster.api.get(pod)), "the proxy's pod runs", 60)
+        wait_until(lambda: self.status(None) == 401, "the proxy serves", 30)
+
+    def remove(self) -> None:
+        """Delete all of it."""
+        for body in (self._pod, *self._objects):
+            self.cluster.api.delete(f"{self._path(body)}/{body['metadata']['name']}", 0)
+
+    def status(self, token: str | None, path: str = "/metrics") -> int | None:
+        """Return how a request with this token is answered; None if no proxy does."""
+        try:
+            return self.get(token, path)[0]
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return None
+
+    def get(self, token: str | None, path: str = "/metrics") -> tuple[int, str]:
+        """Return an answer. Raises HTTPError for a refusal."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", headers=headers)
+        context = ssl.create_default_context(cafile=str(self.cluster.plane.authority))
+        with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310 - https
+            return answer.status, answer.read().decode()
+
+    def _path(self, body: Object) -> str:
+        if body["kind"] == "Pod":
+            return f"/api/v1/namespaces/{NAMESPACE}/pods"
+        return collection(body)
+
+    def _certificate(self) -> Object:
+        directory = self.cluster.plane.directory
+        files = {"tls.crt": directory / "server.crt", "tls.key": directory / "server.key"}
+        return {
+            "kind": "Secret",
+            "type": "kubernetes.io/tls",
+            "metadata": {"name": "certificate", "namespace": NAMESPACE},
+            "data": {name: base64.b64encode(path.read_bytes()).decode() for name, path in files.items()},
+        }
+
+    def _pod_of(self, daemon_set: Object) -> Object:
+        template = copy.deepcopy(daemon_set["spec"]["template"])
+        (container,) = template["spec"]["containers"]
+        source = (Path(__file__).parent / "metrics_proxy.py").read_text()
+        container |= {
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "command": ["/usr/bin/python3", "-I", "-c", source],
+            "env": service_of(self.cluster),
+        }
+        template["spec"]["nodeName"] = self.cluster.node.name
+        metadata = {**template["metadata"], "name": "metrics-proxy", "namespace": NAMESPACE}
+        return {"kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def token_of(cluster: Cluster, namespace: str, account: str) -> str:
+    """Return a token of an account, as a pod of it has one."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    return str(cluster.api.create(path, {"kind": "TokenRequest", "spec": {}})["status"]["token"])
+
+
+def may(cluster: Cluster, token: str, **attributes: Any) -> bool:
+    """Return what `kubectl auth can-i` says to the owner of a token."""
+    asking = Api(cluster.plane.url, token, str(cluster.plane.authority))
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    return bool(asking.create(path, {"spec": attributes})["status"]["allowed"])
+
+
+def test_the_metrics_are_for_the_charts_scrapers_by_tls_and_for_nobody_else(
+    controlled: Cluster, reactor: Reactor, pods: Pods
+) -> None:
+    cluster = controlled
+    (port,) = free_ports(1)
+    upstream = f"127.0.0.1:{port}"
+    reactor.configure({"evictionHard": HARD}, {"metrics": upstream})
+    reactor.start()
+    for account in ("prometheus", "other"):
+        path = f"/api/v1/namespaces/{pods.namespace}/serviceaccounts"
+        cluster.api.create(path, {"metadata": {"name": account}})
+    scraper = {"kind": "ServiceAccount", "name": "prometheus", "namespace": pods.namespace}
+    proxy = MetricsProxy(cluster, upstream, [scraper])
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/reactor-scraper"
+    try:
+        proxy.start()
+        wait_until(lambda: "token" in cluster.api.get(secret).get("data", {}), "the scraper has a token")
+        own = base64.b64decode(cluster.api.get(secret)["data"]["token"]).decode()
+        named = token_of(cluster, pods.namespace, "prometheus")
+        other = token_of(cluster, pods.namespace, "other")
+        asking = token_of(cluster, NAMESPACE, "reactor-metrics")
+
+        for token in (own, named):
+            status, text = proxy.get(token)
+            assert status == 200
+            assert "\nreactor_build_info{" in text
+            assert proxy.status(token, "/healthz") == 404
+            assert may(cluster, token, nonResourceAttributes={"path": "/metrics", "verb": "get"})
+            assert not may(cluster, token, nonResourceAttributes={"path": "/logs", "verb": "get"})
+        refused = {"a stranger": other, "the proxy itself": asking}
+        assert {who: proxy.status(token) for who, token in refused.items()} == dict.fromkeys(refused, 403)
+        assert [proxy.status(token) for token in (None, "wrong", named[:-2])] == [401, 401, 401]
+
+        for resource in ("pods", "nodes", "secrets", "configmaps", "serviceaccounts"):
+            for verb in ("get", "list", "create", "delete"):
+                attributes = {"resource": resource, "verb": verb, "namespace": NAMESPACE}
+                assert [may(cluster, one, resourceAttributes=attributes) for one in (own, asking)] == [
+                    False
+                ] * 2
+        asked = cluster.plane.audited(f"system:serviceaccount:{NAMESPACE}:reactor-metrics")
+        made = {(one["verb"], one["objectRef"]["resource"], one["responseStatus"]["code"]) for one in asked}
+        assert made - {("create", "selfsubjectaccessreviews", 201)} == {
+            ("create", "tokenreviews", 201),
+            ("create", "subjectaccessreviews", 201),
+        }
+    finally:
+        proxy.remove()

@@ -92,6 +92,29 @@ def test_an_oom_kill_after_a_decision_of_a_dry_run_would_have_been_prevented(nod
     assert (Verdict.OOM, 1) == (pair.verdict, pair.prevented)
 
 
+def _again(node: MadeUp, at_seconds: float) -> None:
+    """Have the dry run decide on the same pod once more, by another threshold."""
+    line = dict(node.lines[-1][1])
+    threshold = {**line["threshold"], "threshold": "allocatableMemory.available<200Mi"}
+    node.add(at_seconds, {**line, "time": instant(at_seconds), "threshold": threshold})
+
+
+def test_a_pod_that_two_thresholds_of_one_shortage_chose_is_one_eviction(node: MadeUp) -> None:
+    first, *_ = node.shortage(_T)
+    _again(node, _T + 1.75)
+    node.oom_kill(_T + 2, first)
+    pair = one(node)
+    assert (Verdict.OOM, 1) == (pair.verdict, pair.prevented)
+    assert pair.decided is not None
+    assert _T == pytest.approx(pair.decided.at)
+
+
+def test_the_same_pod_in_a_shortage_of_another_hour_is_another_eviction(node: MadeUp) -> None:
+    node.shortage(_T)
+    _again(node, _T + 3600)
+    assert [Verdict.ALONE] * 2 == [pair.verdict for pair in found(node).pairs]
+
+
 def test_an_oom_kill_that_came_at_once_would_not_have_been(node: MadeUp) -> None:
     first, *_ = node.shortage(_T)
     node.oom_kill(_T + 0.05, first)
