@@ -10,10 +10,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
@@ -48,6 +48,42 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as written, repeated keys included."""
 
 
+class _Written(float):
+    """A number that prints as its author wrote it: 1e9, not 1000000000.0."""
+
+    _text: str
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number._text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return number if repr(number) == text else _Written(text)
+
+
+class _Constructor(SafeConstructor):
+    def written_number(self, node: ScalarNode) -> float:
+        try:
+            return _number(node.value.replace("_", ""))
+        except ValueError:  # a form that YAML has and Python has not, such as .inf
+            return float(self.construct_yaml_float(node))
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:float", _Constructor.written_number)
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
+    return yaml
+
+
 def load_document(text: str, name: str) -> Any:
     """Return the one document in `text`; `name` says where it came from. Raises ConfigError."""
     documents = load_documents(text, name)
@@ -66,7 +102,7 @@ def load_documents(text: str, name: str) -> list[Any]:
         # Recordings are large and often JSON: the standard parser reads them a hundred times faster.
         # What it can't read may still be YAML in flow style.
         try:
-            return [json.loads(text, object_pairs_hook=_mapping)]
+            return [json.loads(text, object_pairs_hook=_mapping, parse_float=_number)]
         except _KeyGivenTwice:
             problems = _repeated_json_keys(text)
             if problems:
@@ -74,7 +110,7 @@ def load_documents(text: str, name: str) -> list[Any]:
         except (ValueError, RecursionError):
             pass
     try:
-        return list(YAML(typ="safe", pure=True).load_all(text))
+        return list(_yaml().load_all(text))
     except DuplicateKeyError as error:
         problems = _repeated_yaml_keys(text)
         raise ConfigError(problems or [_problem(error, name, "each key once")]) from error
@@ -112,7 +148,7 @@ def _repeated_json_keys(text: str) -> list[Problem]:
 def _repeated_yaml_keys(text: str) -> list[Problem]:
     """Return what the library refused, as far as it is in what the text says word for word."""
     try:
-        documents = list(YAML(typ="safe", pure=True).compose_all(text))
+        documents = list(_yaml().compose_all(text))
         return [problem for document in documents for problem in _repeated_keys(document, "", set())]
     except _UNREADABLE:
         return []

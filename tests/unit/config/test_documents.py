@@ -49,6 +49,20 @@ def test_json_is_read_as_it_was_written(value: object) -> None:
     assert {"a": value} == load_document(json.dumps({"a": value}), "file")
 
 
+@pytest.mark.parametrize(
+    "form", ["evictionHard: {memory.available: %s}", '{"evictionHard": {"memory.available": %s}}']
+)
+@pytest.mark.parametrize("amount", ["1e9", "1.5E9", "1000000.50"])
+def test_a_number_that_is_not_quoted_is_a_threshold_as_it_was_written(form: str, amount: str) -> None:
+    settings = settings_from_text(form % amount, "file")
+    assert f"memory.available<{amount}" == str(settings.eviction.thresholds[0])
+
+
+@pytest.mark.parametrize(("text", "value"), [("1_000.5", 1000.5), (".inf", float("inf")), ("-.5", -0.5)])
+def test_a_number_of_any_form_that_yaml_has_is_a_number(text: str, value: float) -> None:
+    assert value == load_document(f"a: {text}", "file")["a"]
+
+
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 @example("a: &a [*a]")
 @example("[" * 5000)
