@@ -120,11 +120,20 @@ def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()
     """
     kept = shown[-_MOST_INCIDENTS:]
     title = f"{node}: {_title(kept)}"
-    parts = [_section(one, among or kept) for one in kept]
+    parts, readable = [], []
+    for one in kept:
+        try:
+            part = _section(one, among or kept)
+            [*_pictures_of_span([one])]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+            part = _odd_section(one, error)
+        else:
+            readable.append(one)
+        parts.append(part)
     left_out = len(shown) - len(kept)
     notes = [f"<p>The first {left_out} of {len(shown)} are left out.</p>"] if left_out else []
     if len(kept) > 1:
-        notes.extend(_pictures_of_span(kept))
+        notes.extend(_pictures_of_span(readable))
         notes.append(_overview(kept))
     return whole_page(title, [*notes, *parts])
 
@@ -172,6 +181,12 @@ def _section(one: Document, among: Sequence[Document]) -> str:
     return "\n".join([*parts, "</section>"])
 
 
+def _odd_section(one: Document, error: Exception) -> str:
+    """Return what stands in place of a line that a disk, or another's hand, has made odd."""
+    why = f"{_moment(one)}: of another form than reactor's: {type(error).__name__}: {error}"
+    return f"<section><h2>{escape(printable(_headline(one)))}</h2><p>{escape(printable(why))}</p></section>"
+
+
 # --- in words ---
 
 
@@ -179,7 +194,7 @@ def _headline(one: Document) -> str:
     if one.get("kind") == OOM_KILL:
         where = one.get("pod") or one.get("victim_cgroup") or "a cgroup that is not known"
         return f"the kernel's OOM killer killed in {where}"
-    evictions = one.get("evictions") or ()
+    evictions = _evictions(one)
     names = ", ".join(str(each.get("pod")) for each in evictions)
     what = "would have been evicted (dry run)" if one.get("dry_run") else "was evicted"
     if all(each.get("pod_lives") for each in evictions):
@@ -191,7 +206,7 @@ def _cause(one: Document) -> str | None:
     threshold, rule = one.get("threshold"), one.get("rule")
     if isinstance(rule, Mapping):
         return f"rule {rule.get('name')}"
-    return str(threshold["threshold"]) if isinstance(threshold, Mapping) else None
+    return str(threshold.get("threshold")) if isinstance(threshold, Mapping) else None
 
 
 def _story(one: Document) -> Iterator[str]:
@@ -209,7 +224,7 @@ def _story(one: Document) -> Iterator[str]:
     if box.get("text"):
         yield f"{_sentence(box['text'])}."
     yield from _time_left(one)
-    for each in one.get("evictions") or ():
+    for each in _evictions(one):
         yield from _story_of(each, one)
     if box.get("missing_because"):
         yield f"Not observed: {box['missing_because']}."
@@ -378,9 +393,9 @@ def _marks(one: Document) -> Iterator[Mark]:
     if one.get("kind") == OOM_KILL or woke_ns is None:
         yield Mark(at=0.0, text="OOM kill", is_bad=True)
         return
-    is_soft = any(each.get("grace_period_seconds") for each in one.get("evictions") or ())
+    is_soft = any(each.get("grace_period_seconds") for each in _evictions(one))
     yield Mark(at=0.0, text="asked to end" if is_soft else "crossing", is_bad=False)
-    for each in one.get("evictions") or ():
+    for each in _evictions(one):
         if each.get("killed_ns") is not None:
             yield Mark(at=(each["killed_ns"] - woke_ns) / 1e9, text=f"killed {each.get('pod')}", is_bad=True)
 
@@ -393,7 +408,7 @@ def _neighbours(one: Document, among: Sequence[Document], first: float, last: fl
         if other is one or at is None or other_at is None or not first <= other_at - at <= last:
             continue
         is_oom = other.get("kind") == OOM_KILL
-        text = "OOM kill" if is_oom else f"evicted {(other.get('evictions') or [{}])[0].get('pod')}"
+        text = "OOM kill" if is_oom else f"evicted {next(iter(_evictions(other)), {}).get('pod')}"
         yield Mark(at=other_at - at, text=text, is_bad=True)
 
 
@@ -505,7 +520,7 @@ def _marks_of_span(seen: Sequence[tuple[float, Document]], begin: float) -> list
     marks = []
     for place, (at, one) in enumerate(seen):
         is_oom = one.get("kind") == OOM_KILL
-        evictions = one.get("evictions") or [{}]
+        evictions = _evictions(one) or [{}]
         is_soft = any(each.get("grace_period_seconds") for each in evictions)
         name = str(one.get("pod") if is_oom else evictions[0].get("pod")).rpartition("/")[2]
         what = "OOM kill" if is_oom else "asked to end" if is_soft else "crossing, killed"
@@ -559,7 +574,7 @@ def _number(is_number: bool) -> str:  # noqa: FBT001 - its one argument
 
 def _ranking(one: Document) -> str:
     ranking = list(one.get("ranking") or ())
-    victims = {each.get("uid") for each in one.get("evictions") or ()}
+    victims = {each.get("uid") for each in _evictions(one)}
     shown = ranking[:_MOST_RANKED]
     rows = [
         [Cell(str(place), is_number=True), Cell(str(each.get("pod"))), Cell(str(each.get("because")))]
@@ -596,6 +611,11 @@ def _processes(box: Document) -> str:
 def _box(one: Document) -> Document:
     box = one.get("black_box")
     return box if isinstance(box, Mapping) else {}
+
+
+def _evictions(one: Document) -> list[Document]:
+    found = one.get("evictions")
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def _moment(one: Document) -> str:

@@ -230,9 +230,8 @@ def names_meant(name: str) -> list[str]:
 
 def names_in(documents: Iterable[Document]) -> set[str]:
     """Return the names of the pods that decisions have in their evictions and rankings."""
-    pods = (
-        one for document in documents for key in ("evictions", "ranking") for one in document.get(key) or ()
-    )
+    lists = (document.get(key) for document in documents for key in ("evictions", "ranking"))
+    pods = (one for found in lists if isinstance(found, list) for one in found)
     return {str(one["pod"]).rpartition("/")[2] for one in pods if isinstance(one, Mapping) and "pod" in one}
 
 

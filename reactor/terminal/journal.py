@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from reactor.model.quantity import bytes_text, duration_text
 from reactor.report.incident import Span, incidents, page
-from reactor.steward.answers import RecentRecords, explanation, is_called, names_in, names_meant
+from reactor.steward.answers import RecentRecords, evictions_of, explanation, is_called, names_in, names_meant
 from reactor.tables import Table, table
 from reactor.tell.journal import read_all
 from reactor.tell.status_socket import ask
@@ -86,7 +86,7 @@ def write_report(journal: Path, out: Path | None, name: str | None, span: Span, 
     is_span = span.since is not None or span.until is not None
     shown = called if is_span and last is None else called[-(last or 1) :]
     if not shown:
-        names = sorted(str(of["pod"]).rpartition("/")[2] for one in all_of_them for of in _whom(one))
+        names = sorted(str(of.get("pod")).rpartition("/")[2] for one in all_of_them for of in _whom(one))
         near = None if name is None else nearest_name(name.rpartition("/")[2], names)
         whom = "" if name is None else f" of {printable(name)}"
         question = "" if near is None else f" (did you mean {near}?)"
@@ -109,8 +109,7 @@ def write_report(journal: Path, out: Path | None, name: str | None, span: Span, 
 
 
 def _whom(one: Document) -> list[Document]:
-    evictions = one.get("evictions")
-    return [one] if evictions is None else [of for of in evictions if isinstance(of, Mapping)]
+    return [one] if one.get("evictions") is None else evictions_of(one)
 
 
 # --- the minute before ---

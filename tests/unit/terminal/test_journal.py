@@ -177,6 +177,10 @@ def test_sparkline_goes_by_time_and_a_value_holds() -> None:
         {"evictions": [{**EVICTION, "resource": "cheese"}], "threshold": {"threshold": "x"}},
         {"time": "2026-11-22T10:00:00", "evictions": [EVICTION]},
         {"id": [], "evictions": [EVICTION]},
+        {"evictions": 5},
+        {"evictions": [EVICTION], "black_box": {**BOX, "node": {**BOX["node"], "available_bytes": [[1]]}}},
+        {"evictions": [EVICTION], "black_box": {**BOX, "processes": ["x"]}},
+        {"evictions": [EVICTION], "timing": [1]},
     ],
 )
 def test_a_line_of_another_form_is_named_or_left_and_what_follows_is_shown(
@@ -187,8 +191,12 @@ def test_a_line_of_another_form_is_named_or_left_and_what_follows_is_shown(
     lines = [{"kind": "decision", "id": 1, "time": "2026-11-22T10:00:00Z", "ranking": [], **odd}, kill]
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
+    assert 1 == main(["explain", "nobody", "--journal", str(journal)])
+    assert "no eviction and no OOM kill of nobody" in capsys.readouterr().err
     assert 0 == main(["explain", "--journal", str(journal)])
     assert "the kernel killed one" in capsys.readouterr().out
-    arguments = ["--journal", str(journal), "--since", "2026-01-01T00:00", "--last", "1", "--out", "-"]
-    assert 0 == main(["report", *arguments])
-    assert "the kernel killed one" in capsys.readouterr().out
+    for last in ("1", "2"):
+        arguments = ["--journal", str(journal), "--since", "2026-01-01T00:00", "--last", last, "--out", "-"]
+        assert 0 == main(["report", *arguments])
+        assert "the kernel killed one" in capsys.readouterr().out
+    assert 1 == main(["report", "nobody", "--journal", str(journal)])
