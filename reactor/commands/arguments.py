@@ -159,11 +159,10 @@ def positive_seconds(text: str) -> float:
 
 
 def positive_number(text: str) -> int:
-    """Return a whole number above zero. Raises ValueError, which argparse reports."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    """Return a whole number above zero. Raises ArgumentTypeError, which argparse reports."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or not int(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number above 0")
+    return int(text)
 
 
 def instant_or_ago(text: str) -> datetime:

@@ -78,11 +78,10 @@ def add_tune(commands: Commands) -> None:
 
 
 def _pods(text: str) -> int:
-    """Return a number of pods, of which one is the hog. Raises ValueError, which argparse reports."""
-    pods = int(text)
-    if not 1 <= pods <= 1000:
-        raise ValueError(text)
-    return pods
+    """Return a number of pods, of which one is the hog. Raises ArgumentTypeError, which argparse reports."""
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number from 1 to 1000")
+    return int(text)
 
 
 def _size(text: str) -> int:

@@ -372,7 +372,10 @@ def _without_disks(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
     settings_from_text(text, str(path))
     document = load_document(text, str(path))
     return document if isinstance(document, Mapping) else {}

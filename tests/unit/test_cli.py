@@ -58,6 +58,31 @@ def test_wrong_usage_exits_2_and_speaks_on_standard_error(arguments, capsys):
     assert "usage: reactor" in streams.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "--last", "0"], "--last: got '0'; accepted: a whole number above 0"),
+        (["tune", "--pods", "many"], "--pods: got 'many'; accepted: a number from 1 to 1000"),
+    ],
+    ids=["last", "pods"],
+)
+def test_a_number_that_is_refused_is_shown_with_what_is_accepted(arguments, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_first_configuration_refuses_thresholds_from_what_is_no_text(tmp_path, capsys):
+    noise = tmp_path / "noise.yaml"
+    noise.write_bytes(b"\xff\xfe")
+
+    assert main(["config", "init", "--thresholds-from", str(noise)]) == 2
+
+    assert f"reactor: {noise}: got 'utf-8' codec" in capsys.readouterr().err
+
+
 def test_the_help_begins_with_what_people_run_and_marks_what_they_do_not(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
