@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,11 +91,16 @@ def _assert_only_the_hog_goes(
 
     assert [None, None, None] == [innocent.poll() for innocent in innocents]
     assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
-    (reclaimed,) = [one for line in daemon.lines() for one in line.get("reclaimed", ())]
+    eventually(lambda: _reclaimed(daemon), "the reclaim is in the journal")
+    (reclaimed,) = _reclaimed(daemon)
     assert "belong to no pod" in daemon.ask("status").stdout
     assert "memory" == reclaimed["kind"]
     # Where the time of a reclaim is over before it is done (an emulated kernel), the rest has come since.
     assert reclaimed["freed"] > (0 if reclaimed["problems"] else 100 * MIB)
+
+
+def _reclaimed(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    return [one for line in daemon.lines() for one in line.get("reclaimed", ())]
 
 
 def _available_bytes(daemon: RunningDaemon) -> int:
