@@ -140,14 +140,17 @@ def read_all(path: Path) -> Iterator[Document]:
 
 
 def open_regular(path: Path, flags: int = 0) -> IO[bytes]:
-    """Open a regular file for reading. Raises OSError, and ReactorError for another kind of file.
+    """Open a regular file for reading, or a pipe of this process's own, as a shell's `<(zcat FILE)` is.
 
-    A FIFO that no process writes does not block.
+    Raises OSError, and ReactorError for another kind of file. A FIFO that no process writes does not block.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    mode = os.fstat(fd).st_mode
+    is_own_pipe = stat.S_ISFIFO(mode) and os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:")
+    if not (stat.S_ISREG(mode) or is_own_pipe):
         os.close(fd)
         raise ReactorError(f"{path}: not a regular file")
+    os.set_blocking(fd, True)
     return os.fdopen(fd, "rb")
 
 

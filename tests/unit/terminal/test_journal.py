@@ -142,6 +142,19 @@ def test_a_fifo_that_no_process_writes_is_refused_and_not_waited_for(
     assert f"reactor: {tmp_path}/journal: not a regular file\n" in done.stderr
 
 
+def test_a_pipe_of_the_shells_own_is_read(tmp_path: Path) -> None:
+    path = journal(tmp_path, decision(1, black_box=BOX))
+    done = subprocess.run(
+        ["bash", "-c", '"$0" -m reactor explain hog --journal <(cat "$1")', sys.executable, str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "cgroup/hog" in done.stdout
+    assert "" == done.stderr
+
+
 def test_curve_who_grew_and_processes_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = journal(tmp_path, decision(1, black_box=BOX))
     assert main(["explain", "hog", "--journal", str(path)]) == 0
