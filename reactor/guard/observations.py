@@ -355,12 +355,13 @@ class Observations:
         Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
         is not observed is no reason to end a pod.
         """
-        is_wanted = self._is_wanting(eviction)
+        is_wanted = self.is_wanting(eviction)
         if not is_wanted:
             self._node.called_off(eviction.pod.uid)
         return is_wanted
 
-    def _is_wanting(self, eviction: Eviction) -> bool:
+    def is_wanting(self, eviction: Eviction) -> bool:
+        """Return whether the node, read afresh, is short of what an eviction is for, or of its reclaim."""
         now_seconds = self._clock_seconds()
         self.observe_node((), now_seconds)
         if eviction.signal not in MEMORY_SIGNALS:

@@ -24,6 +24,7 @@ from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
+    MEMORY_SIGNALS,
     ON_DISK,
     RESOURCE,
     LimitSignal,
@@ -57,6 +58,7 @@ from reactor.workloads.pods import PodList
 
 RULES: Final = "rules"
 # To observe and to decide takes 1 to 2 ms with 1,000 pods.
+_OLD_SECONDS: Final = 0.004
 _STALE_SECONDS: Final = 0.02
 _DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
@@ -173,9 +175,14 @@ class Passes:
         """Return whether a pod would be evicted by what was observed too long ago.
 
         The guard may be held up in any line: by SIGSTOP, the hypervisor, a suspend, a CPU that another has.
-        What the node was short of may be there again by then.
+        What the node was short of may be there again by then: the node is read once more, and after a while
+        its pods too, of which another may be the first.
         """
-        return bool(decision.evictions) and self._clock_seconds() - seen.node_at_seconds > _STALE_SECONDS
+        age_seconds = self._clock_seconds() - seen.node_at_seconds
+        if not decision.evictions or age_seconds <= _OLD_SECONDS:
+            return False
+        memory = (one for one in decision.evictions if one.signal in MEMORY_SIGNALS)
+        return age_seconds > _STALE_SECONDS or not all(map(self.observations.is_wanting, memory))
 
     def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
         """Evict the pod that the kernel has killed by a decision that it was given: a record of its own."""

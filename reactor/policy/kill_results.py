@@ -277,11 +277,17 @@ def slowdown_in_vain(
     now_seconds: float,
     *,
     is_explained: bool | None,
+    is_same: bool,
 ) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
     """Return how far kills for a threshold have to be apart because they don't help, and the kills judged.
 
     `before` is the slowdown that was in force for the signal until now. `is_explained`: the pods that can be
-    evicted hold as much as is missing (None: one is unobserved).
+    evicted hold as much as is missing (None: one is unobserved). `is_same`: the shortage has not been over
+    since the last kill.
+
+    A slowdown stays if less is missing in the same shortage, of which pods have taken nothing since the last
+    kill. What others used may come back bit by bit, as files do while a tmpfs is unmounted: pods hold as much
+    as the last bit, and one of them would be killed for what is over a moment later.
     """
     pause_seconds = settings.unhelpful_eviction_pause_seconds
     if pause_seconds <= 0:
@@ -298,7 +304,10 @@ def slowdown_in_vain(
         outside_bytes = node.uncharged_bytes()
     if outside_bytes is None:  # a pod's memory is unobserved
         return (before if before is not None and now_seconds < before.until_seconds else None), kills
-    return _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
+    found, kills = _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
+    if found is None and before is not None and is_same and not _pods_have_grown(kills[-1], node):
+        found = before if now_seconds < before.until_seconds else None
+    return found, kills
 
 
 def _outside_slowdown(

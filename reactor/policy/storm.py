@@ -63,8 +63,15 @@ def with_slowdowns(
         node = NodeAtThreshold(
             threshold=threshold, seen=snapshot.signals[signal], pods=pods, used=snapshot.pods, dying=dying
         )
+        since_seconds = state.first_observed.get(threshold, now_seconds)
         found[in_vain], kills = slowdown_in_vain(
-            settings, kills, node, before.get(in_vain), now_seconds, is_explained=is_explained
+            settings,
+            kills,
+            node,
+            before.get(in_vain),
+            now_seconds,
+            is_explained=is_explained,
+            is_same=bool(kills) and since_seconds <= kills[-1].at_seconds,
         )
         found[signal, True] = slowdown_by_rate(settings, kills, node, now_seconds)
     slowdowns = {kind: one for kind, one in found.items() if one is not None}

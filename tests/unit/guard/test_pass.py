@@ -186,6 +186,27 @@ async def test_no_pod_dies_for_what_the_node_was_short_of_before_the_guard_was_h
     assert record.snapshot.signals[Signal.MEMORY_AVAILABLE].available == by_mib * MIB
 
 
+@pytest.mark.parametrize(("by_mib", "killed"), [(400, []), (98, ["hog"])])
+async def test_the_node_alone_is_read_again_before_a_kill_if_the_pods_took_long_to_read(
+    make_loop, make_pod, observation, by_mib, killed
+):
+    """As 190 pods do for which others want the CPU; if it is as short as before nothing is decided anew."""
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    left_mib = chain((99,), repeat(by_mib))
+
+    def slowly() -> Mapping[Signal, Observation]:
+        loop.now_seconds += 0.006
+        return {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
+
+    loop.node.memory = slowly
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == killed
+    assert record.is_repeated is not bool(killed)
+
+
 async def test_page_cache_that_goes_after_a_wake_is_worth_a_pass_and_not_later(
     make_loop, make_pod, observation
 ):

@@ -9,7 +9,7 @@ import pytest
 from reactor.model.decisions import Hold, PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Signal
-from reactor.policy.attention import Pace, has_grown, next_pass_seconds
+from reactor.policy.attention import Pace, cache_has_gone, has_grown, next_pass_seconds
 from tests.support.builders import make_observation, make_threshold
 
 
@@ -110,3 +110,23 @@ def test_the_end_of_a_reclaim_before_a_soft_eviction_is_observed() -> None:
     hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
 
     assert 4.0 == pytest.approx(next_pass_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before_bytes", "now_bytes", "has_gone"),
+    [
+        (9 << 20, 7 << 20, True),
+        (9 << 20, 8 << 20, False),  # as the counters differ anyway
+        (9 << 20, None, True),
+        (None, 9 << 20, False),
+    ],
+)
+def test_page_cache_has_gone_if_clearly_less_of_it_is_counted(
+    before_bytes: int | None, now_bytes: int | None, *, has_gone: bool
+) -> None:
+    before, now = (
+        {Signal.MEMORY_AVAILABLE: make_observation(9)._replace(inactive_file_bytes=one)}
+        for one in (before_bytes, now_bytes)
+    )
+    assert has_gone is cache_has_gone(before, now)
+    assert not cache_has_gone({}, now)

@@ -385,6 +385,19 @@ def test_just_enough_outside_the_pods_asks_for_all_of_them(
     assert is_all == settle(seen_after_an_eviction._replace(signals=signals)).is_all
 
 
+def test_nothing_outside_the_pods_asks_for_them_if_only_what_has_ended_can_be_reclaimed(
+    seen_after_an_eviction: Case,
+) -> None:
+    """What an ended pod has left is nothing here."""
+    case = seen_after_an_eviction
+    signals = {signal: one._replace(capacity=one.capacity + MIB) for signal, one in case.signals.items()}
+    state = replace(case.state, ineligible=replace(case.state.ineligible, emptied=frozenset({"uid-gone"})))
+    settings = replace(case.settings, reclaims_ended_only=True)
+    changed = case._replace(signals=signals, state=state)
+    assert settle(changed).is_all
+    assert not settle(changed._replace(settings=settings)).is_all
+
+
 def test_wide_bounds_do_not(seen_after_an_eviction: Case) -> None:
     assert settle(seen_after_an_eviction._replace(are_charges=False)).is_all
 

@@ -26,8 +26,8 @@ _OTHER_TEXTS: Final = {
     "messages.py": None,
     "no_victim.py": None,
     "process_victims.py": None,
-    "rank.py": {"empty_dir_message", "pod_limit_message", "container_limit_message"},
     "rules.py": {"why_not", "_message"},
+    "storage_limits.py": {"empty_dir_message", "pod_limit_message", "container_limit_message"},
     "thresholds.py": None,
 }
 

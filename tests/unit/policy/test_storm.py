@@ -329,6 +329,33 @@ def test_memory_that_stays_after_its_writer_spares_the_others():
     assert "the last eviction should have freed 400Mi, but 395Mi more" in node.state.slowdowns[0].message
 
 
+@pytest.mark.parametrize(("count", "size"), [(12, 12), (12, 8), (2, 8)])
+def test_memory_that_others_give_back_bit_by_bit_costs_no_pod_for_the_last_bit(count, size):
+    """As an unmounted tmpfs does: the pods hold what is still missing, and did not take it."""
+    node = Node(outside=10, tmpfs=400, **innocents(count, size))
+    node.sticky["tmpfs"] = 395
+    node.step()
+    while node.outside > 200:
+        node.outside -= 2
+        node.step()
+
+    assert ["tmpfs"] == node.killed
+    assert node.decision.thresholds_met == ()
+
+
+def test_pod_that_grows_while_others_give_memory_back_is_killed_at_once():
+    node = Node(outside=10, tmpfs=400, hog=8, **innocents(12, 12))
+    node.sticky["tmpfs"] = 395
+    node.step()
+    while node.outside > 290:
+        node.outside -= 2
+        node.step()
+    node.pods["hog"] = 60
+    node.step()
+
+    assert ["tmpfs", "hog"] == node.killed
+
+
 @pytest.mark.parametrize(("held", "reasons"), [(0, [SlowReason.UNHELPFUL]), (400, [])])
 def test_kill_is_judged_by_what_its_pod_held_when_it_was_killed(held, reasons):
     node = Node(outside=100, hog=300, **innocents())

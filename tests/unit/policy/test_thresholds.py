@@ -10,6 +10,7 @@ from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
+    is_kept_by_cache,
     thresholds_met,
     thresholds_met_grace_period,
     thresholds_with_fresh_statistics,
@@ -49,6 +50,18 @@ def test_a_share_is_of_the_capacity_and_exact() -> None:
     share = replace(MEMORY, value=ThresholdValue(text="0.1%", percent=Fraction("0.1")))
     assert (share,) == thresholds_met([share], {Signal.MEMORY_AVAILABLE: _seen(0)})
     assert () == thresholds_met([share], {Signal.MEMORY_AVAILABLE: _seen(1)})
+
+
+@pytest.mark.parametrize(
+    ("available", "cached", "is_kept"), [(150, 60, True), (150, 50, False), (150, None, False), (90, 0, True)]
+)
+def test_page_cache_keeps_a_threshold_from_being_met_if_it_would_be_without(
+    available: int, cached: int | None, *, is_kept: bool
+) -> None:
+    seen = _seen(available)._replace(inactive_file_bytes=cached)
+    assert is_kept is is_kept_by_cache([MEMORY], {Signal.MEMORY_AVAILABLE: seen})
+    soft = replace(MEMORY, grace_period_seconds=30.0)
+    assert not is_kept_by_cache([soft], {Signal.MEMORY_AVAILABLE: seen})
 
 
 def test_an_unobserved_signal_crosses_nothing() -> None:
