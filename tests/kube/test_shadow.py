@@ -24,10 +24,13 @@ _ALONGSIDE: Final = {"dryRun": True, "kubernetes": {"role": "alongside"}}
 
 
 @pytest.fixture
-def evicting_kubelet(cluster: Cluster) -> Iterator[None]:
-    """Have the kubelet evict by the reactor's threshold, which it holds to the pods' limit as well."""
+def evicting_kubelet(cluster: Cluster, reactor: Reactor) -> Iterator[Reactor]:
+    """Return the daemon beside a kubelet that evicts by the same threshold, also at the pods' limit.
+
+    That kubelet ends first: it can hold its condition for longer than the node is waited for to be calm.
+    """
     cluster.node.restart_kubelet({"evictionHard": {**_OFF, **HARD}, "evictionPressureTransitionPeriod": "1s"})
-    yield
+    yield reactor
     cluster.node.restart_kubelet()
 
 
@@ -54,10 +57,10 @@ def verdicts(reactor: Reactor) -> dict[str, int]:
     return {name: count for name, count in shadow(reactor)["total"]["verdicts"].items() if count}
 
 
-@pytest.mark.usefixtures("evicting_kubelet")
 def test_a_dry_run_chose_the_pod_that_the_real_kubelet_evicted_and_sooner(
-    cluster: Cluster, reactor: Reactor, pods: Pods
+    cluster: Cluster, evicting_kubelet: Reactor, pods: Pods
 ) -> None:
+    reactor = evicting_kubelet
     reactor.configure({"evictionHard": HARD}, _ALONGSIDE)
     reactor.start()
     pods.run("innocent", ["hold", "64"], requests={"memory": "128Mi"})
