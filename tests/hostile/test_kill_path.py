@@ -162,7 +162,6 @@ async def test_thousands_of_empty_cgroups_delay_neither_the_signal_nor_what_else
     assert to_death < listing_ns
     if yard.tree.version is CgroupVersion.V1:
         # Three rounds go over all of them: others have their turn between their pieces of 64.
-        assert to_return < to_end / 4
         assert turns() - before > 4_000 / 64
 
 
