@@ -335,7 +335,7 @@ async def test_an_eviction_that_is_called_off_is_taken_out_of_the_status(tmp_pat
         assert not run.announcer.is_announced(SOFT.uid)
         assert [] == list(run.announcer.pending)
         await until(lambda: run.status() == {"phase": "Running", "conditions": []})
-    assert () == AnnouncementFile(path).load()
+        await until(lambda: AnnouncementFile(path).load() == ())
 
 
 async def test_an_eviction_that_is_called_off_while_the_server_is_away_is_taken_out_by_the_next_run(

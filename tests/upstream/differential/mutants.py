@@ -60,17 +60,17 @@ MUTANTS: Final = (
     ),
     Mutant("policy/rank.py", "else -amount,", "else amount,"),
     Mutant(
-        "policy/rank.py",
+        "policy/storage_limits.py",
         "*_empty_dirs(pod, used),\n        *_pod_limit(pod, used),",
         "*_pod_limit(pod, used),\n        *_empty_dirs(pod, used),",
     ),
-    Mutant("policy/rank.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
+    Mutant("policy/storage_limits.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
     Mutant(
-        "policy/rank.py",
+        "policy/storage_limits.py",
         "limit.amount and used_bytes > limit",
         "limit.amount and used_bytes >= limit",
     ),
-    Mutant("policy/rank.py", "(container.logs,)\n", "(container.logs, container.rootfs)\n"),
+    Mutant("policy/storage_limits.py", "(container.logs,)\n", "(container.logs, container.rootfs)\n"),
     Mutant(
         "policy/rank.py",
         "return (False, True) if signal in NODEFS else (True, False)",
