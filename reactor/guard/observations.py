@@ -17,7 +17,6 @@ from reactor.guard.bounded import (
     MOST_BY_WIDE_BOUNDS,
     BoundedPods,
     Enough,
-    GivesWayError,
     Known,
 )
 from reactor.guard.node import Node
@@ -201,22 +200,16 @@ class Observations:
         used = self.observe_pods(wakes, now_seconds, firing)
         return Known({}, dict(used)) if used else None
 
-    def complete(self, seen: Seen) -> Seen | None:
+    def complete(self, seen: Seen) -> Seen:
         """Return what was seen with all pods, once what was decided over it is carried out.
 
-        The victim has the CPU before each few pods: it can't die beside a real-time reader. None
-        once memory has become so much shorter that the next pass can't wait; nothing is then known of the
-        others, since what would be read of them is of after that.
+        The victim has the CPU before each few pods: it can't die beside a real-time reader. All are read even
+        if memory runs out meanwhile: a kill of which it is not known what the others held can't be judged,
+        and the next would take an innocent where another pod, never evicted, is what grows.
         """
-        try:
-            return seen._replace(snapshot=self.bounded.completed(seen.snapshot, self._give_way))
-        except GivesWayError:
-            return None
-
-    def _give_way(self) -> None:
-        time.sleep(_PAUSE_SECONDS)
-        if self.shortage_has_grown():
-            raise GivesWayError
+        return seen._replace(
+            snapshot=self.bounded.completed(seen.snapshot, lambda: time.sleep(_PAUSE_SECONDS))
+        )
 
     def _is_moving(self) -> bool:
         """Return whether memory is being freed.

@@ -297,10 +297,8 @@ class Passes:
         if arms:  # before anything that takes its time
             self._arm_memory(seen.memory)
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
-            whole = self.observations.complete(seen)
-            if whole is not None:
-                seen = whole
-                decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
+            seen = self.observations.complete(seen)
+            decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
         self._record_attempts(attempts, decision, seen, decided_ns)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
         times = StageTimes(

@@ -293,10 +293,10 @@ async def test_the_levels_are_armed_again_before_the_others_are_read(make_loop, 
     assert armed_at == [before + 1]  # and they are read once
 
 
-async def test_the_others_are_not_read_after_a_kill_if_memory_runs_out_meanwhile(
+async def test_a_kill_is_judged_by_what_all_pods_held_even_if_memory_runs_out_meanwhile(
     make_loop, make_pod, observation
 ):
-    """The next pass can't wait for them, and what would be read of them is of after that."""
+    """By another that is never evicted, perhaps: a kill that is not judged slows no other down."""
     loop, hog = make_loop(), make_pod("hog")
     with_many(loop, make_pod, hog)
     hold(loop, hog, 300 * MIB)
@@ -308,8 +308,8 @@ async def test_the_others_are_not_read_after_a_kill_if_memory_runs_out_meanwhile
     record = loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
-    assert [place.pod.name for place in record.decision.ranking] == ["hog"]
-    assert [kill.outside_bytes for kill in loop.known.state.hard_memory_kills] == [None]
+    assert len(record.decision.ranking) == len(loop.known.pods)
+    assert None not in [kill.outside_bytes for kill in loop.known.state.hard_memory_kills]
 
 
 async def test_what_prepares_for_a_crossing_gives_way_to_it(make_bare_loop, make_pod, observation):
