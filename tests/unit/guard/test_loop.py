@@ -121,7 +121,8 @@ async def test_page_cache_that_lifted_a_level_is_observed_again_for_a_while(fake
     """The kernel may count it for two seconds after it has gone, and no source reports that it has."""
     records = await guard(fake, from_bytes=450 * MIB, cached_bytes=300 * MIB, arming_seconds=0.0)
     crossed, *_ = [record for record in records if record.decision.evictions]
-    assert [wake.source for wake in crossed.wakes] == ["glance"]
+    # The while may be over before the crossing if other processes have the CPUs: then the ticker finds it.
+    assert [wake.source for wake in crossed.wakes] in (["glance"], ["ticker"])
 
 
 @pytest.mark.parametrize(
