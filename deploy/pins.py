@@ -25,6 +25,8 @@ from typing import Final
 
 DISTRIBUTION: Final = "node-reactor"
 EXTRA: Final = "kubernetes"
+# Architectures as Debian and images name them, and as wheels and compilers do.
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 RUNTIME: Final = _CHECKOUT / "constraints.txt"
 DEVELOPERS: Final = _CHECKOUT / "constraints-dev.txt"

@@ -33,13 +33,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pins import DISTRIBUTION
+from pins import DISTRIBUTION, MACHINES
 from sbom import debian_in, document
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = "deploy/helm/reactor"
 CHECKSUMS: Final = "SHA256SUMS"
-MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class ReleaseError(Exception):

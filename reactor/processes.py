@@ -228,9 +228,8 @@ def _place_of_docstring(code: CodeType) -> int | None:
     """
     used, place = 0, 0
     if code.co_flags & _OPTIMIZED:  # a function, or what is compiled to one and has a name such as <lambda>
-        if (
-            not code.co_consts or type(code.co_consts[0]) is not str
-        ):  # nearly all: this is asked at each start
+        # Nearly all: this is asked at each start.
+        if not code.co_consts or type(code.co_consts[0]) is not str:
             return None
         has_one = sys.version_info < (3, 14) or bool(code.co_flags & _HAS_DOCSTRING)
         if not has_one or code.co_name.startswith("<"):

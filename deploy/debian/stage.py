@@ -25,10 +25,9 @@ from typing import Final
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "deploy")]
 import reactor  # noqa: E402
-from pins import DISTRIBUTION, EXTRA, all_pins, closure, download, pins, target  # noqa: E402
+from pins import DISTRIBUTION, EXTRA, MACHINES, all_pins, closure, download, pins, target  # noqa: E402
 
 PYTHONS: Final = ("3.11", "3.12", "3.13")  # those of debian/rules
-MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 TOOLS: Final = ("hatchling", "shtab", "pip")  # what the build itself needs
 PARTS: Final = ("bpf", "deploy", "docs", "reactor", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml")
 CACHE: Final = CHECKOUT / ".cache/deb"

@@ -32,7 +32,7 @@ from oci import Image, write_archive
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 sys.path.append(str(CHECKOUT / "deploy"))
-from pins import DISTRIBUTION, EXTRA, RUNTIME, closure, pins, target  # noqa: E402 - beside the image's directory
+from pins import DISTRIBUTION, EXTRA, MACHINES, RUNTIME, closure, pins, target  # noqa: E402 - beside the image's directory
 
 DEFAULT_TAG: Final = "reactor.example/reactor:dev"
 SUITE: Final = "bookworm"
@@ -73,7 +73,6 @@ NO_EBPF: Final = (
     "no eBPF objects in this checkout: on cgroup v2 the image's daemon wakes by pressure and by its ticker alone; "
     "run `make bpf` first"
 )
-MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
 # As if dpkg had installed the packages: what scans an image for known faults reads this list.

@@ -226,9 +226,8 @@ class SignalSweep:
         """Return who is listed and not yet signalled, once those held ready have been."""
         waiting = []
         listed = directory.processes()
-        for pid in self._never.intersection(
-            listed
-        ):  # before any other is signalled, whichever is listed first
+        # Before any other is signalled, whichever is listed first.
+        for pid in self._never.intersection(listed):
             what = "init" if pid == 1 else "reactor"
             raise RefusedError(f"{directory.cgroup!r} holds process {pid}, {what}")
         for pid in listed:

@@ -1,6 +1,6 @@
-"""What keeps the daemon itself awake and alive under pressure, and its interpreter out of a kill's way.
+"""What protects the daemon: it stays awake under pressure, and its interpreter out of a kill's way.
 
-And what keeps every kill away from the cgroups of reactor and of init.
+No kill reaches the cgroups of reactor and of init.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -160,9 +161,18 @@ def positive_seconds(text: str) -> float:
 
 def positive_number(text: str) -> int:
     """Return a whole number above zero. Raises ArgumentTypeError, which argparse reports."""
-    if not text.isascii() or not text.isdigit() or len(text) > 18 or not int(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number above 0")
-    return int(text)
+    return whole_number(text, "a whole number above 0", least=1, digits=18)
+
+
+def whole_number(
+    text: str, accepted: str, *, least: int, most: float = math.inf, digits: int | None = None
+) -> int:
+    """Return a whole number, of so many digits at most. Raises ArgumentTypeError with what is accepted."""
+    if text.isascii() and text.isdigit() and (digits is None or len(text) <= digits):
+        number = int(text)
+        if least <= number <= most:
+            return number
+    raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {accepted}")
 
 
 def instant_or_ago(text: str) -> datetime:

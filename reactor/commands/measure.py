@@ -16,6 +16,7 @@ from reactor.commands.arguments import (
     from_checkout,
     journal_of,
     positive_seconds,
+    whole_number,
 )
 
 
@@ -79,9 +80,7 @@ def add_tune(commands: Commands) -> None:
 
 def _pods(text: str) -> int:
     """Return a number of pods, of which one is the hog. Raises ArgumentTypeError, which argparse reports."""
-    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number from 1 to 1000")
-    return int(text)
+    return whole_number(text, "a number from 1 to 1000", least=1, most=1000, digits=4)
 
 
 def _size(text: str) -> int:
@@ -249,9 +248,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _positive_count(text: str) -> int:
     """Return a number from 1 on. Raises ArgumentTypeError, which argparse reports."""
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number from 1 on")
-    return int(text)
+    return whole_number(text, "a whole number from 1 on", least=1)
 
 
 def _race(options: argparse.Namespace) -> int:
@@ -440,10 +437,8 @@ def _add_comparison(command: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    """Return a number from 0 on. Raises ValueError, which argparse reports."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a whole number from 0 on")
-    return int(text)
+    """Return a number from 0 on. Raises ArgumentTypeError, which argparse reports."""
+    return whole_number(text, "a whole number from 0 on", least=0)
 
 
 def _key(options: argparse.Namespace) -> bytes | None:

@@ -12,13 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import (
-    FEW_PODS,
-    MOST_BY_WIDE_BOUNDS,
-    BoundedPods,
-    Enough,
-    Known,
-)
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Enough, Known
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot

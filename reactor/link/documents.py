@@ -28,6 +28,19 @@ REMOVED_FROM_STATUS: Final[Mapping[str, Any]] = {
     "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0}
 }
 REMOVED_FROM_DECISIONS: Final[Mapping[str, Any]] = {"brake": []}
+# What reading a line raises that a disk, or another's hand, has made odd.
+ODD_LINE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+
+
+def odd_line_text(error: Exception) -> str:
+    """Return why a line of the journal can't be shown."""
+    return f"of another form than reactor's: {type(error).__name__}: {error}"
+
+
+def evictions_of(decision: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a decision's evictions, those that can be read."""
+    found = decision.get("evictions")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 class Outcome(StrEnum):

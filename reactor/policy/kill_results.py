@@ -292,6 +292,7 @@ def slowdown_in_vain(
     pause_seconds = settings.unhelpful_eviction_pause_seconds
     if pause_seconds <= 0:
         return None, kills
+    in_force = before if before is not None and now_seconds < before.until_seconds else None
     if is_explained is False:
         if node.pods and not node.can_evict():
             return None, kills  # there is nothing to slow down
@@ -303,10 +304,10 @@ def slowdown_in_vain(
             return None, kills
         outside_bytes = node.uncharged_bytes()
     if outside_bytes is None:  # a pod's memory is unobserved
-        return (before if before is not None and now_seconds < before.until_seconds else None), kills
+        return in_force, kills
     found, kills = _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
-    if found is None and before is not None and is_same and not _pods_have_grown(kills[-1], node):
-        found = before if now_seconds < before.until_seconds else None
+    if found is None and is_same and not _pods_have_grown(kills[-1], node):
+        found = in_force
     return found, kills
 
 

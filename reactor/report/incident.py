@@ -17,7 +17,7 @@ from html import escape
 from typing import Any, Final
 
 import reactor
-from reactor.link.documents import OOM_KILL, after, process_text
+from reactor.link.documents import ODD_LINE, OOM_KILL, after, evictions_of, odd_line_text, process_text
 from reactor.model.quantity import UNKNOWN, bytes_text, duration_text
 from reactor.model.signals import MEMORY_SIGNALS
 from reactor.policy.forecast import ahead_bytes
@@ -125,7 +125,7 @@ def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()
         try:
             part = _section(one, among or kept)
             [*_pictures_of_span([one])]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        except ODD_LINE as error:
             part = _odd_section(one, error)
         else:
             readable.append(one)
@@ -183,7 +183,7 @@ def _section(one: Document, among: Sequence[Document]) -> str:
 
 def _odd_section(one: Document, error: Exception) -> str:
     """Return what stands in place of a line that a disk, or another's hand, has made odd."""
-    why = f"{_moment(one)}: of another form than reactor's: {type(error).__name__}: {error}"
+    why = f"{_moment(one)}: {odd_line_text(error)}"
     return f"<section><h2>{escape(printable(_headline(one)))}</h2><p>{escape(printable(why))}</p></section>"
 
 
@@ -194,7 +194,7 @@ def _headline(one: Document) -> str:
     if one.get("kind") == OOM_KILL:
         where = one.get("pod") or one.get("victim_cgroup") or "a cgroup that is not known"
         return f"the kernel's OOM killer killed in {where}"
-    evictions = _evictions(one)
+    evictions = evictions_of(one)
     names = ", ".join(str(each.get("pod")) for each in evictions)
     what = "would have been evicted (dry run)" if one.get("dry_run") else "was evicted"
     if all(each.get("pod_lives") for each in evictions):
@@ -224,7 +224,7 @@ def _story(one: Document) -> Iterator[str]:
     if box.get("text"):
         yield f"{_sentence(box['text'])}."
     yield from _time_left(one)
-    for each in _evictions(one):
+    for each in evictions_of(one):
         yield from _story_of(each, one)
     if box.get("missing_because"):
         yield f"Not observed: {box['missing_because']}."
@@ -393,9 +393,9 @@ def _marks(one: Document) -> Iterator[Mark]:
     if one.get("kind") == OOM_KILL or woke_ns is None:
         yield Mark(at=0.0, text="OOM kill", is_bad=True)
         return
-    is_soft = any(each.get("grace_period_seconds") for each in _evictions(one))
+    is_soft = any(each.get("grace_period_seconds") for each in evictions_of(one))
     yield Mark(at=0.0, text="asked to end" if is_soft else "crossing", is_bad=False)
-    for each in _evictions(one):
+    for each in evictions_of(one):
         if each.get("killed_ns") is not None:
             yield Mark(at=(each["killed_ns"] - woke_ns) / 1e9, text=f"killed {each.get('pod')}", is_bad=True)
 
@@ -408,7 +408,7 @@ def _neighbours(one: Document, among: Sequence[Document], first: float, last: fl
         if other is one or at is None or other_at is None or not first <= other_at - at <= last:
             continue
         is_oom = other.get("kind") == OOM_KILL
-        text = "OOM kill" if is_oom else f"evicted {next(iter(_evictions(other)), {}).get('pod')}"
+        text = "OOM kill" if is_oom else f"evicted {next(iter(evictions_of(other)), {}).get('pod')}"
         yield Mark(at=other_at - at, text=text, is_bad=True)
 
 
@@ -520,7 +520,7 @@ def _marks_of_span(seen: Sequence[tuple[float, Document]], begin: float) -> list
     marks = []
     for place, (at, one) in enumerate(seen):
         is_oom = one.get("kind") == OOM_KILL
-        evictions = _evictions(one) or [{}]
+        evictions = evictions_of(one) or [{}]
         is_soft = any(each.get("grace_period_seconds") for each in evictions)
         name = str(one.get("pod") if is_oom else evictions[0].get("pod")).rpartition("/")[2]
         what = "OOM kill" if is_oom else "asked to end" if is_soft else "crossing, killed"
@@ -574,7 +574,7 @@ def _number(is_number: bool) -> str:  # noqa: FBT001 - its one argument
 
 def _ranking(one: Document) -> str:
     ranking = list(one.get("ranking") or ())
-    victims = {each.get("uid") for each in _evictions(one)}
+    victims = {each.get("uid") for each in evictions_of(one)}
     shown = ranking[:_MOST_RANKED]
     rows = [
         [Cell(str(place), is_number=True), Cell(str(each.get("pod"))), Cell(str(each.get("because")))]
@@ -611,11 +611,6 @@ def _processes(box: Document) -> str:
 def _box(one: Document) -> Document:
     box = one.get("black_box")
     return box if isinstance(box, Mapping) else {}
-
-
-def _evictions(one: Document) -> list[Document]:
-    found = one.get("evictions")
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def _moment(one: Document) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from reactor.errors import ReactorError
-from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, Outcome, as_decision
+from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, Outcome, as_decision, evictions_of
 from reactor.link.requests import MOST_PLACES
 from reactor.model.settings import RestartLoopSettings
 from reactor.text import nearest_name, printable
@@ -91,12 +91,6 @@ class RecentRecords:
                 evictions[places[0]] = {**known, **{name: outcome.get(name) for name in known}}
                 self._decisions[key] = {**decision, "evictions": evictions}
                 return
-
-
-def evictions_of(decision: Document) -> list[Document]:
-    """Return a decision's evictions, those that can be read."""
-    found = decision.get("evictions")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def _cut(document: Document) -> Document:

@@ -29,7 +29,7 @@ from reactor.blackbox.record import added
 from reactor.blackbox.sampler import Sampler
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.documents import OOM_KILL, ORDERED, RESUMED
+from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, evictions_of
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
@@ -39,7 +39,6 @@ from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import (
     RecentRecords,
     RestartLoops,
-    evictions_of,
     explanation,
     name_asked,
     places_asked,

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.link.documents import evictions_of
 from reactor.model.quantity import bytes_text, duration_text
 from reactor.report.incident import Span, incidents, page
-from reactor.steward.answers import RecentRecords, evictions_of, explanation, is_called, names_in, names_meant
+from reactor.steward.answers import RecentRecords, explanation, is_called, names_in, names_meant
 from reactor.tables import Table, table
 from reactor.tell.journal import read_all
 from reactor.tell.status_socket import ask

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.link.documents import after, process_text, what_was_done
+from reactor.link.documents import ODD_LINE, after, odd_line_text, process_text, what_was_done
 from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.tables import Screen, Table, moment, table
@@ -132,8 +132,8 @@ def _passed_over_if_odd(screen: Screen, one: Mapping[str, Any]) -> Iterator[None
     """Say that what is in a journal can't be shown, where that is of no form that reactor writes."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        screen.say(f"{one.get('time')}: of another form than reactor's: {type(error).__name__}: {error}")
+    except ODD_LINE as error:
+        screen.say(f"{one.get('time')}: {odd_line_text(error)}")
 
 
 def printed_plainly(document: Mapping[str, Any], output: str) -> bool:

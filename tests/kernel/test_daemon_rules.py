@@ -14,6 +14,7 @@ from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.kubelet_tree import HOG, OTHER, add_system_pod, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import MIB, hold
+from tests.support.rules import partition_rule
 from tests.support.waiting import eventually
 
 AMPLE = {"evictionHard": {"memory.available": "16Mi"}}  # of 256
@@ -162,17 +163,10 @@ def test_a_rule_reclaims_from_a_full_cgroup_and_ends_no_process(
 def start_on_a_kubelets_node(node: VirtualNode, daemon: RunningDaemon, directory: Path, hard: str) -> str:
     """Start with the documented rule for the system partition; return that partition's cgroup."""
     partition = f"{node.cgroup}/kubepods/system"
-    of_partition = {
-        "name": "system-partition",
-        "cgroups": [partition],
-        "when": [{"usage": "80%"}],
-        "for": "0s",
-        "action": "evictWorst",
-    }
     daemon.configure(
         {"evictionHard": {"memory.available": hard}},
         {
-            "rules": [of_partition],
+            "rules": [partition_rule(partition)],
             "kubernetes": {"nodeName": "a", "kubeconfig": kubeconfig(directory, "http://127.0.0.1:1")},
             "pods": {"parents": [f"{node.cgroup}/kubepods"]},
             "housekeepingInterval": "100ms",

@@ -18,6 +18,8 @@ from machine import wait_until
 from node import MIB
 from reactor_daemon import HARD, Reactor
 
+from tests.support.rules import partition_rule
+
 TAINT: Final = "node.kubernetes.io/memory-contention-pressure"
 CONDITION: Final = "reactor/SystemMemoryContentionPressure"
 
@@ -181,14 +183,7 @@ def test_the_system_partition_is_guarded_by_its_own_limit_and_by_no_threshold_of
     cluster: Cluster, pods: Pods, reactor: Reactor, system_pod: Callable[[int], SystemPod]
 ) -> None:
     partition = f"{cluster.node.kubepods}/system"
-    of_partition = {
-        "name": "system-partition",
-        "cgroups": [partition],
-        "when": [{"usage": "80%"}],
-        "for": "0s",
-        "action": "evictWorst",
-    }
-    reactor.configure({"evictionHard": HARD}, {"rules": [of_partition]})
+    reactor.configure({"evictionHard": HARD}, {"rules": [partition_rule(partition)]})
     reactor.start()
     within = system_pod(120)  # within its limit, and the largest without a request
     pods.run("innocent", ["hold", "40"], requests={"memory": "64Mi"})

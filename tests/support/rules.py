@@ -1,4 +1,4 @@
-"""A rule about thrashing, and its firing."""
+"""A rule about thrashing, and its firing; the documented rule for the system partition."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:
     written = make_rule(**{"action": RuleAction.EVICT_WORST, **rule})
     inputs = (RuleInput(THRASHES, 71.234, 60.0, 80.0),)
     return Firing(rule=written, cgroup=cgroup, since_seconds=0.0, at_seconds=12.0, inputs=inputs)
+
+
+def partition_rule(partition: str) -> dict[str, Any]:
+    """Return what a configuration says to guard a partition by its own limit."""
+    return {
+        "name": "system-partition",
+        "cgroups": [partition],
+        "when": [{"usage": "80%"}],
+        "for": "0s",
+        "action": "evictWorst",
+    }

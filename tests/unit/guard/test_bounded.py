@@ -34,11 +34,17 @@ def hold(loop: Any, pod: Pod, held_bytes: int) -> None:
     loop.usages.seen[pod.uid] = PodUsage(memory_working_set_bytes=held_bytes, process_count=1)
 
 
-async def test_only_the_hog_is_read_before_it_is_killed(make_loop, make_pod, observation):
+def short_by_a_hog(make_loop: Make, make_pod: Make, observation: Make) -> Any:
+    """Return a loop over many pods and a hog, on a node that is short of memory."""
     loop, hog = make_loop(), make_pod("hog")
     with_many(loop, make_pod, hog)
     hold(loop, hog, 300 * MIB)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    return loop
+
+
+async def test_only_the_hog_is_read_before_it_is_killed(make_loop, make_pod, observation):
+    loop = short_by_a_hog(make_loop, make_pod, observation)
     read_before: list[tuple[list[str], int]] = []
     loop.kills.meanwhile = lambda: read_before.append(
         (list(loop.usages.one_by_one), loop.usages.memory_reads)
@@ -47,16 +53,13 @@ async def test_only_the_hog_is_read_before_it_is_killed(make_loop, make_pod, obs
     loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
-    assert read_before == [([hog.uid], 0)]
+    assert read_before == [(["uid-hog"], 0)]
 
 
 async def test_the_record_has_all_pods_and_says_which_were_read_after_the_kill(
     make_loop, make_pod, observation
 ):
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
 
     record = loop.passes.make([wake()])
 
@@ -106,10 +109,7 @@ async def test_a_pod_that_grew_after_the_decision_does_not_come_before_the_victi
 
 
 async def test_the_kill_is_judged_by_what_all_pods_held(make_loop, make_pod, observation):
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
 
     loop.passes.make([wake()])
 
@@ -120,10 +120,7 @@ async def test_the_kill_is_judged_by_what_all_pods_held(make_loop, make_pod, obs
 
 async def test_all_pods_are_read_at_housekeeping(make_loop, make_pod, observation):
     """What is not urgent is read as ever."""
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
 
     record = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
 
@@ -140,10 +137,7 @@ async def test_no_pod_is_read_while_there_is_memory(make_loop, make_pod):
 
 
 async def test_a_victim_that_is_awaited_is_read_alone(make_loop, make_pod, observation):
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
     loop.passes.make([wake()])
     loop.now_seconds += 0.01
     reads = loop.usages.memory_reads
@@ -152,7 +146,7 @@ async def test_a_victim_that_is_awaited_is_read_alone(make_loop, make_pod, obser
     record = loop.passes.make([wake()])
 
     assert "in flight" in (record.decision.deferred_because or "")
-    assert loop.usages.one_by_one == [hog.uid]
+    assert loop.usages.one_by_one == ["uid-hog"]
     assert loop.usages.memory_reads == reads
 
 
@@ -274,10 +268,7 @@ async def test_after_an_eviction_the_charges_say_that_nothing_is_to_be_reclaimed
 
 
 async def test_the_levels_are_armed_again_before_the_others_are_read(make_loop, make_pod, observation):
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
     armed_at: list[int] = []
     read = loop.usages.memory
 
@@ -297,10 +288,7 @@ async def test_a_kill_is_judged_by_what_all_pods_held_even_if_memory_runs_out_me
     make_loop, make_pod, observation
 ):
     """By another that is never evicted, perhaps: a kill that is not judged slows no other down."""
-    loop, hog = make_loop(), make_pod("hog")
-    with_many(loop, make_pod, hog)
-    hold(loop, hog, 300 * MIB)
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop = short_by_a_hog(make_loop, make_pod, observation)
     loop.kills.meanwhile = lambda: loop.node.memory_seen.update(
         {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
     )

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, repeat
+from typing import Any
 
 import pytest
 import trio
@@ -164,20 +165,24 @@ async def test_pods_that_were_read_before_the_crossing_are_read_again_where_it_c
     assert ["hog"] == loop.kills.killed
 
 
+def slow_to_read(loop: Any, observation: Callable[[int], Observation], by_mib: int, seconds: float) -> None:
+    """Have each reading of the node take so long; it shows a shortage once, and then what is left."""
+    left_mib = chain((99,), repeat(by_mib))
+
+    def memory() -> Mapping[Signal, Observation]:
+        loop.now_seconds += seconds
+        return {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
+
+    loop.node.memory = memory
+
+
 @pytest.mark.parametrize(("by_mib", "killed"), [(400, []), (98, ["hog"])])
 async def test_no_pod_dies_for_what_the_node_was_short_of_before_the_guard_was_held_up(
     make_loop, make_pod, observation, by_mib, killed
 ):
     loop = make_loop()
     loop.have(make_pod("hog"))
-    left_mib = chain((99,), repeat(by_mib))
-
-    def held_up() -> Mapping[Signal, Observation]:
-        seen = {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
-        loop.now_seconds += 0.03
-        return seen
-
-    loop.node.memory = held_up
+    slow_to_read(loop, observation, by_mib, 0.03)
 
     record = loop.passes.make([wake()])
 
@@ -193,13 +198,7 @@ async def test_the_node_alone_is_read_again_before_a_kill_if_the_pods_took_long_
     """As 190 pods do for which others want the CPU; if it is as short as before nothing is decided anew."""
     loop = make_loop()
     loop.have(make_pod("hog"))
-    left_mib = chain((99,), repeat(by_mib))
-
-    def slowly() -> Mapping[Signal, Observation]:
-        loop.now_seconds += 0.006
-        return {Signal.MEMORY_AVAILABLE: observation(next(left_mib) * MIB)}
-
-    loop.node.memory = slowly
+    slow_to_read(loop, observation, by_mib, 0.006)
 
     record = loop.passes.make([wake()])
 
