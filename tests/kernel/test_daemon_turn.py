@@ -101,7 +101,7 @@ def test_successor_that_has_refused_its_configuration_is_never_ready(
         assert not_ready() is None  # the first is what it was
         daemon.kill()
         eventually(lambda: "64Xi" in str(not_ready()), "the successor is not ready, nor once it guards")
-        assert healthz.problem(path) is None
+        eventually(lambda: healthz.problem(path) is None, "the successor answers, and is alive")
         eventually(lambda: healthz.refused_standing_by(path) is None, "it has taken over")
         eventually(lambda: "last good configuration" in str(not_ready()), "it says what is in force")
         assert healthz.problem(path) is None
