@@ -44,6 +44,8 @@ from reactor.text import printable
 _MOST_SECONDS: Final = 900.0
 _AGAIN_SECONDS: Final = 1.0
 _BETWEEN_WAKES_SECONDS: Final = 0.1
+# A steward that came too late for the first question would else be asked after a whole housekeeping interval.
+_UNANSWERED_SECONDS: Final = 5.0
 _LATE: Final = "the steward does not answer: what was seen before grows stale"
 # On a node that is short of CPU a steward takes some ten seconds to start: until then nothing is lost.
 _STARTING_SECONDS: Final = 30.0
@@ -82,6 +84,7 @@ class FilesystemFacts:
         self._on_filling = on_filling
         self._clock_seconds = clock_seconds
         self._is_to_wake = trio.Event()
+        self._is_unanswered = trio.Event()
         self._starts_until_seconds = clock_seconds() + _STARTING_SECONDS
         self.problems: dict[str, str] = {}
 
@@ -90,24 +93,43 @@ class FilesystemFacts:
         self._link.order(self._settings, self)
         task_status.started()
         try:
-            while True:
-                await self._is_to_wake.wait()
-                self._is_to_wake = trio.Event()
-                self._board.count_wake(FILESYSTEMS)
-                self._wakes.notify(
-                    Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
-                )
-                await trio.sleep(_BETWEEN_WAKES_SECONDS)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_again)
+                await self._notify_wakes()
         finally:
             self._link.forget(self)
+
+    async def _notify_wakes(self) -> None:
+        while True:
+            await self._is_to_wake.wait()
+            self._is_to_wake = trio.Event()
+            self._board.count_wake(FILESYSTEMS)
+            self._wakes.notify(
+                Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
+            )
+            await trio.sleep(_BETWEEN_WAKES_SECONDS)
+
+    async def _ask_again(self) -> None:
+        """Ask until there is an answer, if one was missing: the next housekeeping may be far off."""
+        while True:
+            await self._is_unanswered.wait()
+            await trio.sleep(_UNANSWERED_SECONDS)
+            if self._is_unanswered.is_set():
+                await self.refresh()
+                if not self._is_unanswered.is_set():
+                    self.wake()
 
     async def refresh(self) -> None:
         """Have all the filesystems observed now; without an answer what was seen grows stale."""
         if await self._link.observe(self._timeout_seconds):
+            if self._is_unanswered.is_set():
+                self._is_unanswered = trio.Event()
             self.problems.pop("filesystems", None)
             self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
             self._starts_until_seconds = -math.inf
-        elif self._clock_seconds() < self._starts_until_seconds:
+            return
+        self._is_unanswered.set()
+        if self._clock_seconds() < self._starts_until_seconds:
             self.problems["filesystems"] = _STARTING
             self._board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
         else:

@@ -119,6 +119,30 @@ async def test_a_steward_that_has_answered_and_does_not_any_more_is_a_source_tha
     assert told.board.state("filesystems").health is SourceHealth.FAILED
 
 
+async def test_a_steward_that_came_too_late_is_asked_again_before_the_next_housekeeping(
+    nursery, autojump_clock, monkeypatch
+):
+    told = Told()
+    answers = iter((True, False, False, True))
+    asked_at = []
+
+    async def observe(_timeout_seconds: float) -> bool:
+        asked_at.append(trio.current_time())
+        return next(answers)
+
+    monkeypatch.setattr(told.link, "observe", observe)
+    await nursery.start(told.filesystems.run)
+    await told.filesystems.refresh()
+    await trio.sleep(60.0)
+    await told.filesystems.refresh()
+    (wake,) = await told.wakes.wait()
+
+    assert ("filesystems", SourceHealth.ARMED) == (wake.source, told.board.state("filesystems").health)
+    assert [asked - asked_at[0] for asked in asked_at] == pytest.approx([0.0, 60.0, 65.0, 70.0])
+    await trio.sleep(600.0)
+    assert len(asked_at) == 4
+
+
 @pytest.mark.parametrize(
     ("layout", "is_adopted"), [(Layout.SPLIT, True), (Layout.DEDICATED, False), (Layout.SINGLE, False)]
 )
