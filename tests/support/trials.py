@@ -36,7 +36,8 @@ _COUNTS: Final = {
     "storms": "storms",
     "guard_ends": "ends of the guard",
 }
-_SHOWN: Final = ("trials", "evictions", "wrong_victims", "storms", "guard_ends")  # the others are in the JSON
+_FAULTS: Final = ("wrong_victims", "storms", "guard_ends")
+_SHOWN: Final = ("trials", "evictions", *_FAULTS)  # the others are in the JSON
 
 
 class Daemon(Protocol):
@@ -233,12 +234,11 @@ def _machine() -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> list[str]:
-    """Return the figures of one run as lines of Markdown."""
-    machine, load = figures["machine"], figures["load"]
-    rows = [*figures["suites"].items(), ("all", _total(figures["suites"].values()))]
-    failed, skipped = (
-        sum(sums[name] for sums in figures["suites"].values()) for name in ("failed", "skipped")
-    )
+    """Return the figures of one run as lines of Markdown: a row for each suite with a fault, and the sums."""
+    machine, load, suites = figures["machine"], figures["load"], figures["suites"]
+    faulty = [(suite, sums) for suite, sums in suites.items() if any(sums[name] for name in _FAULTS)]
+    rows = [*faulty, ("all", _total(suites.values()))]
+    failed, skipped = (sum(sums[name] for sums in suites.values()) for name in ("failed", "skipped"))
     run = [
         figures["at"],
         f"kernel {machine['kernel']}",

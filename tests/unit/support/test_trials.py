@@ -121,6 +121,13 @@ def test_tables_take_the_place_of_those_before_them_one_for_each_machine(tmp_pat
     assert text.endswith("\nrest\n")
 
 
+def test_a_suite_has_a_row_if_it_found_a_fault_and_is_summed_up_if_not() -> None:
+    trees = {**FIGURES["suites"]["trees"], "wrong_victims": 1}
+    text = with_tables(DOCUMENT, [{**FIGURES, "suites": {**FIGURES["suites"], "trees": trees}}])
+    assert "| trees | 1,500 | 7 | 1 | 0 | 0 |\n| all | 3,000 | 14 | 1 | 0 | 0 |\n" in text
+    assert "\n| storms |" not in text
+
+
 def test_a_document_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="begin"):
         with_tables("# T\n", [FIGURES])
