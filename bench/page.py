@@ -21,8 +21,6 @@ from bench.parts import (
     MANY,
     OVERSHOOT,
     PARTS,
-    PROCESSES,
-    REST,
     TO_FREED,
     TO_KILL,
     TO_WAKE,
@@ -82,9 +80,6 @@ def _machine(kind: str, entry: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from _table(("", "measured", "goal"), _goal_lines(rows))
     yield ""
-    wakes = _wake_lines(rows)
-    yield from _table((f"wakes a minute, {KUBELETS} pods", *REST), wakes)
-    yield ""
 
 
 def _kill_lines(kills: Rows) -> Iterator[Sequence[str]]:
@@ -108,21 +103,6 @@ def _goal_lines(rows: Rows) -> Iterator[Sequence[str]]:
             if goal is not None:
                 text = f"{PARTS[part].text}: {figure}" + (", p50" if TO_KILL in figures else "")
                 yield (text, number(row[HERE.name]["p50"]), f"{goal:g}")
-
-
-def _wake_lines(rows: Rows) -> Iterator[Sequence[str]]:
-    """Yield a line for each process and source, with a column for each state of the node."""
-    figures = rows[f"rest-{KUBELETS}"]
-    found: dict[str, dict[str, float]] = {}
-    for figure, row in figures.items():
-        for when in REST:
-            for ending in (f" {when}, wakes a minute", f" {when}, a minute"):
-                if figure.endswith(ending):
-                    found.setdefault(figure.removesuffix(ending), {})[when] = row[HERE.name]["p50"]
-    for name, by_state in found.items():
-        if any(by_state.values()):
-            text = f"{name}, threads that wake" if name in PROCESSES else name
-            yield (text, *(number(by_state.get(when, 0.0)) for when in REST))
 
 
 def _both(row: Row, name: str) -> str:
