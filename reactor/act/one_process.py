@@ -47,6 +47,7 @@ _MOST_CGROUPS: Final = 64
 _MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
 # A status file takes 20 us, 40 if cold. A tenant makes it longer by its groups, an emulated machine as it is.
 _MOST_CPU_NS: Final = 120_000_000
+_FEW: Final = 32  # are read before a crossing is looked for, which takes as long as two
 _SELDOM: Final = 10  # prepared again after so many times as long as all took to be read
 _AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
 # What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
@@ -153,8 +154,11 @@ class OneProcess:
         self._seen: dict[str, _Seen] = {}
         self._struck: dict[str, list[_DyingProcess]] = {}
 
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """See what the processes of these pods hold, and forget all others. Never raises: the choice does."""
+    def prepare(self, pods: Sequence[Pod], gives_way: Callable[[], bool] = bool) -> None:
+        """See what the processes of these pods hold, and forget all others. Never raises: the choice does.
+
+        Processes are left to the next observation once `gives_way`, asked after every few, returns True.
+        """
         self._sweep()
         wanted = {pod.uid: pod for pod in pods if pod.process_victim is not None}
         for uid, seen in list(self._seen.items()):
@@ -165,7 +169,7 @@ class OneProcess:
                 if uid not in self._seen:
                     self._seen[uid] = _Seen(self._opened(pod))
                 with suppress(_UnreadError):
-                    self._observe(self._seen[uid], _RENEWED_SECONDS)
+                    self._observe(self._seen[uid], _RENEWED_SECONDS, gives_way)
                 self._hold_largest(self._seen[uid])
             except (ReactorError, OSError):
                 if uid in self._seen:
@@ -379,17 +383,17 @@ class OneProcess:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
-        if _lists(seen.target, pid):
+        if pid in _present(seen.target):
             return pidfd
         close_descriptor(pidfd)
         return None
 
-    def _observe(self, seen: _Seen, renewed_seconds: float) -> None:
+    def _observe(self, seen: _Seen, renewed_seconds: float, gives_way: Callable[[], bool] = bool) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
 
         Those that came since and the largest are always read, all others again after `renewed_seconds`, and
-        where that takes long, later. If that takes more CPU time than there is, what they held before counts
-        until the next observation, which goes on there.
+        where that takes long, later. If that takes more CPU time than there is, or it `gives_way`, what they
+        held before counts until the next observation, which goes on there.
         """
         began_ns = time.thread_time_ns()
         for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
@@ -409,6 +413,8 @@ class OneProcess:
         others = seen.unread.difference(new, largest)
         wanted = deque((*new, *largest, *others))
         while wanted and time.thread_time_ns() - began_ns <= _MOST_CPU_NS:
+            if len(wanted) % _FEW == 0 and gives_way():
+                break
             pid = wanted.popleft()
             process = self._read(pid)
             seen.unread.discard(pid)
@@ -437,10 +443,8 @@ class OneProcess:
         for pid in seen.pidfds.keys() - set(wanted):
             close_descriptor(seen.pidfds.pop(pid))
         for pid in [pid for pid in wanted if pid not in seen.pidfds]:
-            try:
+            with suppress(ProcessLookupError):
                 seen.pidfds[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
 
     def _refuse_stuck(self, uid: str) -> None:
         """Raise NoProcessError where a process of the pod that was killed should have exited by now."""
@@ -454,13 +458,10 @@ class OneProcess:
     def _sweep(self) -> None:
         """Forget the killed processes that have exited."""
         for uid, struck in list(self._struck.items()):
-            left = [one for one in struck if not has_exited(one.pidfd)]
-            for one in struck:
-                if one not in left:
-                    close_descriptor(one.pidfd)
-            if left:
-                self._struck[uid] = left
-            else:
+            for one in [one for one in struck if has_exited(one.pidfd)]:
+                struck.remove(one)
+                close_descriptor(one.pidfd)
+            if not struck:
                 del self._struck[uid]
 
 
@@ -513,10 +514,6 @@ def _by_cgroup(target: Target) -> dict[str, list[int]]:
         if directory.children_count() > _MOST_IN_ONE:
             raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
     return found
-
-
-def _lists(target: Target, pid: int) -> bool:
-    return pid in _present(target)
 
 
 def _present(target: Target) -> set[int]:

@@ -73,7 +73,7 @@ class Feed:
         self._is_news = False
         self._changed = trio.Event()
 
-    def near(self, forecast: Forecast) -> None:
+    def near(self, forecast: Forecast, *_: object) -> None:
         """Note who would be evicted, for the task that sends it."""
         if forecast.now_seconds - self._near_seconds < _BETWEEN_SECONDS:
             return

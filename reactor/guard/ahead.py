@@ -21,8 +21,8 @@ class Ahead(Protocol):
     def reads_all(self) -> bool:
         """Whether it needs what all pods use, which takes milliseconds more of the loop near a crossing."""
 
-    def near(self, forecast: Forecast) -> None:
-        """Prepare: a crossing is near, or was passed, and this is what it would find."""
+    def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
+        """Prepare for a crossing as it would be now. What takes long ends once `gives_way` returns True."""
 
     def far(self) -> None:
         """Undo that: no crossing is near."""
@@ -86,7 +86,7 @@ class NoKernelKills:
 
     reads_all: Final = False
 
-    def near(self, _: Forecast) -> None: ...
+    def near(self, *_: object) -> None: ...
 
     def far(self) -> None: ...
 

@@ -117,7 +117,7 @@ class Approach:
             found = self._forecast(memory, nearby, known, now_seconds)
         bounded.expect(charged, found.prepared)
         for one in self._ahead:
-            one.near(found)
+            one.near(found, self._pods.shortage_has_grown)
 
     def _give_way(self) -> None:
         if self._pods.shortage_has_grown():

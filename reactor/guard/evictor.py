@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from reactor.act.one_process import NoProcessError
@@ -37,16 +37,16 @@ class Evictor(Endings):
         self._dry_run = dry_run
         return self.call_off() if dry_run else ()
 
-    def prepare(self, pods: Sequence[Pod]) -> None:
+    def prepare(self, pods: Sequence[Pod], gives_way: Callable[[], bool] = bool) -> None:
         """Hold what it takes to end these pods at once, and no others."""
         wanted = () if self._dry_run else pods
         self._kills.prepare(wanted)
         if self._one_process is not None:
-            self._one_process.prepare(wanted)
+            self._one_process.prepare(wanted, gives_way)
 
-    def near(self, forecast: Forecast) -> None:
+    def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
         """Prepare for a crossing; see guard/ahead.py."""
-        self.prepare(forecast.prepared)
+        self.prepare(forecast.prepared, gives_way)
         is_chosen = any(pod.process_victim is not None for pod in forecast.first)
         self._retry_seconds = forecast.now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
 

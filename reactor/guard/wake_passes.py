@@ -86,12 +86,12 @@ class WakePasses:
         try:
             record = self.run_pass(taken, reclaimed)
             passes, wake = self._passes, taken[0]
-            if len(passes.known.pods) > _FEW_PODS:
-                if record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
-                    return
-            elif (crossed := self._last_stretch.watch(self._arming.crossings)) is not None:
+            crossed = None
+            if len(passes.known.pods) <= _FEW_PODS:
+                crossed = self._last_stretch.watch(self._arming.crossings)
+            if crossed is not None:
                 wake = replace(wake, signal=crossed.signal)
-            else:
+            elif record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
                 return
             self.run_pass((replace(wake, at_ns=time.monotonic_ns()),))
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop

@@ -205,7 +205,7 @@ class OomOrder:
         if (None if before is None else before.first.uid) != (None if first is None else first.uid):
             self._changed.set()
 
-    def near(self, forecast: Forecast) -> None:
+    def near(self, forecast: Forecast, *_: object) -> None:
         """Have the pod go first that the next crossing would evict.
 
         None while evictions are slowed down: what fills the node is no pod. While an eviction is waited for

@@ -336,7 +336,7 @@ class Warrants:
             except ReactorError as error:
                 self.why_none = str(error)
 
-    def near(self, forecast: Forecast) -> None:
+    def near(self, forecast: Forecast, *_: object) -> None:
         """Arm a warrant if the decision of the next crossing is certain; `begin` was called before."""
         self.give(replace(forecast, memory=self.reads.memory()))
 

@@ -306,6 +306,29 @@ for _ in range(19):
 """
 
 
+def test_what_is_prepared_gives_way_and_is_read_on_with_by_the_choice(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_process, "_FEW", 4)
+    pod = session(yard)
+    shell = holding(yard, pod.cgroup, 1, more=FORKED)
+    eventually(lambda: len(yard.tree.processes(pod.cgroup or "")) == 20)
+    large = holding(yard, pod.cgroup, 30)
+    asked: list[str] = []
+
+    def gives_way() -> bool:
+        asked.append("crossed?")
+        return True
+
+    kills.prepare([pod], gives_way)
+    kills.prepare([pod], gives_way)
+
+    assert len(asked) == 2
+    kills.kill_first(pod, None).close()
+    assert -signal.SIGKILL == large.wait(60)
+    assert shell.poll() is None
+
+
 @pytest.mark.parametrize("is_stale", [False, True], ids=["just-read", "to-be-read-again"])
 def test_those_that_one_observation_has_no_time_for_are_read_by_the_next_ones(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch, *, is_stale: bool

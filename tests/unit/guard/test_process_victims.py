@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.record import PassRecord, attempt_document, why_ranked
 from reactor.guard.recorder import Tally
 from reactor.guard.state import StateFile, restore
+from reactor.guard.wake_passes import WakePasses
 from reactor.link.documents import what_was_done
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
@@ -35,13 +37,18 @@ class FakeProcesses:
         self.asked: list[tuple[str, int | None]] = []
         self.prepared: list[list[str]] = []
         self.killed: list[int] = []
+        self.gave_way: list[bool] = []
+        self.meanwhile: Callable[[], None] = lambda: None
         self.terminated: list[int] = []
         self.is_there = True
         self.exited = trio.Event()
         self.counted_shared: list[bool] = []
         self.wanted: list[int | None] = []
 
-    def prepare(self, pods) -> None:
+    def prepare(self, pods, gives_way: Callable[[], bool] = bool) -> None:
+        self.gave_way = [gives_way()]
+        self.meanwhile()
+        self.gave_way.append(gives_way())
         self.prepared.append([pod.name for pod in pods])
 
     def choose(
@@ -313,6 +320,28 @@ async def test_near_a_crossing_the_choice_is_prepared_and_renewed(make, processe
     loop.passes.make([wake()])
     assert [] == processes.prepared[-1]
     assert not loop.passes.approach.is_due(loop.now_seconds + 60)
+
+
+async def test_what_prepares_the_choice_gives_way_to_a_crossing_which_no_event_has_to_report(
+    make, processes, observation
+):
+    loop = make()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
+
+    def cross() -> None:
+        loop.now_seconds += 0.005
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(90 * MIB)}
+
+    processes.meanwhile = cross
+    # Usage is at the level by then, which the last stretch leaves to the pass that has seen it.
+    arming, levels = SimpleNamespace(crossings=()), SimpleNamespace(usage_bytes=lambda _: None)
+    ignored = lambda _: None  # noqa: E731
+    passes = WakePasses(loop.passes, arming, levels, begin_reclaims=ignored, expect_processes=ignored)
+
+    passes.on_memory_wake((wake(),))
+
+    assert [False, True] == processes.gave_way
+    assert [TAB.pid] == processes.killed
 
 
 async def test_a_restart_resumes_no_eviction_of_a_process_but_knows_of_them(
