@@ -359,7 +359,7 @@ KNOWN: Final = (
         rule=(
             "A threshold at or above the capacity is never acted on; `doctor`, `status` and the log name it."
         ),
-        reason="It would be met whatever is available, and upstream evicts one pod after another for it.",
+        reason="Upstream evicts one pod after another for it.",
         kinds=("met:", "conditions", "memcg", "outcome:"),
         area="absurd-thresholds",
         flag=True,
@@ -368,10 +368,7 @@ KNOWN: Final = (
         name="inodes-without-request",
         whose=OURS,
         rule="Inodes are ordered by how many a pod uses; its request of ephemeral storage does not count.",
-        reason=(
-            "Upstream subtracts the request's bytes from the inodes, so that a big request spares the pod "
-            "that fills the inodes."
-        ),
+        reason="Upstream subtracts the request's bytes from the inodes.",
         kinds=("outcome:ranking:nodefs.inodesFree", "outcome:ranking:imagefs.inodesFree"),
         area="inode-request",
         flag=True,
@@ -389,10 +386,7 @@ KNOWN: Final = (
         name="whole-bytes",
         whose=OURS,
         rule="A pod's requests are whole bytes: the sum is cut to whole bytes.",
-        reason=(
-            "Usage is in whole bytes; only pods whose usage above the request differs by less than a byte "
-            "change places."
-        ),
+        reason="Only pods whose usage above the request differs by less than a byte change places.",
         kinds=("outcome:ranking:", "outcome:evicted"),
         area="fraction",
         recognises=_requests_part_of_a_byte,
