@@ -1,6 +1,6 @@
 """Whether it is certain in advance which pod a crossing would evict, whatever the pods do until then.
 
-A warrant is a decision made before its crossing (docs/architecture.md): the kernel carries it out, and can
+A warrant is a decision made before its crossing (docs/internals.md): the kernel carries it out, and can
 check conditions, but decide nothing. So it is given only where every movement of the pods, within bounds that
 the kernel holds them to, leads to the same first pod. A pod's place in the ranking only ever falls back as it
 uses less, and moves forward as it uses more. So the worst case is one corner: the victim at its least, all
