@@ -57,7 +57,7 @@ def add_tune(commands: Commands) -> None:
         "--loads",
         metavar="NAMES",
         default="idle,busy",
-        help="what else the CPUs do meanwhile: idle, busy (idle,busy)",
+        help="CPU load during the measurement: idle, busy (idle,busy)",
     )
     command.add_argument("--pods", metavar="N", type=_pods, default=10, help="pods on the virtual node (10)")
     command.add_argument(

@@ -147,7 +147,7 @@ _SERVER: Final = Purpose(
     grace_seconds=30,
     who="""\
   # For a server. Each service is a pod, and so is each container, and each user who is
-  # logged in with all that he runs. The pod that exceeds its request by most goes first;
+  # logged in with everything they run. The pod that exceeds its request by most goes first;
   # MemoryLow= of a unit is its request.""",
     lists="""\
     # Never, beside a built-in list that `reactor config show` prints (sshd, dbus, journald,
@@ -209,7 +209,7 @@ _DESKTOP: Final = Purpose(
   # A notice on the screen for each eviction, with the package systembus-notify:
   # desktop: true""",
     lists="""\
-    # Never. `trusting`: here the user chose the name, and may protect his own programs.
+    # Never. `trusting`: here the user chose the name, and may protect their own.
     never:
       # keys and agents
       - {unit: "*-agent.service", trusting: true}

@@ -28,6 +28,7 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
 from reactor.guard.usage_facts import StorageCounts
 from reactor.guard.wake_passes import Arming, WakePasses
+from reactor.link.documents import UNASKED
 from reactor.model.decisions import Hold
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
@@ -56,7 +57,6 @@ _OBSERVE_SECONDS: Final = 0.005  # at most, while evictions are slowed down; whi
 _NEAR_SECONDS: Final = 0.01
 _MOST_UNCOLLECTED: Final = 30  # housekeeping passes
 _EVICTION: Final = "eviction"
-_UNASKED: Final = "glance"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 _ARMING: Final = "arming"
@@ -303,7 +303,7 @@ class Loop:
             is_worth_a_pass = self.passes.is_worth_a_pass()
             self._pace.checked((time.monotonic_ns() - began_ns) / 1e9)
             if is_worth_a_pass:
-                source = _UNASKED
+                source = UNASKED
                 break
             if self.passes.approach.is_due(self._clock_seconds()):
                 self.passes.approach.prepare()

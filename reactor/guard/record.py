@@ -25,11 +25,7 @@ from reactor.text import printable
 
 _ORDERED_RANKING: Final = 20
 _PLACES_AT_ONCE: Final = 32
-_PREFERRED: Final = {
-    Preference.PREFER: "preferred as a victim; ",
-    Preference.NONE: "",
-    Preference.AVOID: "avoided, so after the others; ",
-}
+_PREFERRED: Final = {Preference.PREFER: "preferred; ", Preference.NONE: "", Preference.AVOID: "avoided; "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,13 +324,13 @@ def why_ranked(place: RankedPod, resource: Resource | None, by: RankedBy = Ranke
         return f"{_ranked_amount(place.usage, by)}; {tail}"
     if place.swap_bytes and resource is not Resource.SWAP:
         tail += f"; {amount_text(place.swap_bytes, Resource.SWAP)} in swap"
-    used = amount_text(place.usage, resource)
+    used = amount_text(place.usage, resource) if place.usage else "nothing"
     if place.exceeds_request is None:
         return f"uses {used}; {tail}"
-    is_bound = place.measured is Measured.BOUND
-    above, at_most = ("perhaps above", "≤ ") if is_bound else ("above", "")
-    relation = above if place.exceeds_request else "within"
-    return f"uses {at_most}{used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
+    perhaps, at_most = ("perhaps ", "≤ ") if place.measured is Measured.BOUND else ("", "")
+    relation = f"{perhaps}above" if place.exceeds_request else "within"
+    of_request = f"{relation} its request of {amount_text(place.request, resource)}"
+    return f"uses {at_most}{used}, {of_request if place.request else 'no request'}; {tail}"
 
 
 def _ranked_amount(amount: int, by: RankedBy) -> str:

@@ -304,15 +304,15 @@ def _log(record: PassRecord) -> None:
         because = decision.deferred_because or "no"
         _LOG.warning("%s deferred=%s decision=%d", decision.rule, because, record.id)
     elif not record.attempts:
-        _LOG.info(
-            "conditions=%s thresholds_met=%s reclaim=%s deferred=%s absurd=%s decision=%d",
-            ",".join(decision.conditions) or "none",
-            ",".join(map(str, decision.thresholds_met)) or "none",
-            ",".join(decision.reclaim) or "none",
-            decision.deferred_because or "no",
-            "; ".join(f"{signal}: {why}" for signal, why in decision.absurd.items()) or "none",
-            record.id,
-        )
+        inputs = {
+            "conditions": ",".join(decision.conditions),
+            "thresholds_met": ",".join(map(str, decision.thresholds_met)),
+            "reclaim": ",".join(decision.reclaim),
+            "deferred": decision.deferred_because,
+            "absurd": "; ".join(f"{signal}: {why}" for signal, why in decision.absurd.items()),
+        }
+        shown = [f"{name}={value} " for name, value in inputs.items() if value]
+        _LOG.info("no eviction: %sdecision=%d", "".join(shown), record.id)
 
 
 def _of_what(attempt: EvictionAttempt) -> str:

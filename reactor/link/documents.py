@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -22,6 +22,7 @@ SOURCE_LOST: Final = "source-lost"
 POD_EVICTED: Final = "pod-evicted"
 NODE_CONDITION: Final = "node-condition"
 NODE: Final = "node"
+UNASKED: Final = "glance"  # the source of a wake: the loop has found a crossing that it was near
 
 # Keys of what was removed, for readers that expect them: of `status`, and of decisions in the journal.
 REMOVED_FROM_STATUS: Final[Mapping[str, Any]] = {
@@ -138,6 +139,11 @@ def process_text(process: object) -> str:
     others = int(process.get("processes") or 1) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     return f"{printable(str(process.get('name')))} (process {process.get('pid')}{more}, {size})"
+
+
+def woken_by(wakes: Iterable[Mapping[str, Any]]) -> str:
+    names = sorted({str(wake.get("source")) for wake in wakes})
+    return ", ".join(names).replace(UNASKED, "the 10 ms check") or "the start"
 
 
 def after(what: str, from_ns: int, to_ns: int | None) -> str:

@@ -111,7 +111,7 @@ class Lists:
         if pod.is_trusted and self._is_built_in(pod.unit):
             return f"{pod.unit} is in the built-in never list"
         entry = _first(self._never, pod)
-        return None if entry is None else f"never list: {entry.text}"
+        return None if entry is None else f"pods.never: {entry.text}"
 
     def _is_built_in(self, unit: str) -> bool:
         return unit in self._built_in or any(matches(unit) for matches in self._built_in_patterns)

@@ -17,7 +17,15 @@ from html import escape
 from typing import Any, Final
 
 import reactor
-from reactor.link.documents import ODD_LINE, OOM_KILL, after, evictions_of, odd_line_text, process_text
+from reactor.link.documents import (
+    ODD_LINE,
+    OOM_KILL,
+    after,
+    evictions_of,
+    odd_line_text,
+    process_text,
+    woken_by,
+)
 from reactor.model.quantity import UNKNOWN, bytes_text, duration_text
 from reactor.model.signals import MEMORY_SIGNALS
 from reactor.policy.forecast import ahead_bytes
@@ -239,7 +247,7 @@ def _story_of(each: Document, one: Document) -> Iterator[str]:
             after(word, woke_ns, each.get(f"{key}_ns"))
             for word, key in (("killed", "killed"), ("memory back", "freed"))
         ]
-        wakes = ", ".join(sorted({str(wake.get("source")) for wake in one.get("wakes") or ()})) or "the start"
+        wakes = woken_by(one.get("wakes") or ())
         done = "; ".join(filter(None, what)) or str(each.get("outcome"))
         yield f"{each.get('pod')}: woken by {wakes}; {done} ({each.get('outcome')})."
     if each.get("process") is not None:

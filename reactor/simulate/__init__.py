@@ -65,6 +65,10 @@ def _rule(line: Mapping[str, Any]) -> str:
 
 def _happened(made: Pass) -> list[tuple[str, str]]:
     line = line_of(made)
+
+    def within(seconds: int) -> str:
+        return f"within {seconds} s" if seconds else "at once"
+
     return [
         *(("condition", one) for one in line["conditions"]),
         *(("met", one) for one in line["thresholdsMet"]),
@@ -74,7 +78,7 @@ def _happened(made: Pass) -> list[tuple[str, str]]:
             for pod in line["evicted"]
             for happened in (
                 ("evicted", pod["pod"]),
-                ("", f"for {pod['signal']}, within {pod['gracePeriodSeconds']} s"),
+                ("", f"for {pod['signal']}, {within(pod['gracePeriodSeconds'])}"),
             )
         ),
         *(("rule", _rule(one)) for one in line.get("rules") or () if one["acted"] or one["holdsIn"]),

@@ -256,7 +256,7 @@ class EbpfOom:
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it may be tried."""
         if self._tree.version is CgroupVersion.V1:
-            return "the memory controller is on cgroup v1: eBPF would take 6 MiB for this alone"
+            return "not used on cgroup v1: eBPF would take 6 MiB for this alone"
         return self._absent()
 
     async def watch(self, armed: Callable[[str], None]) -> None:

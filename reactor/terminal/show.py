@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.link.documents import ODD_LINE, after, odd_line_text, process_text, what_was_done
+from reactor.link.documents import ODD_LINE, after, odd_line_text, process_text, what_was_done, woken_by
 from reactor.model.quantity import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.tables import Screen, Table, moment, table
@@ -358,7 +358,8 @@ def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
 
 def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     threshold = eviction["threshold"] or {}
-    what = "would have been evicted (dry run)" if eviction["dry_run"] else "was evicted"
+    what = "was evicted" if eviction.get("process") is None else "lost one process"
+    what = "would have been evicted (dry run)" if eviction["dry_run"] else what
     when = f"{eviction['time']}, decision {eviction['id']}"
     screen.say(f"{eviction['pod']} {what} at {when}: {eviction['message']}")
     if threshold:
@@ -372,11 +373,12 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         screen.say(f"  before it, {reclaimed_text(one)}")
     for text in rule_lines(eviction["rule"]):
         screen.say(f"  {text}")
-    sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
-    killed, freed = (after(what, woke_ns, eviction[f"{what}_ns"]) for what in ("killed", "freed"))
+    killed = after("killed", woke_ns, eviction["killed_ns"])
+    freed = after("memory back", woke_ns, eviction["freed_ns"])
     outcome = "" if killed.startswith(eviction["outcome"]) else eviction["outcome"]
-    screen.say(f"  woken by {sources}; {', '.join(filter(None, (outcome, killed, freed)))}")
+    done = ", ".join(filter(None, (outcome, killed, freed)))
+    screen.say(f"  woken by {woken_by(eviction['wakes'])}; {done}")
     if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
         credited, returned = (
             amount_text(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")

@@ -270,17 +270,20 @@ def _grace(history: History) -> tuple[int, str]:
     """Return for how long the threshold is to be crossed: longer than what used to pass by itself."""
     spells = sorted(history.spells_seconds)
     if not spells:
-        return _ASSUMED_GRACE_SECONDS, "assumed: the history knows no shortage that passed by itself"
+        return _ASSUMED_GRACE_SECONDS, "assumed: no shortage in the journal ended without an eviction"
     wanted = spells[math.ceil(0.9 * len(spells)) - 1]
     grace = min(_rounded_up(wanted), _LONGEST_GRACE_SECONDS)
-    return grace, f"nine of ten of the {len(spells)} shortages that passed by themselves took {wanted:.0f} s"
+    return (
+        grace,
+        f"of {len(spells)} shortages that ended without an eviction nine of ten took {wanted:.0f} s",
+    )
 
 
 def _pod_grace(history: History) -> tuple[int, str]:
     took = history.terminated_seconds
     if not took:
         late = history.killed_after_grace
-        known = f"{late} pods did not end within theirs" if late else "the history knows no soft eviction"
+        known = f"{late} pods did not end within theirs" if late else "no soft eviction in the journal"
         return _ASSUMED_POD_GRACE_SECONDS, f"assumed: {known}, and Kubernetes gives pods 30 s"
     grace = min(_rounded_up(max(took)), _LONGEST_GRACE_SECONDS)
     return grace, f"the slowest of {len(took)} pods that exited took {max(took):.1f} s"
@@ -443,7 +446,7 @@ def _covers(
         if one.needed_bytes <= hard_bytes:
             yield f"{one.name} ({rate(one.rate_bytes)})"
     ticked = covered_rate_bytes(hard_bytes, found.seconds + interval_seconds, found.terms.reserve_bytes)
-    yield f"should every kernel event fail, the ticker alone (every {interval_seconds:g} s): {rate(ticked)}"
+    yield f"with polling alone (every {interval_seconds:g} s): {rate(ticked)}"
 
 
 def _general(settings: Settings, history: History) -> Iterator[str]:
@@ -506,6 +509,6 @@ def _soft_misses(
     early = [spell for spell in history.spells_seconds if spell >= soft.grace_period_seconds]
     if early:
         yield (
-            f"{len(early)} of {len(history.spells_seconds)} shortages that passed by themselves lasted "
+            f"{len(early)} of {len(history.spells_seconds)} shortages that ended without an eviction lasted "
             f"longer than its grace period of {soft.grace_period_seconds:g} s"
         )

@@ -238,10 +238,9 @@ def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
     """Yield how far to believe the bounds."""
     fewest = min(found.latencies, key=lambda latency: latency.kill.n)
     yield (
-        f"Of {fewest.kill.n} crossings ({fewest.way}, {fewest.load}) even the slowest is below the p99.9 "
-        f"in {100 * fewest.kill.max_is_below_probability:.0f} % of all cases. So the bound is extrapolated: "
-        "a generalised Pareto tail of shape 0.4 above the p80, its scale at the 95th percentile of "
-        "resamplings. More minutes bring it down."
+        f"{fewest.kill.n} crossings ({fewest.way}, {fewest.load}) can't show a delay of one in a thousand: "
+        f"with {100 * fewest.kill.max_is_below_probability:.0f} % probability all of them were shorter. "
+        "So the bound is an estimate; measure longer for a better one."
     )
     yield (
         "All of it was measured in a virtual node below the root, with a daemon of its own. On the machine "

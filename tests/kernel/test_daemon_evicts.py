@@ -204,7 +204,7 @@ def test_a_shortage_in_which_no_pod_can_be_evicted_is_said_once_and_a_newcomer_i
     eventually(lambda: "no evictable pod" in daemon.status()["problems"], "a problem")
     problem = daemon.status()["problems"]["no evictable pod"]
     assert "memory.available<64Mi is met" in problem
-    assert "by cgroup/database.service (never list: unit database.service)" in problem
+    assert "by cgroup/database.service (pods.never: unit database.service)" in problem
     after_housekeeping(daemon, 2)
     (line,) = [one for one in daemon.lines() if one["kind"] == "no-victim"]
     assert ("memory.available", 256 * MIB) == (line["signal"], line["capacity"])

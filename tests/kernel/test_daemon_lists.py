@@ -80,4 +80,4 @@ def test_where_every_pod_is_on_the_never_list_none_is_evicted(
     assert process.poll() is None
     assert daemon.evicted() == []
     assert "MemoryPressure" in {one["condition"] for one in status["conditions"] if one["in_force"]}
-    assert "never evicted: never list: unit db.service" in daemon.ask("explain").stdout
+    assert "never evicted: pods.never: unit db.service" in daemon.ask("explain").stdout

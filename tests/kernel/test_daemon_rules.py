@@ -131,7 +131,7 @@ def test_a_rule_says_so_where_no_pod_may_be_evicted_and_does_so_once_in_its_cool
 
     assert process.poll() is None
     (decision,) = firings(daemon)
-    assert "never is (never list: unit full.service)" in decision["deferred_because"]
+    assert "never is (pods.never: unit full.service)" in decision["deferred_because"]
 
 
 def test_a_rule_reclaims_from_a_full_cgroup_and_ends_no_process(

@@ -84,7 +84,7 @@ def test_lists_place_real_pods_by_unit_and_process(
     assert {
         "batch.service": (None, Preference.PREFER),
         "db-2.service": (None, Preference.NONE),
-        "db.service": ("never list: unit db.*, process sleep", Preference.NONE),
+        "db.service": ("pods.never: unit db.*, process sleep", Preference.NONE),
         "sshd.service": ("sshd.service is in the built-in never list", Preference.NONE),
     } == found
 

@@ -86,7 +86,7 @@ async def test_a_pod_that_went_between_the_kill_and_its_reading_is_shown_by_its_
 
     shown = next(one for one in record.document()["ranking"] if one["uid"] == brief.uid)
     assert (shown["usage"], shown["measured"]) == (2 * MIB, "bound")
-    assert shown["because"].startswith("uses ≤ 2Mi, perhaps above its request of 0")
+    assert shown["because"].startswith("uses ≤ 2Mi, no request")
 
 
 async def test_a_pod_that_grew_after_the_decision_does_not_come_before_the_victim(

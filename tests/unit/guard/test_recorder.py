@@ -101,7 +101,7 @@ async def test_decision_is_one_line_written_when_its_pod_is_gone(
 
     (line,) = journal.of("decision")
     assert line["timing"]["freed_ns"] == line["evictions"][0]["freed_ns"] > line["timing"]["killed_ns"]
-    assert line["ranking"][0]["because"].startswith("uses 50Mi, above its request of 0")
+    assert line["ranking"][0]["because"].startswith("uses 50Mi, no request")
 
 
 async def test_the_log_has_amounts_for_people_and_the_journal_exact_ones(

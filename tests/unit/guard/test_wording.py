@@ -57,15 +57,21 @@ def test_ranking_says_who_is_preferred_and_who_avoided() -> None:
         pod = Pod(name="a", namespace="cgroup", uid="a", preference=preference)
         return why_ranked(RankedPod(pod=pod, usage=5, request=0, exceeds_request=True), Resource.MEMORY)
 
-    assert "avoided, so after the others; priority 0" in said(Preference.AVOID)
-    assert "preferred as a victim; priority 0" in said(Preference.PREFER)
-    assert "request of 0; priority 0" in said(Preference.NONE)
+    assert "avoided; priority 0" in said(Preference.AVOID)
+    assert "preferred; priority 0" in said(Preference.PREFER)
+    assert "no request; priority 0" in said(Preference.NONE)
+
+
+def test_a_pod_that_uses_nothing_is_said_to() -> None:
+    pod = Pod(name="a", namespace="cgroup", uid="a")
+    place = RankedPod(pod=pod, usage=0, request=64 << 20, exceeds_request=False)
+    assert why_ranked(place, Resource.MEMORY).startswith("uses nothing, within its request of 64Mi; ")
 
 
 @pytest.mark.parametrize(
     ("by", "said"),
     [
-        (RankedBy.MEMORY, "uses 3Ki, above its request of 0; priority 0, BestEffort; 2Ki in swap"),
+        (RankedBy.MEMORY, "uses 3Ki, no request; priority 0, BestEffort; 2Ki in swap"),
         (RankedBy.SWAP, "has 3Ki in swap; priority 0, BestEffort"),
         (RankedBy.PGSCAN, "3072 of its pages were scanned; priority 0, BestEffort"),
         (RankedBy.GROWTH, "grew by 3Ki; priority 0, BestEffort"),

@@ -118,20 +118,20 @@ def test_each_of_the_built_in_list_can_be_taken_out_and_the_others_stay(removed:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        (PodEntry(unit="web.service"), "never list: unit web.service"),
-        (PodEntry(unit="w*.service"), "never list: unit w*.service"),
-        (PodEntry(unit="[!x]eb.?ervice"), "never list: unit [!x]eb.?ervice"),
-        (PodEntry(cgroup="/system.slice/web.service"), "never list: cgroup /system.slice/web.service"),
-        (PodEntry(cgroup="/*/web*"), "never list: cgroup /*/web*"),
-        (PodEntry(unit="web*", process="nginx"), "never list: unit web*, process nginx"),
+        (PodEntry(unit="web.service"), "pods.never: unit web.service"),
+        (PodEntry(unit="w*.service"), "pods.never: unit w*.service"),
+        (PodEntry(unit="[!x]eb.?ervice"), "pods.never: unit [!x]eb.?ervice"),
+        (PodEntry(cgroup="/system.slice/web.service"), "pods.never: cgroup /system.slice/web.service"),
+        (PodEntry(cgroup="/*/web*"), "pods.never: cgroup /*/web*"),
+        (PodEntry(unit="web*", process="nginx"), "pods.never: unit web*, process nginx"),
         (PodEntry(unit="web*", cgroup="/s*/*", process="ngin?"), None),
-        (PodEntry(cgroup="~/(system|x)\\.slice/.*"), "never list: cgroup ~/(system|x)\\.slice/.*"),
-        (PodEntry(unit="~web.*", process="~ngin."), "never list: unit ~web.*, process ~ngin."),
+        (PodEntry(cgroup="~/(system|x)\\.slice/.*"), "pods.never: cgroup ~/(system|x)\\.slice/.*"),
+        (PodEntry(unit="~web.*", process="~ngin."), "pods.never: unit ~web.*, process ~ngin."),
     ],
 )
 def test_all_patterns_of_a_rule_match(rule: PodEntry, text: str | None) -> None:
     because = never(rule).never_because(WEB)
-    assert because == (text or "never list: unit web*, cgroup /s*/*, process ngin?")
+    assert because == (text or "pods.never: unit web*, cgroup /s*/*, process ngin?")
 
 
 @pytest.mark.parametrize(

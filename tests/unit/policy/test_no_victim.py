@@ -16,7 +16,7 @@ from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
 
 HARD = make_threshold(100 * MIB)
-DATABASE = replace(make_pod("database"), critical_because="never list: unit database.service")
+DATABASE = replace(make_pod("database"), critical_because="pods.never: unit database.service")
 AGENT = replace(make_pod("agent"), critical_because="could not be ended: refused")
 
 
@@ -36,7 +36,7 @@ def test_who_holds_the_memory_is_named_with_why_each_is_spared() -> None:
     assert HARD == found.threshold
     assert (
         f"{HARD} is met (40Mi of 512Mi available), and no pod can be evicted; held: "
-        "200Mi by cgroup/database (never list: unit database.service), "
+        "200Mi by cgroup/database (pods.never: unit database.service), "
         "200Mi by cgroup/agent (could not be ended: refused); 72Mi are used outside the pods"
     ) == found.message
 
@@ -56,7 +56,7 @@ def test_a_node_without_a_pod_is_said_to_have_none() -> None:
 def test_pods_that_hold_nothing_are_named_all_the_same() -> None:
     found = decided(DATABASE, held_mib=0).no_victim
     assert found is not None
-    assert "cgroup/database: never list: unit database.service; 472Mi are used outside" in found.message
+    assert "cgroup/database: pods.never: unit database.service; 472Mi are used outside" in found.message
 
 
 def test_no_more_than_three_holders_are_named() -> None:
@@ -76,7 +76,7 @@ def test_a_signal_that_is_no_memory_has_no_memory_outside_the_pods() -> None:
     settings = EvictionSettings(thresholds=(pids,))
     _, decision = decide(settings, PolicyState(), snapshot, (DATABASE,), 1000.0)
     assert decision.no_victim is not None
-    assert decision.no_victim.message.endswith("900 by cgroup/database (never list: unit database.service)")
+    assert decision.no_victim.message.endswith("900 by cgroup/database (pods.never: unit database.service)")
 
 
 def test_what_an_eviction_is_still_to_free_is_awaited_and_not_called_hopeless() -> None:

@@ -343,8 +343,8 @@ def test_no_critical_pod_and_none_beside_the_cgroup_is_ever_evicted(
 
 
 def test_where_all_are_critical_the_reason_says_so_and_the_avoided_go_last() -> None:
-    critical = tuple(replace(pod, critical_because="never list: unit hog") for pod in PODS)
-    assert "never is (never list: unit hog)" in str(decided(firing_of(), pods=critical).deferred_because)
+    critical = tuple(replace(pod, critical_because="pods.never: unit hog") for pod in PODS)
+    assert "never is (pods.never: unit hog)" in str(decided(firing_of(), pods=critical).deferred_because)
     avoided = tuple(replace(pod, preference=Preference.AVOID) if pod.name == "hog" else pod for pod in PODS)
     assert ["small"] == victims(decided(firing_of(), pods=avoided))
 

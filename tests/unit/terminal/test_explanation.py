@@ -68,7 +68,13 @@ def test_an_eviction_is_reported_with_when_it_killed_and_freed(tmp_path, capsys)
     text = explained(tmp_path, capsys)
 
     assert "cgroup/hog was evicted at 2026-11-22T10:14:13.125792Z, decision 6" in text
-    assert "woken by memcg-eventfd; killed after 1.7 ms, freed after 18.6 ms" in text
+    assert "woken by memcg-eventfd; killed after 1.7 ms, memory back after 18.6 ms" in text
+
+
+def test_a_crossing_that_the_loop_found_unasked_is_explained_in_plain_words(tmp_path, capsys):
+    text = explained(tmp_path, capsys, wakes=[{"source": "glance"}])
+
+    assert "woken by the 10 ms check; killed" in text
 
 
 def test_an_outcome_other_than_killed_is_named(tmp_path, capsys):
@@ -127,6 +133,7 @@ def test_the_eviction_of_one_process_is_explained(tmp_path: Path, capsys: pytest
     amounts = {"credited_bytes": 150 << 20, "returned_bytes": 140 << 20}
     told = {"outcome": "process-killed", "process": process, "pod_lives": True, **amounts}
     text = " ".join(explained(tmp_path, capsys, **told).split())
+    assert "cgroup/hog lost one process at 2026-11-22" in text
     assert "one process of it alone: tab\\x1b[0m (process 42, 200Mi); the pod lives on" in text
     assert "the process held 150Mi; the node had 140Mi more afterwards" in text
 

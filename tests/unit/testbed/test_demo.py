@@ -31,7 +31,7 @@ DECISION: dict[str, Any] = {
         "done_ns": ZERO_NS + 1_400_000,
         "freed_ns": ZERO_NS + 20_200_000,
     },
-    "ranking": [{"pod": f"cgroup/{HOG}", "because": "uses 203.7Mi, above its request of 0"}],
+    "ranking": [{"pod": f"cgroup/{HOG}", "because": "uses 203.7Mi, no request"}],
     "evictions": [{"pod": f"cgroup/{HOG}", "processes": 1}],
 }
 STORY = Story(
@@ -89,7 +89,7 @@ def test_the_timeline_says_what_woke_it_and_how_far_it_went() -> None:
     text = told(STORY)
     assert "by memcg-eventfd" in text
     assert "the node peaked 3.0 MiB past the level, 97.0 MiB short of its limit" in text
-    assert "above its request of 0" in text
+    assert "no request" in text
     assert CAPACITY_BYTES - LEVEL_BYTES == 100 * MIB
 
 

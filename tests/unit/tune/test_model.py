@@ -271,7 +271,7 @@ def test_a_configuration_that_is_enough_misses_nothing_and_says_what_it_covers(m
     found = on(measured, ENOUGH)
     assert () == found.misses
     assert any("one allocator with huge pages (3.91 GiB/s)" in line for line in found.covers)
-    assert any("the ticker alone (every 10 s): 13" in line for line in found.covers)
+    assert any("with polling alone (every 10 s): 13" in line for line in found.covers)
 
 
 def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(measured: Measured) -> None:
@@ -313,7 +313,7 @@ def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
     misses = " ".join(on(measured, ENOUGH, history).misses)
     for part in (
         "memory grew faster than that 1 times of the 2",
-        "1 of 2 shortages that passed by themselves",
+        "1 of 2 shortages that ended without an eviction",
         "pods took up to 40 s to exit, and are given 30 s",
         "has killed 2 processes",
     ):

@@ -541,7 +541,7 @@ def test_lists_place_a_pod_and_name_the_rule(fake: FakeTree, proc: Path) -> None
     )
     for pods in (listing.refresh(), listing.list()):
         assert {
-            "db.service": ("never list: unit db*", Preference.NONE, 2_000_000_000),
+            "db.service": ("pods.never: unit db*", Preference.NONE, 2_000_000_000),
             "web.service": (None, Preference.AVOID, 5),
             "batch.service": (None, Preference.PREFER, 0),
             "other.service": (None, Preference.NONE, 0),
