@@ -162,7 +162,7 @@ async def test_record_of_250_pods_with_hostile_names_is_16_kib_at_most(fake) -> 
         fake.add(f"{NODE}/p{number}")
     pods = (KnownPod(names[one] * 3, names[one], f"{NODE}/p{one}") for one in range(250))
     played.sampler.know(PodChanges(came=tuple(pods)))
-    for step in range(200):
+    for step in range(80):  # more than the minute and the fine samples hold
         usages = {f"p{number}": (step * (number + 7)) % 90 for number in range(step % 3, 250, 9)}
         await played.play(node=100 + step, **usages)
     seen = _many_processes()

@@ -65,8 +65,8 @@ def test_a_number_of_any_form_that_yaml_has_is_a_number(text: str, value: float)
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 @example("a: &a [*a]")
-@example("[" * 5000)
-@example("{" * 5000)
+@example("[" * 1000)  # as deep as any recursion goes; what follows costs the square of its length
+@example("{" * 1000)
 @example("- " * 3000)
 @example('{"a": 1' + "0" * 5000 + "}")
 @example("a: 1" + "0" * 5000)
