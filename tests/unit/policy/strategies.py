@@ -41,55 +41,71 @@ absurd = st.one_of(
     st.builds(Observation, available=st.integers(-1000, -1), capacity=SMALL),
     st.builds(Observation, available=st.integers(101, 1000), capacity=SMALL),
 )
-filesystem_usages = st.builds(FilesystemUsage, used_bytes=st.none() | SMALL, inodes_used=st.none() | SMALL)
+MAYBE = st.integers(-100, 100).map(lambda number: None if number < 0 else number)
+filesystem_usages = st.builds(FilesystemUsage, used_bytes=MAYBE, inodes_used=MAYBE)
 container_usages = st.builds(
     ContainerUsage,
     name=st.sampled_from(["main", "other"]),
-    memory_working_set_bytes=st.none() | SMALL,
+    memory_working_set_bytes=MAYBE,
     rootfs=st.none() | filesystem_usages,
     logs=st.none() | filesystem_usages,
 )
 pod_usages = st.builds(
     PodUsage,
-    memory_working_set_bytes=st.none() | SMALL,
-    process_count=st.none() | SMALL,
-    ephemeral_storage_bytes=st.none() | SMALL,
+    memory_working_set_bytes=MAYBE,
+    process_count=MAYBE,
+    ephemeral_storage_bytes=MAYBE,
     containers=st.lists(container_usages, max_size=2).map(tuple),
     volumes=st.dictionaries(st.just("scratch"), filesystem_usages),
     unreadable=st.frozensets(st.sampled_from(Resource), max_size=1),
 )
 
 
+# Built once and drawn in one go: a strategy that is built within a draw takes most of its time.
+_LIMITS = st.sampled_from([None, parse_quantity("50")])
+_PODS = st.tuples(
+    st.integers(-2, 2),
+    st.sampled_from(QosClass),
+    st.sampled_from([None, None, None, "static pod"]),
+    SMALL,
+    st.dictionaries(st.sampled_from([Resource.MEMORY, Resource.EPHEMERAL_STORAGE]), SMALL),
+    _LIMITS,
+    _LIMITS,
+)
+_PREFERENCES = st.sampled_from(Preference)
+
+
 @st.composite
 def pods(
     draw: st.DrawFn, *, with_preferences: bool = False, least: int = 0, most: int = 5
 ) -> tuple[Pod, ...]:
-    return tuple(
-        Pod(
-            name=f"pod-{index}",
-            namespace="test",
-            uid=f"uid-{index}",
-            priority=draw(st.integers(-2, 2)),
-            qos_class=draw(st.sampled_from(QosClass)),
-            critical_because=draw(st.sampled_from([None, None, None, "static pod"])),
-            preference=draw(st.sampled_from(Preference)) if with_preferences else Preference.NONE,
-            termination_grace_period_seconds=draw(SMALL),
-            requests=draw(
-                st.dictionaries(st.sampled_from([Resource.MEMORY, Resource.EPHEMERAL_STORAGE]), SMALL)
-            ),
-            ephemeral_storage_limit=draw(st.none() | st.just(parse_quantity("50"))),
-            volumes=(Volume(name="scratch", size_limit=draw(st.none() | st.just(parse_quantity("50")))),),
+    made = []
+    for index in range(draw(st.integers(least, most))):
+        priority, qos_class, critical_because, grace_seconds, requests, limit, of_volume = draw(_PODS)
+        made.append(
+            Pod(
+                name=f"pod-{index}",
+                namespace="test",
+                uid=f"uid-{index}",
+                priority=priority,
+                qos_class=qos_class,
+                critical_because=critical_because,
+                preference=draw(_PREFERENCES) if with_preferences else Preference.NONE,
+                termination_grace_period_seconds=grace_seconds,
+                requests=requests,
+                ephemeral_storage_limit=limit,
+                volumes=(Volume(name="scratch", size_limit=of_volume),),
+            )
         )
-        for index in range(draw(st.integers(least, most)))
-    )
+    return tuple(made)
 
 
-@st.composite
-def snapshots(draw: st.DrawFn, observations: st.SearchStrategy[Observation] = plausible) -> Snapshot:
-    return Snapshot(
-        signals=draw(st.dictionaries(st.sampled_from(Signal), observations, max_size=5)),
-        pods=draw(st.dictionaries(st.sampled_from([f"uid-{n}" for n in range(5)]), pod_usages)),
-    )
+_USED = st.dictionaries(st.sampled_from([f"uid-{n}" for n in range(5)]), pod_usages)
+
+
+def snapshots(observations: st.SearchStrategy[Observation] = plausible) -> st.SearchStrategy[Snapshot]:
+    signals = st.dictionaries(st.sampled_from(Signal), observations, max_size=5)
+    return st.builds(Snapshot, signals=signals, pods=_USED)
 
 
 settings = st.builds(

@@ -15,9 +15,16 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.claims import STILL_SECONDS, are_unknown, awaited, credited, still_claimed
+from reactor.policy.claims import (
+    STILL_SECONDS,
+    are_unknown,
+    awaited,
+    credited,
+    still_claimed,
+    struck_pods,
+)
 from reactor.policy.decide import decide
-from reactor.policy.events import KernelKilled, PodsStruck, StruckPodsObserved, apply
+from reactor.policy.events import KernelKilled, PodsStruck, ProcessesExited, StruckPodsObserved, apply
 
 from . import strategies as draw
 
@@ -161,6 +168,20 @@ def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still
     assert (0, True) == (evicted, "250Mi still to be freed by pod victim (killed by" in (because or ""))
     state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": 60 * MIB}), 0.02)
     assert 1 == passed(state, 0, 0.02)[2]
+
+
+def test_pods_that_the_kernel_has_killed_in_are_named_while_they_hold_something() -> None:
+    state = found(killed(COUNTED), victim=250, other=0)
+    assert ("victim",) == struck_pods(state)
+    state = apply(SETTINGS, state, StruckPodsObserved(held_bytes={"victim": 0}), 0.01)
+    assert () == struck_pods(state)
+
+
+def test_a_process_that_has_exited_is_awaited_no_more_and_another_is() -> None:
+    state = killed(oom(pid=42), oom(pid=43))
+    assert [43] == [
+        claim.pid for claim in apply(SETTINGS, state, ProcessesExited(pids=frozenset({42})), 0.1).claims
+    ]
 
 
 def test_pod_that_has_given_back_all_puts_off_no_eviction() -> None:
