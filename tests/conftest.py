@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Final
 
 import pytest
 
@@ -16,16 +18,33 @@ from tests.support.terminated import pytest_sessionstart  # noqa: F401 - a hook
 from tests.support.this_machine import allocator, cgroup_tree, virtual_node
 from tests.support.yard import Yard, tree_of, yard_in
 
+_unfreeze: Final = gc.unfreeze
+_is_unfrozen: Final = Event()
+
 
 def pytest_configure() -> None:
     """Collect no garbage while tests are collected: nothing is, and the search takes a third of the time."""
     gc.disable()
+    gc.unfreeze = _noted_unfreeze
 
 
 def pytest_collection_finish() -> None:
     """Leave what collecting has made out of each later search for garbage, which many tests ask for."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Leave it out again after a test that has undone that: each search would take half a second."""
+    if _is_unfrozen.is_set():
+        _is_unfrozen.clear()
+        gc.collect(1)  # the test's own garbage is young
+        gc.freeze()
+
+
+def _noted_unfreeze() -> None:
+    _unfreeze()
+    _is_unfrozen.set()
 
 
 @pytest.fixture
