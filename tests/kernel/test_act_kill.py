@@ -392,6 +392,6 @@ def test_the_exercise_finds_a_place_while_the_pod_parent_does_not_exist_yet(yard
     assert () == yard.tree.children(yard.parent)
 
 
-def test_the_exercise_says_what_is_wrong() -> None:
-    nothing = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nonexistent"))
+def test_the_exercise_says_what_is_wrong(tmp_path: Path) -> None:
+    nothing = CgroupTree(version=CgroupVersion.V1, memory_root=tmp_path / "absent")
     assert str(KillPath(nothing, ("/pods",)).exercise()).startswith("kill path: ")

@@ -38,7 +38,7 @@ def test_record_has_the_minute_before_and_what_the_victim_ran(
     daemon.configure(HARD, {"blackBox": True})
     _start(daemon)
 
-    victim = node.spawn(hog, _climb(220, 0.01))
+    victim = node.spawn(hog, _climb(190, 0.01))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
     assert -signal.SIGKILL == victim.wait(60)

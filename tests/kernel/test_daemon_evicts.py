@@ -42,7 +42,7 @@ def test_hog_is_evicted_the_others_live_and_every_word_of_it_is_kept(
     daemon.start()
     descriptors = _at_rest(daemon)
 
-    victim = node.spawn(hog, hold(220))
+    victim = node.spawn(hog, hold(140))  # the node has room for it: the kernel has nothing to kill for
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
     assert -signal.SIGKILL == victim.wait(60)
