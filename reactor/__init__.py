@@ -8,6 +8,7 @@ Two processes. The guard decides and kills; read it in the order of one pass:
     workloads/  which pods exist: cgroups, units, manifests
     policy/     the decision: a pure function of configuration, state, observations, pods and now
     act/        the kill path
+    warrants/ oom_scores/ rules/ time_left/ blackbox/    the features, ahead of a crossing or beside the loop
 
 The steward reads what others write, and may hang or die at any moment:
 
@@ -18,6 +19,7 @@ The steward reads what others write, and may hang or die at any moment:
     cluster/    Kubernetes: the specs of pods, reports of evictions, the node's status, admission
 
     link/       the messages between the two
+    shutdown/ managed_oom/ privileged/    small processes for what neither may do
 
 Shared by both:
 
@@ -33,6 +35,7 @@ For people:
 
     commands/ terminal/ doctor/    the command line, its tables, what the node offers
     simulate/ tune/ report/        the same decision under a virtual clock; thresholds from measurements
+    shadow/     what reactor decided beside what others did
     testbed/    a virtual node in a cgroup: the demo, and what tune and the tests measure on
 
 Imports go one way, from the commands down to the words; import-linter holds it (pyproject.toml).

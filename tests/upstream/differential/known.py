@@ -225,10 +225,7 @@ KNOWN: Final = (
     Known(
         name="minimum-after-reclaim",
         whose=NEWER,
-        rule=(
-            "After a node-level reclaim a pod is spared only if no threshold is met with its minimum "
-            "reclaim added."
-        ),
+        rule="A node-level reclaim spares a pod only if the minimum reclaims are available too.",
         reason=(
             "1.20 compares without the minimum reclaim, and so evicts in the next pass what it spared in "
             "this one."
@@ -240,8 +237,8 @@ KNOWN: Final = (
         name="smaller-grace",
         whose=NEWER,
         rule=(
-            "A soft eviction's grace period is the smaller of `evictionMaxPodGracePeriod` and the pod's own; "
-            "a negative maximum leaves it to the pod."
+            "A soft eviction's grace period is at most the pod's own; a negative "
+            "`evictionMaxPodGracePeriod` leaves it to the pod."
         ),
         reason="Upstream's documentation; 1.20 gives every pod the maximum, and passes a negative one on.",
         kinds=("outcome:grace",),

@@ -13,7 +13,7 @@ _TITLES: Final = {OURS: "### Ours", NEWER: "### Newer upstream, which 1.20.2 doe
 
 def section() -> str:
     """Return the list as Markdown, what is ours first."""
-    parts = [_table(whose, [each for each in KNOWN if each.whose == whose]) for whose in _TITLES]
+    parts = [_list(whose, [each for each in KNOWN if each.whose == whose]) for whose in _TITLES]
     return "\n".join(parts)
 
 
@@ -25,8 +25,7 @@ def with_section(page: str) -> str:
     return f"{before}{BEGINS}\n{section()}\n{ENDS}{rest.split(ENDS)[1]}"
 
 
-def _table(whose: str, known: list[Known]) -> str:
-    if whose == NEWER:  # the reason is always that 1.20.2 decides otherwise, and only `known` says how
-        return "\n".join((_TITLES[whose], "", *(f"- {each.rule}" for each in known), ""))
-    rows = [f"| {each.rule} | {each.reason} |" for each in known]
-    return "\n".join((_TITLES[whose], "", "| rule | why |", "|---|---|", *rows, ""))
+def _list(whose: str, known: list[Known]) -> str:
+    # The reason of what is newer is always that 1.20.2 decides otherwise, and only `known` says how.
+    lines = (f"- {each.rule}" if whose == NEWER else f"- {each.rule} {each.reason}" for each in known)
+    return "\n".join((_TITLES[whose], "", *lines, ""))

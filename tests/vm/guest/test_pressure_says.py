@@ -1,6 +1,6 @@
 """What pressure shows of loads that memory is too small for, and what refaults show; printed as one table.
 
-docs/race.md has the table of each kernel. Since 6.16 and 6.19 reclaim sleeps less, and
+docs/pressure.md has the stalls on each kernel. Since 6.16 and 6.19 reclaim sleeps less, and
 pressure shows less of it (kubernetes/kubernetes#141146).
 """
 
