@@ -456,10 +456,11 @@ def _shadow(options: argparse.Namespace) -> int:
     from reactor.shadow.page import run
 
     name = socket.gethostname()
-    source = Source(name=name, journals=journal_files(journal_of(options)))
+    journal = journal_of(options)
+    source = Source(name=name, journals=journal_files(journal))
     key = _key(options)
     run(
-        Found(sources=[source], problems=()),
+        Found(where=str(journal), sources=[source], problems=()),
         Options(within_seconds=options.within_seconds, key=key),
         title="reactor and the others" if key is not None else f"{name}: reactor and the others",
         output=options.output,

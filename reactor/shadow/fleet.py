@@ -65,8 +65,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is found below directories."""
+    """What is found at `where`: files, and directories with what is below them."""
 
+    where: str
     sources: Sequence[Source]
     problems: Sequence[str]
 
@@ -95,11 +96,12 @@ class Options:
 
 def sources_in(paths: Iterable[Path]) -> Found:
     """Return the nodes of directories and files, by their names. Raises OSError for one that is not there."""
+    given = tuple(paths)
     by_node: dict[tuple[str, str], tuple[dict[tuple[int, str], Path], list[Path]]] = {}
     problems: list[str] = []
     others: Counter[str] = Counter()
     count = 0
-    for path in paths:
+    for path in given:
         for file in _files(path, problems):
             count += 1
             if count > _MOST_FILES:
@@ -122,7 +124,7 @@ def sources_in(paths: Iterable[Path]) -> Found:
         )
         for (_, name), (journals, recordings) in sorted(by_node.items())
     ]
-    return Found(sources=sources, problems=problems)
+    return Found(where=", ".join(map(str, given)), sources=sources, problems=problems)
 
 
 def journal_files(path: Path) -> list[Path]:

@@ -104,10 +104,10 @@ def run(
 ) -> Fleet:
     """Read the nodes, print what they come to, write the page; what could not be read goes to stderr.
 
-    Raises ReactorError if there is no node, OSError if the page can't be written.
+    Raises ReactorError if nothing can be read, OSError if the page can't be written.
     """
     if not found.sources:
-        raise ReactorError(f"{title}: no journal (NAME.jsonl) and no recording (NAME.json) is there")
+        raise ReactorError(f"{found.where}: no journal (NAME.jsonl) and no recording (NAME.json) is there")
     is_shown = sys.stderr.isatty()
     count = len(found.sources)
 
@@ -122,6 +122,9 @@ def run(
         fleet.add_problems(found.problems)
     for one in fleet.problems[:_MOST_NODES]:
         print(f"reactor: {printable(one)}", file=sys.stderr)
+    are_recorded = any(one.recordings for one in found.sources) and options.policy is None
+    if fleet.first is None and not (fleet.steps or are_recorded):
+        raise ReactorError(f"{found.where}: no line of a journal, and no step of a recording, can be read")
     if output == "json":
         print(json.dumps(document_of(fleet)))
     else:

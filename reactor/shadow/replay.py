@@ -1,32 +1,44 @@
 """Another policy over a node's recordings, or over its journal where it has none: what it would change.
 
 A month of a node is thousands of steps, and few of them matter. A step in which nothing is below any
-threshold of either policy, minimum reclaim included, decides nothing. Its figures alone show that, and its
-pods are not read. One that may decide something is read in full, and so is the first one after it. What is
-skipped changes no later decision but the node conditions, by which no pod is evicted.
+threshold of a policy, minimum reclaim included, decides nothing. Its figures alone show that, and its pods
+are not read. A shortage of memory may last for hours: of its steps, those are skipped in which the pod that
+would go has been evicted already (`repeats`). All others are read in full, and so is the first one after a
+shortage. What is skipped changes no later decision but the node conditions, by which no pod is evicted.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from reactor.config.settings import load_configuration
 from reactor.errors import ConfigError, ReactorError
-from reactor.model.pods import Pod
+from reactor.model.decisions import Snapshot
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Rule
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Layout, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Layout, Signal
 from reactor.model.thresholds import Threshold
+from reactor.policy.bounds import standings
 from reactor.shadow import Node, read_line, shown, unix_seconds
 from reactor.simulate.recording import JournalSteps, header_of
-from reactor.simulate.replay import Pass, passes_over
-from reactor.simulate.scenario import RecordedNode, Scenario, Step, eviction_settings, scenario_of, step_of
-from reactor.simulate.summary import Summary
+from reactor.simulate.replay import Pass, SnapshotOf, passes_over
+from reactor.simulate.scenario import (
+    RecordedNode,
+    Scenario,
+    Step,
+    eviction_settings,
+    scenario_of,
+    step_of,
+    without_cycle_collection,
+)
+from reactor.simulate.summary import Summary, working_sets
 
 WITHIN_SECONDS: Final = 600.0
 _LARGEST_WHOLE: Final = 16 << 20  # of a scenario that is no recording: it is read as a whole
@@ -34,7 +46,8 @@ _MOST_EVICTIONS: Final = 10_000
 _MOST_STEPS: Final = 2_000_000
 _MOST_READ: Final = 100_000  # steps of one node that are read in full, some 250 a second
 _STEPS: Final = b'"steps":['
-_FULL: Final = frozenset({"afterReclaim", "reclaimError"})
+_OF_PODS: Final = ("pods", "preferences", "podCgroups")
+_MAY_BE_FAR: Final = frozenset({"at", "summary", "statsError", "oomKills", "cgroups", "admit", *_OF_PODS})
 _QUIET: Final = re.compile(rb'\{"at":"[0-9.]+s","summary":\{"node":(?=\{)')
 _QUIET_ENDS: Final = (b"]}}", b"]}},")
 _LONGEST_NODE: Final = 4096
@@ -42,6 +55,7 @@ _DECODER: Final = json.JSONDecoder()
 
 Lines = Callable[[Path], Iterator[bytes]]
 Numbers = Mapping[str, Any] | None
+_Figures = Sequence[tuple[Signal, int, int]]  # each with what is available of how much
 
 
 class Files(Protocol):
@@ -157,10 +171,11 @@ def _of_recording(
     with_policy = eviction_settings(other.configuration, scenario.layout)
     replay = _Replay([(scenario.settings, scenario.rules), (with_policy, other.rules)], scenario)
     try:
-        for raw in steps or ():
-            replay.take(raw)
-        for line in lines:  # none are left of a scenario that was read as a whole
-            replay.take_line(line)
+        with without_cycle_collection():
+            for raw in steps or ():
+                replay.take(raw)
+            for line in lines:  # none are left of a scenario that was read as a whole
+                replay.take_line(line)
     except ReactorError as error:
         problems.append(f"{path}: step {replay.steps}, where its replay ends: {_first(error)}")
     made.steps += replay.steps
@@ -270,15 +285,17 @@ class _Replay:
     def __init__(
         self, policies: Sequence[tuple[EvictionSettings, Sequence[Rule]]], scenario: Scenario
     ) -> None:
-        self._policies = [_Policy(settings, rules, scenario) for settings, rules in policies]
-        self._near = _Near([one for settings, _ in policies for one in settings.thresholds])
+        self._policies = [
+            _Policy(settings, rules, scenario, self._snapshot_of) for settings, rules in policies
+        ]
         self._reads_all = bool(scenario.images) or any(rules for _, rules in policies)
         self._isolates = any(settings.local_storage_capacity_isolation for settings, _ in policies)
-        self._pods: dict[str, Any] = {}  # `pods` of the last step that had some, and what stands beside them
-        self._is_read = True
-        self._summary: Any = None  # of a step that was not read: one without statistics repeats it
+        self._unread: dict[str, Any] = {}  # `pods` of a later step than `_pods`, and what stands beside them
+        self._pods = _Pods(scenario.pods)  # of the last step that had some and mattered
+        self._summary: Any = None  # of the last step that had one, as it came: in its line, or by itself
+        self._read: tuple[Summary, Snapshot] | None = None  # the same, once it was read
         self._limits: Mapping[str, int] = _limits(scenario.pods)
-        self._was_near = False
+        self._steps_read = 0
         self.steps = 0
         self.passes = 0
 
@@ -292,10 +309,12 @@ class _Replay:
 
         Raises as `take`, ReactorError for what is no step.
         """
-        if not (self._was_near or self._limits or self._reads_all) and self._near.is_far(line):
-            self.steps += 1
-            self._summary = line
-            return
+        if not (self._limits or self._reads_all or any(one.was_near for one in self._policies)):
+            figures = _figures_in(line)
+            if figures is not None and not any(one.below(figures) for one in self._policies):
+                self.steps += 1
+                self._summary, self._read = line, None
+                return
         raw = _step(line)
         if raw is not None:
             self.take(raw)
@@ -306,48 +325,173 @@ class _Replay:
         if self.steps > _MOST_STEPS:
             raise ReactorError(f"more than {_MOST_STEPS} steps; accepted: so many of one node")
         if "pods" in raw:
-            self._pods = {key: raw[key] for key in ("pods", "preferences", "podCgroups") if key in raw}
-            self._is_read = False
+            self._unread, self._limits = {key: raw[key] for key in _OF_PODS if key in raw}, {}
             if self._isolates and _may_limit(raw["pods"]):
-                # Only the limits: all else is read with the first step that matters.
-                self._limits = _limits(step_of({"at": "0s", "pods": raw["pods"]})[0].pods or ())
-            else:
-                self._limits = {}
-        is_near = self._reads_all or self._near.is_near(raw) or _may_exceed(raw, self._limits)
-        if not is_near and not self._was_near:
-            self._summary = raw.get("summary", self._summary)
+                self._limits = _limits(self._read_pods().listed)
+        if raw.get("summary") is not None:
+            self._summary, self._read = raw["summary"], None
+        reads_all = self._reads_all or not _MAY_BE_FAR.issuperset(raw) or _may_exceed(raw, self._limits)
+        figures = None if reads_all else _figures_of(raw)
+        is_unread = "statsError" in raw
+        asked = [one for one in self._policies if one.is_asked(figures, is_unread=is_unread)]
+        if asked:
+            near = self._near_step(raw, is_of_memory=all(one.is_of_memory for one in asked))
+            self._take(near, [one for one in asked if not one.repeats(near)])
+
+    def _take(self, near: _NearStep, asked: Sequence[_Policy]) -> None:
+        """Have policies decide on a step, and before it on the last one that each has skipped."""
+        if not asked:
             return
-        self._was_near = is_near or (self._was_near and "statsError" in raw)  # which ends no shortage
-        if self._summary is not None and "summary" not in raw and "statsError" not in raw:
-            if isinstance(self._summary, bytes):
-                self._summary = (_step(self._summary) or {}).get("summary")
-            raw = {**raw, "summary": self._summary}
-        self._summary = None if "summary" in raw else self._summary
-        if not self._is_read:
-            raw, self._is_read = {**raw, **self._pods}, True
-        if self.passes >= _MOST_READ * len(self._policies):
+        if self._steps_read >= _MOST_READ:
             raise ReactorError(f"more than {_MOST_READ} steps near a threshold; the rest is left out")
-        step, numbers = step_of(raw)
-        self.passes += len(self._policies)
-        for one in self._policies:
-            one.take(step, numbers)
+        self._steps_read += 1
+        skipped = {one.skipped: None for one in asked if one.skipped is not None}
+        for due in (*skipped, near):
+            step, numbers = self._step(due)
+            for one in asked:
+                if due is near or one.skipped is due:
+                    self.passes += 1
+                    one.take(step, numbers)
+
+    def _near_step(self, raw: Mapping[str, Any], *, is_of_memory: bool) -> _NearStep:
+        pods = self._read_pods()
+        if "statsError" in raw or self._summary is None:
+            return _NearStep(raw=raw, pods=pods)
+        if isinstance(self._summary, bytes):
+            self._summary = (_step(self._summary) or {}).get("summary")
+        found = working_sets(self._summary) if is_of_memory else None
+        summary = self._summary if found is None else {"node": self._summary["node"]}
+        return _NearStep(raw={**raw, "summary": summary}, pods=pods, working_sets=found)
+
+    def _step(self, near: _NearStep) -> tuple[Step, Numbers]:
+        """Return a step with all that a policy goes by which was not asked in those before."""
+        step, numbers = step_of({key: value for key, value in near.raw.items() if key not in _OF_PODS})
+        if step.summary is not None and near.working_sets is not None:
+            used = {uid: PodUsage(amount) for uid, amount in near.working_sets.items()}
+            self._read = step.summary, replace(step.summary.snapshot(), pods=used)
+        return replace(step, pods=near.pods.listed), numbers
+
+    def _read_pods(self) -> _Pods:
+        if self._unread:
+            self._pods = _Pods(step_of({"at": "0s", **self._unread})[0].pods or ())
+            self._unread = {}
+        return self._pods
+
+    def _snapshot_of(self, summary: Summary) -> Snapshot:
+        if self._read is None or self._read[0] is not summary:
+            self._read = summary, summary.snapshot()
+        return self._read[1]
+
+
+class _Pods:
+    """The pods of a step, and how each that may be evicted stands in a ranking for memory."""
+
+    def __init__(self, listed: tuple[Pod, ...]) -> None:
+        self.listed = listed
+        self._standings = standings(listed)
+
+    def first(self, working_sets: Mapping[str, int]) -> str | None:
+        """Return the pod that would be evicted for memory; None for none, or where one has no statistics."""
+        try:
+            largest = [max(uids, key=working_sets.__getitem__) for _, uids in self._standings.alike]
+            evictable = self._standings.evictable
+            return min(largest, key=lambda uid: evictable[uid].place(working_sets[uid], 0), default=None)
+        except KeyError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _NearStep:
+    """A step that may decide something, as written.
+
+    `working_sets` are the pods', in bytes by uid, where nothing else of them counts; else None.
+    """
+
+    raw: Mapping[str, Any]
+    pods: _Pods
+    working_sets: Mapping[str, int] | None = None
 
 
 class _Policy:
-    """One policy's replay, and each pod that it evicts once for one shortage."""
+    """One policy's replay, and each pod that it evicts once for one shortage.
 
-    def __init__(self, settings: EvictionSettings, rules: Sequence[Rule], scenario: Scenario) -> None:
+    `was_near`: in the last step a threshold was met, or may have been; `is_of_memory`: none but for memory.
+    `skipped` is the last step that was skipped since one was taken.
+    """
+
+    def __init__(
+        self,
+        settings: EvictionSettings,
+        rules: Sequence[Rule],
+        scenario: Scenario,
+        snapshot_of: SnapshotOf,
+    ) -> None:
+        self._thresholds = settings.thresholds
+        self._levels: dict[tuple[Signal, int], Sequence[tuple[int, Threshold]]] = {}
+        self._below: frozenset[Threshold] | None = frozenset()
+        self._settled: Sequence[Threshold] = ()
+        self.skipped: _NearStep | None = None
+        self.was_near = False
+        self.is_of_memory = False
         self._next: list[tuple[Step, Numbers]] = []
         self._passes: Iterator[Pass] = passes_over(
             iter(self._next.pop, None),
             settings,
-            Summary.snapshot,
+            snapshot_of,
             rules,
             pods=scenario.pods,
             images=scenario.images,
         )
         self._open: dict[tuple[str, object], None] = {}
         self.evicted: list[Evicted] = []
+
+    def below(self, figures: _Figures) -> frozenset[Threshold]:
+        """Return the thresholds that may be met, minimum reclaim included."""
+        return frozenset(
+            threshold
+            for signal, available, capacity in figures
+            for level, threshold in self._levels_of(signal, capacity)
+            if available < level
+        )
+
+    def is_asked(self, figures: _Figures | None, *, is_unread: bool) -> bool:
+        """Return whether a step of such figures may decide anything; None are of another form than expected.
+
+        The first one after a shortage may, and statistics that can't be read (`is_unread`) end none.
+        """
+        try:
+            below = self._below = None if figures is None else self.below(figures)
+        except TypeError:
+            below = self._below = None
+        before = self.was_near
+        self.is_of_memory = below is not None and {one.signal for one in below} <= MEMORY_SIGNALS
+        self.was_near = below is None or bool(below) or (before and is_unread)
+        return before or self.was_near
+
+    def repeats(self, near: _NearStep) -> bool:
+        """Return whether a step decides what the one before it did, by proof; it is `skipped` then.
+
+        So it is if the same thresholds for one memory signal are below their targets as in a step in which
+        their grace periods were over, no other is, and the pod that would go has been evicted in this
+        shortage for the first of them. What the state has of thresholds stays then, but the time of the
+        statistics: for that the last one skipped is taken before the next that matters. No replay slows
+        evictions down or awaits one, so nothing else of the state counts.
+        """
+        if near.working_sets is None or not self._settled or self._below != frozenset(self._settled):
+            return False
+        if (near.pods.first(near.working_sets), self._settled[0]) not in self._open:
+            return False
+        self.skipped = near
+        return True
+
+    def _levels_of(self, signal: Signal, capacity: int) -> Sequence[tuple[int, Threshold]]:
+        levels = self._levels.get((signal, capacity))
+        if levels is None:
+            thresholds = (one for one in self._thresholds if one.signal is signal)
+            levels = [(math.ceil(one.target(capacity)), one) for one in thresholds]
+            if len(self._levels) < 10_000:
+                self._levels[signal, capacity] = levels
+        return levels
 
     def take(self, step: Step, numbers: Numbers) -> None:
         self._next.append((step, numbers))
@@ -357,6 +501,10 @@ class _Policy:
         if made.snapshot is not None:  # else nothing is known of any threshold
             still = (key for key in self._open if not isinstance(key[1], Threshold) or key[1] in met)
             self._open = dict.fromkeys(still)
+        signals = {one.signal for one in met}
+        is_settled = self.is_of_memory and self._below == frozenset(met) and len(signals) == 1
+        self._settled = decision.thresholds_met if is_settled else ()
+        self.skipped = None
         for eviction in decision.evictions:
             by = eviction.threshold or eviction.signal
             key = (eviction.pod.uid, by)
@@ -373,54 +521,29 @@ class _Policy:
             self.evicted.append(Evicted(at=step.at, pod=shown(pod.key), uid=pod.uid, by=shown(by)))
 
 
-class _Near:
-    """Tells by a step's figures whether any of the thresholds may be met, minimum reclaim included."""
+def _figures_in(line: bytes) -> _Figures | None:
+    """Return a step's figures where its line has `at` and `summary` alone; None where it may have more.
 
-    def __init__(self, thresholds: Iterable[Threshold]) -> None:
-        self._by_signal: dict[Signal, list[Threshold]] = {}
-        for one in thresholds:
-            self._by_signal.setdefault(one.signal, []).append(one)
-        self._levels: dict[tuple[Signal, int], int] = {}
+    Of its summary only `node` is decoded, which comes first.
+    """
+    match = _QUIET.match(line)
+    if match is None or line.count(b'"pods":') != 1 or not line.rstrip().endswith(_QUIET_ENDS):
+        return None
+    try:
+        node, _ = _DECODER.raw_decode(line[match.end() : match.end() + _LONGEST_NODE].decode())
+        return tuple(_figures(node))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
-    def is_far(self, line: bytes) -> bool:
-        """Return whether a line is a step whose figures are above all thresholds, and nothing else of note.
 
-        That is one of `at` and `summary` alone. Of its summary only `node` is decoded, which comes first.
-        """
-        match = _QUIET.match(line)
-        if match is None or line.count(b'"pods":') != 1 or not line.rstrip().endswith(_QUIET_ENDS):
-            return False
-        try:
-            node, _ = _DECODER.raw_decode(line[match.end() : match.end() + _LONGEST_NODE].decode())
-            return not self._is_below(node)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return False
-
-    def is_near(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether the step has to be read in full; what has another form than expected has to be."""
-        if not raw.keys().isdisjoint(_FULL):
-            return True
-        summary = raw.get("summary")
-        if summary is None:
-            return "statsError" not in raw
-        try:
-            return self._is_below(summary["node"])
-        except (KeyError, TypeError, AttributeError, ValueError):
-            return True
-
-    def _is_below(self, node: Mapping[str, Any]) -> bool:
-        return any(
-            available < self._level(signal, capacity) for signal, available, capacity in _figures(node)
-        )
-
-    def _level(self, signal: Signal, capacity: int) -> int:
-        level = self._levels.get((signal, capacity))
-        if level is None:
-            targets = [one.target(capacity) for one in self._by_signal.get(signal, ())]
-            level = int(max(targets, default=-1)) + 1
-            if len(self._levels) < 10_000:
-                self._levels[signal, capacity] = level
-        return level
+def _figures_of(raw: Mapping[str, Any]) -> _Figures | None:
+    """Return a step's figures, none of one without statistics; None where they have another form."""
+    if raw.get("summary") is None:
+        return () if "statsError" in raw else None
+    try:
+        return tuple(_figures(raw["summary"]["node"]))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
 
 
 def _figures(node: Mapping[str, Any]) -> Iterator[tuple[Signal, int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from reactor.config.scalars import Count, Timestamp
 from reactor.model.decisions import Snapshot
@@ -233,3 +234,21 @@ def _memory(signal: Signal, memory: MemoryStats | None) -> Iterator[tuple[Signal
     observation = None if memory is None else memory.observation()
     if observation is not None:
         yield signal, observation
+
+
+def working_sets(summary: Any) -> dict[str, int] | None:
+    """Return by uid what a Summary as written shows of its pods' working sets, and reads nothing else of it.
+
+    None where that has another form than expected, or a pod has none. Reading all takes 50 times as long.
+    """
+    try:
+        found = {pod["podRef"]["uid"]: pod["memory"]["workingSetBytes"] for pod in summary["pods"]}
+    except (KeyError, TypeError):
+        return None
+    types = {str: set(map(type, found)), int: set(map(type, found.values()))}
+    are_sound = all(seen <= {wanted} for wanted, seen in types.items()) and "" not in found
+    return (
+        found
+        if are_sound and 0 <= min(found.values(), default=0) <= max(found.values(), default=0) < 2**64
+        else None
+    )

@@ -242,9 +242,18 @@ def _disagree(node: Node, kind: str, when: float) -> Injected:
 
 
 def write_recording(
-    path: Path, *, days: float = 30.0, a_day: int = 192, pods: int = 20, shortages: int = 3, seed: int = 1
+    path: Path,
+    *,
+    days: float = 30.0,
+    a_day: int = 192,
+    pods: int = 20,
+    shortages: int | None = 3,
+    seed: int = 1,
 ) -> int:
-    """Write a recording of a quiet node, with some steps of shortage; return the number of steps."""
+    """Write a recording of a quiet node, with some steps of shortage; return the number of steps.
+
+    With `shortages` None the node has between 60 and 900 MiB available all the time, and memory drifts.
+    """
     chance = random.Random(seed)
     names = [(f"team-{number % 5}", f"pod-{number}", f"uid-{seed}-{number}") for number in range(pods)]
     listed = [
@@ -259,7 +268,7 @@ def write_recording(
         for namespace, name, uid in names
     ]
     steps = int(days * a_day)
-    short = set(chance.sample(range(1, steps), shortages))
+    short = None if shortages is None else set(chance.sample(range(1, steps), shortages))
     header = {
         "kubeletConfiguration": {"evictionHard": {"memory.available": "200Mi"}},
         "filesystems": {},
@@ -280,10 +289,21 @@ def write_recording(
 
 
 def _steps(
-    steps: int, a_day: int, names: Sequence[tuple[str, str, str]], chance: random.Random, short: set[int]
+    steps: int,
+    a_day: int,
+    names: Sequence[tuple[str, str, str]],
+    chance: random.Random,
+    short: set[int] | None,
 ) -> Iterator[dict[str, Any]]:
+    available = 300 * MIB
+    held = {uid: chance.randrange(10, 2000) * MIB for _, _, uid in names}
     for number in range(steps):
-        available = (150 if number in short else chance.randrange(4000, 9000)) * MIB
+        if short is None:
+            available = min(900 * MIB, max(60 * MIB, available + chance.randrange(-30, 31) * MIB))
+            held = {uid: int(size * chance.uniform(0.98, 1.0205)) for uid, size in held.items()}
+        else:
+            available = (150 if number in short else chance.randrange(4000, 9000)) * MIB
+            held = {uid: chance.randrange(10, 2000) * MIB for uid in held}
         memory = {"availableBytes": available, "workingSetBytes": CAPACITY - available}
         disk = {
             "availableBytes": 400 << 30,
@@ -295,7 +315,7 @@ def _steps(
         pods = [
             {
                 "podRef": {"name": name, "namespace": namespace, "uid": uid},
-                "memory": {"workingSetBytes": chance.randrange(10, 2000) * MIB},
+                "memory": {"workingSetBytes": held[uid]},
                 "containers": [{"name": "all", "rootfs": {"usedBytes": 4096}, "logs": {"usedBytes": 4096}}],
                 "process_stats": {"process_count": 12},
             }
@@ -309,7 +329,14 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--days", type=float, default=30.0)
+    parser.add_argument(
+        "--short", metavar="PODS", type=int, help="a day of one node, short of memory all day"
+    )
     options = parser.parse_args()
+    if options.short is not None:
+        path = options.directory / f"short-{options.short}.json"
+        write_recording(path, days=1, a_day=8640, pods=options.short, shortages=None)
+        return
     fleet = write_fleet(options.directory, nodes=options.nodes, days=options.days)
     print(f"{fleet.nodes} nodes, {fleet.bytes_written / MIB:.1f} MiB; injected:")
     for one in fleet.injected:

@@ -197,16 +197,32 @@ def test_no_content_of_a_file_ends_the_command(
     directory.mkdir(exist_ok=True)
     for one in directory.iterdir():
         one.unlink()
+    _good(directory)
     (directory / name).write_bytes(gzip.compress(content) if is_packed else content)
     policy = tmp_path / "policy.yaml"
     policy.write_text(_SHORT)
     assert 0 == main(["fleet", "--output", "json", "--jobs", "1", str(directory), "--policy", str(policy)])
-    assert 1 == json.loads(capsys.readouterr().out)["total"]["nodes"]
+    assert 2 == json.loads(capsys.readouterr().out)["total"]["nodes"]
 
 
 def test_a_directory_without_a_node_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == main(["fleet", str(tmp_path)])
-    assert "no journal (NAME.jsonl) and no recording (NAME.json) is there" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"reactor: {tmp_path}: no journal (NAME.jsonl) and no recording (NAME.json) is there\n"
+    )
+
+
+@pytest.mark.parametrize("content", ["", "no journal\n", '{"kind": "decision"}\n'])
+@pytest.mark.parametrize("command", [["shadow", "--journal"], ["fleet"]])
+def test_what_is_no_journal_is_an_error_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], content: str
+) -> None:
+    path = tmp_path / "node.jsonl"
+    path.write_text(content)
+    assert 1 == main([*command, str(path)])
+    out, err = capsys.readouterr()
+    assert "" == out
+    assert err.endswith(f"reactor: {path}: no line of a journal, and no step of a recording, can be read\n")
     assert 1 == main(["fleet", str(tmp_path / "nowhere")])
 
 
