@@ -64,6 +64,7 @@ _SHARE_OR_QUANTITY: Final = _any_of(_text(rf"{_NUMBER}%|{_QUANTITY}"), {"type": 
 _PATH_FORM: Final = _text("/.*")
 _COMMAND: Final = {"type": "array", "minItems": 1, "items": {"type": "string"}}
 _PODS: Final = _any_of(_text(".+"), {"type": "object"})
+_NEEDED: Final = frozenset({"image", "dryRun", "config", "runtime"})  # no pool takes them away
 _STRINGS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
 
 _FORMS: Final[dict[Any, Schema]] = {
@@ -160,7 +161,7 @@ def configuration() -> Schema:
 def _chart() -> dict[str, Schema]:
     resources = _object(
         {
-            name: {"type": "object", "additionalProperties": _QUANTITY_FORM}
+            name: _or_null({"type": "object", "additionalProperties": _or_null(_QUANTITY_FORM)})
             for name in ("limits", "requests")
         }
     )
@@ -186,6 +187,7 @@ def _chart() -> dict[str, Schema]:
         }
     )
     named = {"type": "object", "required": ["name"], "properties": {"name": _text(_DNS_LABEL)}}
+    texts = {"type": "object", "additionalProperties": _or_null({"type": "string"})}
     of_group = {
         "image": image,
         "dryRun": {"type": "boolean"},
@@ -201,8 +203,8 @@ def _chart() -> dict[str, Schema]:
         ),
         "minReadySeconds": _whole(0),
         "tolerations": _list(toleration),
-        "podAnnotations": _STRINGS,
-        "podLabels": _STRINGS,
+        "podAnnotations": texts,
+        "podLabels": texts,
         "seLinuxOptions": _object({name: {"type": "string"} for name in ("user", "role", "type", "level")}),
         "extraEnv": _list({"type": "object", "required": ["name"], "properties": {"name": _text(".+")}}),
         "extraVolumes": _list(named),
@@ -212,7 +214,7 @@ def _chart() -> dict[str, Schema]:
     }
     pool = _object(
         {
-            **of_group,
+            **{key: form if key in _NEEDED else _or_null(form) for key, form in of_group.items()},
             "name": _text("[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"),
             "nodeSelector": {**_STRINGS, "minProperties": 1},
         },

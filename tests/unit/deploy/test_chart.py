@@ -200,6 +200,40 @@ def test_a_pools_configuration_is_merged_over_the_common_one() -> None:
     assert (checksums[0] != checksums[1], checksums[1]) == (True, checksums[2])
 
 
+_TAKEN_AWAY = (
+    *("resources", "priorityClassName", "updateStrategy", "minReadySeconds", "tolerations"),
+    *("podAnnotations", "podLabels", "seLinuxOptions", "extraEnv", "extraVolumes", "extraVolumeMounts"),
+)
+
+
+def test_null_in_a_pool_takes_away_what_is_common_and_leaves_the_other_pools_theirs() -> None:
+    parts = {"resources": {"limits": None, "requests": {"cpu": None}}, "podLabels": {"a": None}}
+    pools = [
+        {**_POOL, **dict.fromkeys(_TAKEN_AWAY)},
+        {"name": "b", "nodeSelector": {"pool": "b"}, "priorityClassName": "", **parts},
+    ]
+    documents = render({**EVERYTHING, "pools": pools})
+    without, with_parts, common = (each["spec"] for each in daemon_sets(documents))
+    pod, container = without["template"]["spec"], without["template"]["spec"]["containers"][0]
+    assert ("priorityClassName" in pod, pod["tolerations"], container["resources"]) == (False, [], {})
+    assert without["minReadySeconds"] == 0
+    assert without["updateStrategy"]["rollingUpdate"] == {"maxSurge": "5%", "maxUnavailable": 0}
+    assert "seLinuxOptions" not in container["securityContext"]
+    added = EVERYTHING["extraEnv"] + EVERYTHING["extraVolumes"]
+    names = {each["name"] for each in (*container["env"], *pod["volumes"], *container["volumeMounts"])}
+    assert names.isdisjoint(each["name"] for each in added)
+    metadata = without["template"]["metadata"]
+    assert ("a" in metadata["labels"], "c" in metadata["annotations"]) == (False, False)
+
+    resources = common["template"]["spec"]["containers"][0]["resources"]
+    assert resources.keys() == {"limits", "requests"}
+    requests = {key: value for key, value in resources["requests"].items() if key != "cpu"}
+    pod = with_parts["template"]["spec"]
+    assert ("priorityClassName" in pod, pod["containers"][0]["resources"]) == (False, {"requests": requests})
+    assert "a" not in with_parts["template"]["metadata"]["labels"]
+    assert common["template"]["spec"]["priorityClassName"] == "guards"
+
+
 def test_no_daemon_set_selects_the_pods_of_another_one() -> None:
     sets = daemon_sets(render(EVERYTHING))
     for one, other in itertools.permutations(sets, 2):
@@ -276,6 +310,7 @@ _LONG = {**_POOL, "name": "a" * 40}
         ({"pools": [{"name": "a", "nodeSelector": {}}]}, "at '/pools/0/nodeSelector': minProperties"),
         ({"pools": [{**_POOL, "name": "A b"}]}, "at '/pools/0/name': 'A b' does not match pattern"),
         ({"pools": [{**_POOL, "nodeExpressions": []}]}, "'nodeExpressions' not allowed"),
+        ({"pools": [{**_POOL, "image": None}]}, "at '/pools/0/image': got null, want object"),
         ({"pools": [_POOL, _POOL]}, 'pools[1].name: "a"; accepted: a name that no other pool has'),
         (
             {
