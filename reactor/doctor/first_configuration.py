@@ -113,7 +113,7 @@ _SLICE: Final = """\
   # `config init --preset server` guards all services but those."""
 
 _PARTITION: Final = """\
-  # Pods of the system partition have a limit of their own. No threshold evicts them, and
+  # Pods of the system partition have a limit of their own. No memory threshold evicts them, and
   # at that limit the kernel kills, as on a node without reactor. Sooner, and by priority:
   # rules:
   #   - name: system-partition

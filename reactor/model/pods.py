@@ -118,7 +118,7 @@ class Pod:
     which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
     `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
     `storage` is where its files lie. `partition` is the cgroup with a limit of its own that keeps it from
-    being evicted for the node, and for nothing else: a rule for that cgroup may evict it.
+    being evicted for the node's memory, and for nothing else: a rule for that cgroup may evict it.
     """
 
     name: str

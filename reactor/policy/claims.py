@@ -31,7 +31,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Layout, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.kill_results import hopeless
-from reactor.policy.rank import usage
+from reactor.policy.rank import of_no_partition, usage
 from reactor.policy.thresholds import is_met
 
 RATE_WINDOW_SECONDS: Final = 60.0
@@ -157,7 +157,7 @@ def eligible(state: PolicyState, pods: Sequence[Pod], now_seconds: float) -> Seq
 
 def _spared(pod: Pod, failed: Mapping[str, str]) -> Pod:
     why = failed.get(pod.uid)
-    if why is None or pod.critical_because is not None:
+    if why is None or of_no_partition(pod).critical_because is not None:
         return pod
     return replace(pod, critical_because=f"could not be ended: {why}", could_not_be_ended=True)
 

@@ -39,7 +39,7 @@ from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.messages import no_victim
-from reactor.policy.rank import IMAGEFS, NODEFS, freed, rank, small_ones_passed_over
+from reactor.policy.rank import IMAGEFS, NODEFS, freed, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
 from reactor.policy.storage_limits import first_broken_limit
 from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
@@ -368,16 +368,13 @@ def storage_limit_evictions(
 ) -> tuple[Eviction, ...]:
     """Return an eviction for each pod above a limit of its own, in the pods' order, at once (grace 0).
 
-    Critical pods and pods without statistics stay. A pod of a partition is spared for the node's sake alone.
-    `used` is by uid.
+    Critical pods and pods without statistics stay. `used` is by uid.
     Source: localStorageEviction: emptyDir limits, then the pod's, then its containers'.
     """
     return tuple(
         eviction
         for pod in pods
-        if pod.uid in used
-        and _has_limits(pod)
-        and (pod.critical_because is None or pod.partition is not None)
+        if pod.uid in used and _has_limits(pod) and of_no_partition(pod).critical_because is None
         for eviction in first_broken_limit(pod, used[pod.uid], layout)
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from reactor.model.decisions import Measured, RankedPod
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, Volume
-from reactor.model.signals import RESOURCE, Layout, Resource, Signal
+from reactor.model.signals import FREED_TOGETHER, RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 
 NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
@@ -36,9 +37,10 @@ def rank(
     come first and those to be avoided last. For swap, of which upstream knows nothing, the order is that for
     inodes: no pod requests any, and one that has none in use goes last. `with_swap` counts a pod's memory in
     swap where the ranking is for memory. A pod in `bounds` was not read for the decision: its usage was read
-    later, or is that bound.
+    later, or is that bound. A partition has a limit for memory; all else its pods share with the others.
     """
     resource = RESOURCE[signal]
+    pods = pods if resource in FREED_TOGETHER else map(of_no_partition, pods)
     is_requested = resource is not Resource.PIDS
     places = []
     for pod in pods:
@@ -197,16 +199,15 @@ def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> It
 
     Images are charged to no pod. Source: buildSignalToRankFunc.
     """
-    counts_writable_layers, counts_logs_and_volumes = _charged(signal, layout)
+    layers, logs_and_volumes = _charged(signal, layout)
     for container in used.containers:
-        if counts_writable_layers and container.rootfs is not None:
+        if layers and container.rootfs is not None:
             yield container.rootfs
-        if counts_logs_and_volumes and container.logs is not None:
+        if logs_and_volumes and container.logs is not None:
             yield container.logs
-    if counts_logs_and_volumes:
-        for volume in pod.volumes:
-            if volume.is_local and volume.name in used.volumes:
-                yield used.volumes[volume.name]
+    for volume in pod.volumes:
+        if logs_and_volumes and volume.is_local and volume.name in used.volumes:
+            yield used.volumes[volume.name]
 
 
 def _removed_with(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
@@ -230,6 +231,11 @@ def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
     if layout is Layout.SPLIT:
         return (False, False) if signal in IMAGEFS else (True, True)
     return (False, True) if signal in NODEFS else (True, False)
+
+
+def of_no_partition(pod: Pod) -> Pod:
+    """Return a pod as one that may go, if nothing but its partition keeps it."""
+    return pod if pod.partition is None or pod.could_not_be_ended else replace(pod, critical_because=None)
 
 
 def can_be_evicted(pods: Iterable[Pod]) -> bool:

@@ -17,7 +17,7 @@ from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.holds import rated, under_way, with_hold
 from reactor.policy.messages import offending_annotations
-from reactor.policy.rank import rank, rank_by_amount
+from reactor.policy.rank import of_no_partition, rank, rank_by_amount
 from reactor.policy.storm import memory_slowdowns
 from reactor.policy.thresholds import is_hard_memory
 from reactor.text import printable
@@ -123,14 +123,10 @@ def _held_bytes(pod: Pod, snapshot: Snapshot) -> int:
 
 
 def _of_its_partition(firing: Firing, pod: Pod) -> Pod:
-    """Return a pod of a partition as one that may go, if the rule is for that partition or what lies in it.
-
-    A rule of the node's, or of the pods' parent, hits none: what the partition may use is its own.
-    """
+    """Return a pod of a partition as one that may go, if the rule is for that partition or below it."""
     tops = (firing.cgroup,) if firing.rule.below is None else firing.rule.below
-    if pod.partition is None or not all(is_at_or_below(top, pod.partition) for top in tops):
-        return pod
-    return replace(pod, critical_because=None)
+    is_inside = pod.partition is not None and all(is_at_or_below(top, pod.partition) for top in tops)
+    return of_no_partition(pod) if is_inside else pod
 
 
 def _nobody_because(firing: Firing, ranking: Sequence[RankedPod]) -> str:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, Ineligible, PolicyState, Snapshot
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
-from reactor.model.pods import Container, ContainerUsage, Pod, PodUsage
+from reactor.model.pods import Container, ContainerUsage, FilesystemUsage, Pod, PodUsage
 from reactor.model.quantity import parse_quantity
 from reactor.model.rules import (
     Firing,
@@ -20,7 +20,9 @@ from reactor.model.rules import (
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold
+from reactor.policy.claims import eligible
 from reactor.policy.decide import decide
+from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import before_rules, decide_firing, hit_by, rule_hold, rule_holds
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -271,18 +273,47 @@ def test_a_pod_of_a_partition_goes_for_a_rule_of_the_partition_alone(cgroup: str
     assert victim == victims(found)
 
 
-def test_a_threshold_never_evicts_a_pod_of_a_partition() -> None:
+OF_PARTITION = replace(
+    make_pod("agent"), cgroup="/apps/system/a", partition="/apps/system", critical_because="in it"
+)
+
+
+def decided_for(signal: Signal, pod: Pod, state: PolicyState | None = None) -> Decision:
+    """Return the decision for a threshold that is met, where the pod is the only one and uses the most."""
+    used = PodUsage(
+        memory_working_set_bytes=90 * MIB,
+        process_count=90,
+        swap_bytes=90 * MIB,
+        containers=(ContainerUsage(name="c", logs=FilesystemUsage(used_bytes=90 * MIB, inodes_used=90)),),
+    )
+    snapshot = Snapshot(signals={signal: make_observation(1)}, pods={pod.uid: used})
+    settings = EvictionSettings(thresholds=(replace(make_threshold(50), signal=signal),))
+    state, decision = decide(settings, state or PolicyState(), snapshot, (pod,), 1.0)
+    if decision.reclaim:
+        _, decision = after_reclaim(settings, state, decision, snapshot, snapshot, (pod,))
+    return decision
+
+
+@pytest.mark.parametrize("signal", [Signal.MEMORY_AVAILABLE, Signal.SWAP_AVAILABLE])
+def test_a_threshold_for_memory_never_evicts_a_pod_of_a_partition(signal: Signal) -> None:
     """Not even where it alone could help: the node's threshold is not for what the partition may use."""
-    agent = replace(
-        make_pod("agent"), cgroup="/apps/system/a", partition="/apps/system", critical_because="in it"
-    )
-    snapshot = Snapshot(
-        signals={Signal.MEMORY_AVAILABLE: make_observation(1)},
-        pods={"uid-agent": PodUsage(memory_working_set_bytes=90 * MIB)},
-    )
-    settings = EvictionSettings(thresholds=(make_threshold(50),))
-    _, decision = decide(settings, PolicyState(), snapshot, (agent,), 1.0)
+    decision = decided_for(signal, OF_PARTITION)
     assert ((), True) == (decision.evictions, decision.no_victim is not None)
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE, Signal.IMAGEFS_AVAILABLE, Signal.PID_AVAILABLE],
+)
+def test_a_pod_of_a_partition_goes_for_what_the_partition_shares_with_the_node(signal: Signal) -> None:
+    """A partition limits memory alone: else others would go for the disk that its pods fill."""
+    assert ["agent"] == [one.pod.name for one in decided_for(signal, OF_PARTITION).evictions]
+    assert () == decided_for(signal, replace(OF_PARTITION, partition=None)).evictions
+    (kept,) = eligible(
+        PolicyState(ineligible=Ineligible(failed={OF_PARTITION.uid: (2.0, "EPERM")})), [OF_PARTITION], 1.0
+    )
+    assert kept.could_not_be_ended
+    assert () == decided_for(signal, kept).evictions
 
 
 def test_a_report_evicts_nobody_and_ranks_nobody() -> None:
