@@ -158,7 +158,7 @@ class RulePressure:
             self._board.set(RULE_PRESSURE, SourceHealth.OFF, "no rule is on pressure")
             return
         armed = len(self._armed)
-        detail = f"{armed} triggers"
+        detail = "1 trigger" if armed == 1 else f"{armed} triggers"
         if armed < self._wanted:
             detail += f" for {self._wanted} wanted; the others are observed by the clock"
         if self._refused:

@@ -28,13 +28,11 @@ def show_status(socket_path: Path, output: str) -> int:
     node = document["node_cgroup"] or "this machine"
     dry = ", dry run" if document["dry_run"] else ""
     screen.say(
-        f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
-        f"{document['passes']} passes since {moment(document['started'])}"
+        f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, "
+        f"{counted(document['pods'], 'pod')}, {counted(document['passes'], 'pass', 'passes')} "
+        f"since {moment(document['started'])}"
     )
     screen.say(_processes(document["processes"]))
-    memory = document["processes"]["steward"]["memory"]
-    if memory is not None:
-        screen.say(stewards_memory(memory))
     if document["kubernetes"] is not None:
         screen.say(_kubernetes(document["kubernetes"]))
     if document["runtime"] is not None:
@@ -96,7 +94,7 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     if not known and pod is not None:
         near = document.get("near_name")
         meant = "" if near is None else f" (did you mean {near}?)"
-        where = f"neither among the {document['pods']} pods now nor among the last decisions"
+        where = f"neither among the {counted(document['pods'], 'pod')} now nor among the last decisions"
         Screen().say(f"{pod}: {where}{meant}; the journal may have more: reactor explain {pod} --journal")
         return 1
     return 0
@@ -154,7 +152,7 @@ def _kubernetes(document: Mapping[str, Any]) -> str:
     down = "; OUT OF SERVICE by an operator's taint" if document.get("out_of_service") else ""
     return (
         f"kubernetes: node {document['node']}, {document['role']}; {heard}; "
-        f"{document['untold_evictions']} evictions not reported yet{down}"
+        f"{counted(document['untold_evictions'], 'eviction')} not reported yet{down}"
     )
 
 
@@ -216,14 +214,6 @@ def notifications_text(notifications: Iterable[Mapping[str, Any]]) -> str | None
         if counts:
             channels.append(f"{one['channel']} {', '.join(counts)}")
     return f"notifications: {'; '.join(channels)}" if channels else None
-
-
-def stewards_memory(memory: Mapping[str, Any]) -> str:
-    """Return which bound the steward's memory has."""
-    most = bytes_text(memory["limit_bytes"])
-    if memory["limited_by"] == "cgroup":
-        return f"steward's memory: at most {most}, by its cgroup {printable(memory['cgroup'])}"
-    return f"steward's memory: at most {most}, by its rlimit ({printable(memory['because'])})"
 
 
 def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Table:

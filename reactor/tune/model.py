@@ -26,6 +26,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.testbed.allocator import MIB
+from reactor.text import counted
 from reactor.tune.history import History
 from reactor.tune.latency import Freeing, Latency, freeing_of, latencies_of, reaction_bound
 from reactor.tune.measured import Growth, Measured, NodeFacts
@@ -453,7 +454,8 @@ def _general(settings: Settings, history: History) -> Iterator[str]:
     if settings.dry_run:
         yield "dryRun is on: no pod is evicted at all"
     if history.missed:
-        yield f"the kernel's OOM killer has killed {history.missed} processes: the node was out of memory"
+        killed = counted(history.missed, "process", "processes")
+        yield f"the kernel's OOM killer has killed {killed}: the node was out of memory"
 
 
 def _hard_misses(hard: Threshold, hard_bytes: int, found: Recommendation) -> Iterator[str]:

@@ -88,7 +88,7 @@ async def test_stalled_tasks_of_a_cgroup_fire_its_trigger(
     (fired,) = await pressure.wait(60)
     assert wanted == fired.trigger
     assert fired.is_exact in is_exact
-    assert (SourceHealth.ARMED, "1 triggers") == (
+    assert (SourceHealth.ARMED, "1 trigger") == (
         board.state(RULE_PRESSURE).health,
         board.state(RULE_PRESSURE).detail,
     )

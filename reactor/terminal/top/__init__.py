@@ -30,6 +30,7 @@ from reactor.terminal.top import sections
 from reactor.terminal.top.screen import PlainScreen, Screen, can_move, may_colour, whole_screen
 from reactor.terminal.top.sections import Rates, note_rates
 from reactor.terminal.top.table import Line, Span, Style, Table, amount, clean, cut_end, fitted
+from reactor.text import counted
 
 _ROOMY_LINES: Final = 32  # from here on a blank line between the parts
 
@@ -86,7 +87,7 @@ def _head(document: Mapping[str, Any], right: str, width: int) -> list[Line]:
     if kubernetes is not None:
         node = f"{kubernetes['node']} ({kubernetes['role']})"
     dry = ", DRY RUN" if document["dry_run"] else ""
-    left = clean(f"reactor {document['version']}{dry}: {node}, {document['pods']} pods")
+    left = clean(f"reactor {document['version']}{dry}: {node}, {counted(document['pods'], 'pod')}")
     room = width - len(right) - 2
     title = f"{cut_end(left, room).ljust(room)}  {right}" if right and room > 20 else left
     return [(Span(title, Style.HEADING),), _pressure(document)]

@@ -113,7 +113,7 @@ async def test_where_no_rule_is_on_pressure_the_source_is_off(held: Held) -> Non
     off = SourceHealth.OFF, "no rule is on pressure"
     assert off == held.state
     held.pressure.want([trigger()])
-    await passing(lambda: (SourceHealth.ARMED, "1 triggers") == held.state)
+    await passing(lambda: (SourceHealth.ARMED, "1 trigger") == held.state)
     held.pressure.want([])
     assert off == held.state
     await passing(lambda: not held.pressure.armed)

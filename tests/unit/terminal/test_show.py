@@ -14,7 +14,6 @@ from reactor.terminal.show import (
     rule_lines,
     rules_table,
     signals_table,
-    stewards_memory,
     swap_traffic_text,
     time_left_texts,
 )
@@ -138,25 +137,6 @@ def test_what_was_reclaimed_is_reported_with_what_was_wanted_and_what_went_wrong
 )
 def test_instant_of_today_is_a_time_and_any_other_a_date(text: str | None, told: str) -> None:
     assert told == moment(text, NOW)
-
-
-@pytest.mark.parametrize(
-    ("memory", "expected"),
-    [
-        (
-            {"limited_by": "cgroup", "limit_bytes": 192 << 20, "cgroup": "/s/steward", "because": None},
-            "steward's memory: at most 192Mi, by its cgroup /s/steward",
-        ),
-        (
-            {"limited_by": "rlimit", "limit_bytes": 160 << 20, "cgroup": None, "because": "/s holds others"},
-            "steward's memory: at most 160Mi, by its rlimit (/s holds others)",
-        ),
-    ],
-)
-def test_bound_of_the_stewards_memory_is_named_with_why_it_is_the_rlimit(
-    memory: dict[str, Any], expected: str
-) -> None:
-    assert expected == stewards_memory(memory)
 
 
 def test_notifications_are_counted_by_channel_and_not_mentioned_before_there_was_one() -> None:
