@@ -34,8 +34,7 @@ Shared by both:
 For people:
 
     commands/ terminal/ doctor/    the command line, its tables, what the node offers
-    simulate/ tune/ report/        the same decision under a virtual clock; thresholds from measurements
-    shadow/     what reactor decided beside what others did
+    simulate/ tune/ shadow/ report/    the same decision under a virtual clock, thresholds, comparisons, pages
     testbed/    a virtual node in a cgroup: the demo, and what tune and the tests measure on
 
 Imports go one way, from the commands down to the words; import-linter holds it (pyproject.toml).

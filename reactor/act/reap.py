@@ -176,9 +176,8 @@ class MemoryRelease:
     process_mrelease(2) works only while the victim is not exiting yet (ESRCH otherwise), and a victim that
     has a CPU starts to exit within 50 us of its SIGKILL. So a thread is waiting already: starting one takes
     longer than that, and may fail if a fork bomb has the last process id. On two busy CPUs 400 MiB are free
-    after 30 to 40 ms if it comes in time, and after 75 to 180 ms if the victim frees them itself. It is asked
-    for at once also if the victim has a CPU to itself: in time the two are done in 0.83 of the time, and
-    too late it costs nothing (docs/latency.md). In that case the victim needs CPU: `boost_cpu`.
+    after 30 to 40 ms if it comes in time, else after 75 to 180 ms. With a CPU to itself a victim takes
+    0.83 of its time so (docs/latency.md). Too late it costs nothing, but the victim needs CPU: `boost_cpu`.
     """
 
     def __init__(self) -> None:

@@ -142,6 +142,7 @@ def process_text(process: object) -> str:
 
 
 def woken_by(wakes: Iterable[Mapping[str, Any]]) -> str:
+    """Return the sources of a pass's wakes as people read them; without any it is the daemon's first pass."""
     names = sorted({str(wake.get("source")) for wake in wakes})
     return ", ".join(names).replace(UNASKED, "the 10 ms check") or "the start"
 
