@@ -7,14 +7,16 @@ was made with.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, BoundedPods, Enough, GivesWayError, Known
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, Enough, GivesWayError, Known
 from reactor.guard.node import Node
+from reactor.guard.observations import Observations
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.signals import Signal
@@ -30,29 +32,6 @@ from reactor.sources.levels import MemoryLevel, MemoryLevels
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
 
 
-class Pods(Protocol):
-    """Lists the pods."""
-
-    def refresh_pods(self) -> None:
-        """Take over the pods that exist now."""
-
-    def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
-        """Return the pods that the policy is asked about."""
-
-    def present_pods(self) -> Sequence[Pod]:
-        """Return the pods that there are."""
-
-    def is_populated(self, pod: Pod) -> bool:
-        """Return whether a process is in a pod."""
-
-    def shortage_has_grown(self) -> bool:
-        """Return whether memory has become shorter in a way that is worth a pass."""
-
-    @property
-    def bounded(self) -> BoundedPods:
-        """Return what reads only as much of the pods as a decision needs."""
-
-
 class Approach:
     """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
 
@@ -64,7 +43,7 @@ class Approach:
         node: Node,
         ahead: Sequence[Ahead],
         kernel: KernelKills,
-        pods: Pods,
+        pods: Observations,
         *,
         observer: NodeObserver,
         usages: PodObserver,
@@ -83,18 +62,21 @@ class Approach:
         """Return whether a fresh forecast is wanted though nothing has woken the loop."""
         return self._has_forecast and any(now_seconds >= one.retry_seconds() for one in self._ahead)
 
-    def prepare(self) -> None:
-        """Prepare by what is observed now; nothing is decided."""
-        self.after(self._observer.memory(), self._node.clock_seconds())
+    def prepare(self, *, again: bool = False) -> None:
+        """Prepare by what is observed now; nothing is decided. See `after`."""
+        self.after(self._observer.memory(), self._node.clock_seconds(), again=again)
 
-    def after(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Prepare after a pass that has seen so much memory, if a crossing is near."""
+    def after(self, memory: Mapping[Signal, Observation], now_seconds: float, *, again: bool = False) -> None:
+        """Prepare after a pass that has seen so much memory, if a crossing is near.
+
+        `again`: all was prepared a moment ago, and of many pods only as much is read as at the crossing.
+        """
         nearby = near(self._node.settings.thresholds, memory)
         self.is_near = bool(nearby)
         self._has_forecast = self.is_near and not self._is_claimed()
         if self._has_forecast:
             with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
-                self._prepare(memory, nearby, now_seconds)
+                self._prepare(memory, nearby, now_seconds, again=again)
         elif self.is_near:
             self._kernel.disarm()
         else:
@@ -102,11 +84,21 @@ class Approach:
                 one.far()
 
     def _prepare(
-        self, memory: Mapping[Signal, Observation], nearby: frozenset[Signal], now_seconds: float
+        self,
+        memory: Mapping[Signal, Observation],
+        nearby: frozenset[Signal],
+        now_seconds: float,
+        *,
+        again: bool,
     ) -> None:
+        bounded = self._pods.bounded
+        if again and len(self._node.pods) > FEW_PODS:
+            self._pods.refresh_pods()
+            if (few := bounded.observe_few()) is not None:
+                self._forecast(memory, nearby, few, now_seconds, heads=1, most=MOST_BY_WIDE_BOUNDS)
+            return
         self._kernel.begin()
         self._pods.refresh_pods()
-        bounded = self._pods.bounded
         if self._reads_all or len(self._node.pods) <= FEW_PODS:
             known = Known({}, dict(self._usages.memory(self._give_way)))
         else:
@@ -129,6 +121,9 @@ class Approach:
         nearby: frozenset[Signal],
         known: Known,
         now_seconds: float,
+        *,
+        heads: int = READY_PODS,
+        most: float = math.inf,
     ) -> Forecast:
         pods = self._pods.eligible_pods(now_seconds)
         node = self._node
@@ -154,7 +149,9 @@ class Approach:
             self._give_way()
             if bounded.hold_too_little(state, snapshot, known, pods, now_seconds):
                 return False
-            enough = bounded.settle(state, snapshot, known, pods, now_seconds, heads=READY_PODS)
+            enough = bounded.settle(state, snapshot, known, pods, now_seconds, heads=heads, most=most)
+            if enough is Enough.TOO_WIDE:
+                return False
             if enough is not Enough.SETTLED:
                 known.used.update(self._usages.memory(self._give_way))
                 known.bounds.clear()
@@ -239,7 +236,7 @@ class LastStretch:
         is_paused = False
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
             if is_paused:
-                self._approach.prepare()
+                self._approach.prepare(again=True)
             else:
                 self._sleep(_PAUSE_SECONDS)
             is_paused = not is_paused

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import trio
 
@@ -26,8 +25,6 @@ from reactor.policy.attention import Pace
 from reactor.reclaim.runner import Reclaimed
 from reactor.sources.levels import MemoryLevel, MemoryLevels
 from reactor.sources.memory import MemorySource
-
-_FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
 
 
 class Arming:
@@ -86,9 +83,7 @@ class WakePasses:
         try:
             record = self.run_pass(taken, reclaimed)
             passes, wake = self._passes, taken[0]
-            crossed = None
-            if len(passes.known.pods) <= _FEW_PODS:
-                crossed = self._last_stretch.watch(self._arming.crossings)
+            crossed = self._last_stretch.watch(self._arming.crossings)
             if crossed is not None:
                 wake = replace(wake, signal=crossed.signal)
             elif record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():

@@ -89,11 +89,13 @@ class MemcgEventfd:
         board: SourceBoard,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        early_pause_seconds: float = _EARLY_PAUSE_SECONDS,
     ) -> None:
         self._tree = tree
         self._wakes = wakes
         self._board = board
         self._clock_ns = clock_ns
+        self._early_pause_seconds = early_pause_seconds
         self._wanted: dict[LevelKey, MemoryLevel] = {}
         self._watches: dict[LevelKey, _Watch] = {}
         self._moved = trio.Event()
@@ -183,12 +185,21 @@ class MemcgEventfd:
                 watch.drain()
             self._wake(*(watch.level for watch in fired))
             for watch in fired:
-                watch.is_past()  # raises once the cgroup is gone: its removal signals too, and only once
-                if watch.level.is_early:
-                    nursery.start_soon(_pause, epoll, watch)
-                else:
+                # Raises once the cgroup is gone: its removal signals too, and only once.
+                is_past = watch.is_past()
+                if not watch.level.is_early:
                     doubtful.add(watch)
+                elif is_past:
+                    nursery.start_soon(self._pause, epoll, watch)
+                else:  # memory came back: the next crossing may follow a kill at once
+                    epoll.modify(watch.event_fd, _events(watch.level))
             await pace.turn()
+
+    async def _pause(self, epoll: select.epoll, watch: _Watch) -> None:
+        """Leave an early level alone for a while: usage that swings about it is not worth so many passes."""
+        await trio.sleep(self._early_pause_seconds)
+        if watch.event_fd >= 0:
+            epoll.modify(watch.event_fd, _events(watch.level))
 
     def _check_doubtful(self, watches: Iterable[_Watch]) -> None:
         """Settle how usage stands to levels that have fired, once it is quiet.
@@ -221,13 +232,6 @@ class MemcgEventfd:
 
 def _events(level: MemoryLevel) -> int:
     return select.EPOLLIN | select.EPOLLONESHOT if level.is_early else select.EPOLLIN
-
-
-async def _pause(epoll: select.epoll, watch: _Watch) -> None:
-    """Leave an early level alone for a while: usage that swings about it is not worth a pass each time."""
-    await trio.sleep(_EARLY_PAUSE_SECONDS)
-    if watch.event_fd >= 0:
-        epoll.modify(watch.event_fd, _events(watch.level))
 
 
 # Reclaim on cgroup v1: sees the crossings that usage alone does not show.

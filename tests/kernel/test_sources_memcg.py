@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -119,6 +120,23 @@ async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(c
             process.hold_mib(80)
             assert wakes == machine.board.state(MEMCG_EVENTFD).wakes
             await machine.woken_by(MEMCG_EVENTFD)  # after its rest, for what happened in it
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_early_level_does_not_rest_if_usage_has_fallen_below_it(cgroup: str) -> None:
+    """The next crossing may follow a kill at once."""
+    wakes, armed = Wakes(), trio.Event()
+    source = MemcgEventfd(CgroupTree.discover(), wakes, SourceBoard(), early_pause_seconds=math.inf)
+    source.arm([replace(level(cgroup, 60), place_ahead=1)])
+    with hog(directory(cgroup)) as process, trio.fail_after(90):
+        process.hold_mib(80)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(source.watch, lambda _: armed.set())
+            await armed.wait()
+            for mib in (30, 80):
+                await wakes.wait()
+                process.hold_mib(mib)
+            await wakes.wait()
             nursery.cancel_scope.cancel()
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reactor.blackbox import Feed
-from reactor.guard.bounded import FEW_PODS
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS
 from reactor.guard.wake_passes import WakePasses
 from reactor.model.decisions import Measured
 from reactor.model.pods import Pod, PodUsage
@@ -333,13 +334,38 @@ async def test_a_crossing_while_victims_are_prepared_is_attended_to_without_its_
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
     loop.kills.prepare = prepared
-    no_level: Any = None
+    no_level: Any = SimpleNamespace(crossings=())
     ignored: Any = lambda _: None  # noqa: E731
     passes = WakePasses(loop.passes, no_level, no_level, begin_reclaims=ignored, expect_processes=ignored)
 
     passes.on_memory_wake((wake(),))
 
     assert loop.kills.killed == ["hog"]
+
+
+async def test_a_rehearsal_of_a_crossing_reads_as_few_pods_and_changes_nothing(
+    make_bare_loop, make_pod, observation
+):
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    loop.passes.make([wake()])
+    ready, state = loop.kills.ready, loop.known.state
+    reads = (loop.usages.wide_reads, loop.usages.bound_reads, loop.usages.memory_reads)
+    loop.usages.one_by_one.clear()
+
+    loop.passes.approach.prepare(again=True)
+
+    wide, *others = reads
+    assert [wide + 1, *others] == [
+        loop.usages.wide_reads,
+        loop.usages.bound_reads,
+        loop.usages.memory_reads,
+    ]
+    assert "uid-hog" in loop.usages.one_by_one
+    assert len(loop.usages.one_by_one) <= MOST_BY_WIDE_BOUNDS
+    assert (ready, state) == (loop.kills.ready, loop.known.state)
 
 
 def seen_by_pods(loop: Any, observation: Make) -> Any:

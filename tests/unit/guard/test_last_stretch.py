@@ -32,8 +32,8 @@ class Node:
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
-    def prepare(self) -> None:
-        self.rehearsals += 1
+    def prepare(self, *, again: bool) -> None:
+        self.rehearsals += again
         self.seconds += 0.0001
 
 
