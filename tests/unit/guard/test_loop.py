@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 STATE = Path("/nonexistent/state.json")
 HARD = make_threshold(100 * MIB)
+SELDOM_SECONDS = 3600.0
 # Nothing can be armed: what a loop waits for at first never comes.
 SETTINGS = Settings(
     eviction=EvictionSettings(thresholds=(HARD,)),
@@ -62,6 +63,7 @@ async def guard(
     arming_seconds: float,
     cached_bytes: int = 0,
     first: Collection[str] = (TICKER, HOUSEKEEPING),
+    settings: Settings = SETTINGS,
 ) -> list[PassRecord]:
     """Return the passes over a node of 512 MiB that none of its sources watches, until it has crossed.
 
@@ -79,14 +81,14 @@ async def guard(
     async with trio.open_nursery() as nursery:
         evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
         loop = loop_of(
-            SETTINGS,
+            settings,
             fake.tree,
             known=Node(observed=Observed(stale_seconds=35.0)),
             evictor=evictor,
             features=Features(fake.tree, STATE),
             highs=BorrowedHighs(),
             supervisor=supervisor,
-            steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
+            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
             arming_seconds=arming_seconds,
         )
 
@@ -118,7 +120,8 @@ async def test_memory_is_observed_while_its_sources_are_being_armed(fake: FakeTr
 
 
 async def test_memory_that_is_near_its_threshold_is_observed_where_no_source_tells(fake: FakeTree) -> None:
-    records = await guard(fake, from_bytes=400 * MIB, arming_seconds=0.0)
+    seldom = replace(SETTINGS, housekeeping_interval_seconds=SELDOM_SECONDS)  # the ticker would find it, too
+    records = await guard(fake, from_bytes=400 * MIB, arming_seconds=0.0, settings=seldom)
     crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["glance"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
