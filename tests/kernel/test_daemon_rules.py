@@ -161,8 +161,12 @@ def test_a_rule_reclaims_from_a_full_cgroup_and_ends_no_process(
 
 
 def start_on_a_kubelets_node(node: VirtualNode, daemon: RunningDaemon, directory: Path, hard: str) -> str:
-    """Start with the documented rule for the system partition; return that partition's cgroup."""
+    """Start with the documented rule for the system partition; return that partition's cgroup.
+
+    The limit is set before: a daemon that has found none looks again after a minute.
+    """
     partition = f"{node.cgroup}/kubepods/system"
+    node.tree.set_memory_limit(partition, 2 * LIMIT_MIB * MIB)
     daemon.configure(
         {"evictionHard": {"memory.available": hard}},
         {
@@ -182,7 +186,6 @@ def test_a_full_system_partition_loses_its_own_largest_pod_and_no_larger_one_out
     outside = node.spawn(pods_of_a_kubelet(node)[OTHER], hold(2 * FULL_MIB))
     small, full = (add_system_pod(node, uid) for uid in (SMALL_SYSTEM, FULL_SYSTEM))
     partition = start_on_a_kubelets_node(node, daemon, tmp_path, "16Mi")
-    node.tree.set_memory_limit(partition, 2 * LIMIT_MIB * MIB)
     bystander = node.spawn(small, hold(SMALL_MIB))
     after_passes(daemon, 20)
     assert [] == firings(daemon)
@@ -203,8 +206,7 @@ def test_the_nodes_threshold_takes_a_smaller_pod_outside_and_none_of_the_system_
 ) -> None:
     outside = pods_of_a_kubelet(node)
     full = add_system_pod(node, FULL_SYSTEM)
-    partition = start_on_a_kubelets_node(node, daemon, tmp_path, "100Mi")
-    node.tree.set_memory_limit(partition, 2 * LIMIT_MIB * MIB)
+    start_on_a_kubelets_node(node, daemon, tmp_path, "100Mi")
     survivors = [node.spawn(full, hold(85)), node.spawn(outside[OTHER], hold(SMALL_MIB))]
     after_passes(daemon, 20)
     assert [] == daemon.evictions()
