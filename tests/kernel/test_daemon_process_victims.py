@@ -103,7 +103,10 @@ def test_many_small_processes_are_killed_as_a_whole_and_the_record_says_why(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
     cgroup = _start(daemon, node)
-    small = [node.spawn(cgroup, hold(7)) for _ in range(20)]
+    small = [node.spawn(cgroup, hold(3)) for _ in range(20)]
+    eventually(lambda: node.usage_bytes() > 90 * MIB, "they are all there, and most of them at their size")
+    assert daemon.evictions() == []
+    node.spawn(node.add_pod("smaller"), hold(140))  # at the crossing it has the smaller half
 
     eviction = _first(daemon)
 

@@ -149,6 +149,7 @@ def test_a_daemon_that_ends_guards_while_its_steward_is_late_with_the_journal(
     first = node.spawn(node.add_pod("first"), hold(220))
     assert -signal.SIGKILL == first.wait(30)
     with hog(node.tree.path(node.add_pod("second"))) as second:
+        second.hold_mib(160)  # little is left: a starved one would take longer than the daemon takes to end
         daemon.signal(signal.SIGTERM)
         with suppress(AssertionError, BrokenPipeError):
             second.hold_mib(220)

@@ -106,7 +106,7 @@ def test_the_time_left_is_shown_while_memory_is_short(
     assert still.poll() is None
 
 
-@pytest.mark.parametrize("rate_mib", [20, 400])
+@pytest.mark.parametrize("rate_mib", [10, 400])
 def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, rate_mib: int
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
     hook.write_text(f"#!/bin/sh\ncat > {asked}\nsleep 600\n")
     hook.chmod(0o755)
     hog = node.add_pod("hog")
-    section = {"softEviction": "inTime", "beforeEviction": {"commands": [str(hook)], "timeout": "500ms"}}
+    section = {"softEviction": "inTime", "beforeEviction": {"commands": [str(hook)], "timeout": "2s"}}
     daemon.configure(THRESHOLDS, section)
     daemon.start()
     victim = node.spawn(hog, grows(10, rate_mib, saved))
@@ -136,7 +136,7 @@ def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
     else:
         assert saved.exists()
         assert [one["outcome"] for one in attempts] == ["terminated"]
-        assert any("not done within 0.5 s" in problem for problem in attempts[0]["problems"])
+        assert any("not done within 2 s" in problem for problem in attempts[0]["problems"])
         given = json.loads(asked.read_text())
         assert (given["pod"], given["cgroup"]) == ("cgroup/hog", hog)
         assert given["time_left"]["seconds"] > 0
