@@ -128,7 +128,7 @@ def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon
     assert "…" in _row(lines, "1 ")
     assert "armed" in _row(lines, "memcg-eventfd")
 
-    hog = node.spawn(node.add_pod("hog"), hold(220))
+    hog = node.spawn(node.add_pod("hog"), hold(150))  # the node has room for it
     hog.wait(60)
     lines = viewer.shows("killed cgroup/hog")
 
@@ -166,27 +166,27 @@ def test_a_daemon_that_ends_is_named_and_watched_on_when_it_is_back(view, daemon
     assert viewer.process.isalive()
 
 
-@pytest.mark.parametrize(
-    ("leave", "status"),
-    [
-        (lambda viewer: viewer.process.send("q"), 0),
-        (lambda viewer: viewer.process.sendcontrol("c"), 0),
-        (lambda viewer: viewer.process.kill(signal.SIGTERM), 128 + signal.SIGTERM),
-        (lambda viewer: viewer.process.kill(signal.SIGHUP), 128 + signal.SIGHUP),
-    ],
-    ids=["q", "Ctrl-C", "SIGTERM", "SIGHUP"],
-)
-def test_the_terminal_is_left_as_it_was_found(view, leave, status) -> None:
-    viewer = view(TERM="xterm")
-    viewer.shows("memory.available")
-    assert b"\x1b[?1049h" in viewer.sent
-    assert not viewer.reads_lines()
+WAYS_TO_LEAVE: dict[str, tuple[Callable[[Viewer], object], int]] = {
+    "q": (lambda viewer: viewer.process.send("q"), 0),
+    "Ctrl-C": (lambda viewer: viewer.process.sendcontrol("c"), 0),
+    "SIGTERM": (lambda viewer: viewer.process.kill(signal.SIGTERM), 128 + signal.SIGTERM),
+    "SIGHUP": (lambda viewer: viewer.process.kill(signal.SIGHUP), 128 + signal.SIGHUP),
+}
 
-    leave(viewer)
 
-    assert viewer.end() == status
-    assert viewer.sent.rfind(b"\x1b[?1049l") > viewer.sent.rfind(b"\x1b[?1049h")  # the other screen is back
-    assert viewer.reads_lines()
+def test_the_terminal_is_left_as_it_was_found(view) -> None:
+    for way, (leave, status) in WAYS_TO_LEAVE.items():
+        viewer = view(TERM="xterm")
+        viewer.shows("memory.available")
+        assert b"\x1b[?1049h" in viewer.sent, way
+        assert not viewer.reads_lines(), way
+
+        leave(viewer)
+
+        assert viewer.end() == status, way
+        # The other screen is back.
+        assert viewer.sent.rfind(b"\x1b[?1049l") > viewer.sent.rfind(b"\x1b[?1049h"), way
+        assert viewer.reads_lines(), way
 
 
 def test_colours_are_used_and_with_no_color_they_are_not(view) -> None:
