@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import reprlib
 from collections.abc import Sequence
@@ -48,6 +49,16 @@ class ConfigError(ReactorError):
     def __reduce__(self) -> tuple[type[Self], tuple[Sequence[Problem]]]:
         """Return what a copy in another process is made of."""
         return type(self), (self.problems,)
+
+
+class NotRegularError(ReactorError, OSError):
+    """A path leads to no regular file: a FIFO would be waited for, a device may never end."""
+
+    def __init__(self, path: object) -> None:
+        OSError.__init__(self, errno.EINVAL, "not a regular file", str(path))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 class KernelInterfaceError(ReactorError):

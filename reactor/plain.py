@@ -1,4 +1,4 @@
-"""Values of dataclasses as plain JSON values, and back: what small files of our own hold.
+"""Plain files, and values of dataclasses as plain JSON values, and back: what small files of our own hold.
 
     dataclass         an object of its fields; those that have no place in `__init__` are left out
     mapping           an object; a list of pairs if its keys are dataclasses, since JSON's keys are strings
@@ -11,16 +11,47 @@ A library for it takes 1.5 MiB of each process, for forms that our own files do 
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from reactor.errors import NotRegularError
 
 _Value = TypeVar("_Value")
 _AS_THEY_ARE: Final = (str, bool, int, NoneType)
+
+
+def open_regular(path: Path, flags: int = 0, *, may_be_pipe: bool = True) -> IO[bytes]:
+    """Open a regular file for reading, or a pipe of this process's own, as a shell's `<(zcat FILE)` is.
+
+    Raises OSError, NotRegularError for another kind of file. A FIFO that no process writes does not block.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    mode = os.fstat(fd).st_mode
+    is_own_pipe = stat.S_ISFIFO(mode) and os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:")
+    if not (stat.S_ISREG(mode) or (may_be_pipe and is_own_pipe)):
+        os.close(fd)
+        raise NotRegularError(path)
+    os.set_blocking(fd, True)
+    return os.fdopen(fd, "rb")
+
+
+def read_regular(path: Path, most_bytes: int, *, may_be_pipe: bool = True) -> bytes:
+    """Return what is in such a file. Raises OSError, EFBIG for more than so many bytes."""
+    with open_regular(path, may_be_pipe=may_be_pipe) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        shown = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
+        raise OSError(errno.EFBIG, f"larger than {shown}", os.fspath(path))
+    return content
 
 
 def to_plain(value: Any) -> Any:

@@ -94,10 +94,11 @@ def _check(options: argparse.Namespace) -> int:
     for finding in warnings:
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
     thresholds = settings.eviction.thresholds
-    print(f"{file}: ok, {counted(len(thresholds), 'threshold')}: {', '.join(map(str, thresholds))}")
+    shown = printable(str(file))
+    print(f"{shown}: ok, {counted(len(thresholds), 'threshold')}: {', '.join(map(str, thresholds))}")
     because = nobody_because(settings, tree)
     if because is not None:
-        print(f"{file}: guards nobody: {because}")
+        print(f"{shown}: guards nobody: {because}")
     return int(options.strict and bool(warnings or settings.warnings or because is not None))
 
 
@@ -132,7 +133,8 @@ def _init(options: argparse.Namespace) -> int:
     try:
         write(options.file, text, mode=0o644, directory_mode=0o755, replace=options.force)
     except FileExistsError:
-        print(f"reactor: {options.file}: exists; --force replaces it", file=sys.stderr)
+        print(f"reactor: {printable(str(options.file))}: exists; --force replaces it", file=sys.stderr)
         return 1
-    print(f"{options.file}: written; see what it does by: reactor config show {options.file}")
+    file = printable(str(options.file))
+    print(f"{file}: written; see what it does by: reactor config show {file}")
     return 0

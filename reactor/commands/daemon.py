@@ -22,6 +22,7 @@ from reactor.text import counted, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reactor.kernel.cgroup import CgroupTree
     from reactor.model.settings import Settings
     from reactor.run import Order
 
@@ -102,7 +103,7 @@ def _clean(options: argparse.Namespace) -> int:
     lines: list[str] = []
     for what, restore in (
         ("the OOM killer's order", _restore_scores),
-        ("what kills have changed", _restore_kills),
+        ("what was written to cgroups", _restore_cgroups),
     ):
         try:
             lines += restore(settings)
@@ -124,12 +125,23 @@ def _restore_scores(settings: Settings) -> Sequence[str]:
     return [f"oom_score_adj: {counted(count, 'process', 'processes')} restored"] if count else []
 
 
-def _restore_kills(_: Settings) -> Sequence[str]:
-    """Thaw pods that a kill has left frozen, and restore their limits."""
-    from reactor.act.cgroup_changes import restore
+def _restore_cgroups(_: Settings) -> Sequence[str]:
+    """Thaw pods that a kill has left frozen, and restore their limits, and memory.high of the node."""
     from reactor.kernel.cgroup import CgroupTree
 
-    return restore(CgroupTree.discover())
+    return restored_in(CgroupTree.discover())
+
+
+def restored_in(tree: CgroupTree) -> Sequence[str]:
+    """Restore what daemons that have ended wrote to cgroups, anywhere; return a line for each."""
+    from reactor.act.cgroup_changes import restore
+    from reactor.kernel.cgroup_directory import CgroupVersion
+    from reactor.kernel.memory_control import BorrowedHighs
+
+    lines = restore(tree)
+    if tree.version is CgroupVersion.V2:
+        lines += BorrowedHighs().restore_abandoned(tree.memory_root)
+    return lines
 
 
 def _settings_or_defaults(options: argparse.Namespace) -> Settings:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,6 +51,7 @@ from reactor.model.settings import (
     WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.plain import open_regular
 
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
@@ -145,14 +145,10 @@ def _read(path: Path, *, only_regular: bool) -> _Text:
 def read_text(path: Path, *, only_regular: bool) -> tuple[str, os.stat_result]:
     """Return what is in a file, and its status. Raises OSError, UnicodeDecodeError.
 
-    With `only_regular` whatever is no regular file is refused, and not waited for. So is what is larger
-    than any configuration: a device never ends.
+    With `only_regular` a shell's pipe is refused as well. So is what is larger than any configuration.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0))
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        if only_regular and not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+    with open_regular(path, may_be_pipe=not only_regular) as file:
+        found = os.fstat(file.fileno())
         content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES >> 20} MiB")

@@ -20,7 +20,7 @@ from typing import Any, Final
 from reactor.config.decode import key_of
 from reactor.config.documents import Layers, Named, load_document
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.settings import KUBEPODS, settings_from_text
+from reactor.config.settings import KUBEPODS, read_text, settings_from_text
 from reactor.doctor.findings import ESSENTIAL_EXAMPLES, daemon_cgroup, findings
 from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ConfigError, Problem, RefusedError
@@ -373,7 +373,7 @@ def _without_disks(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text, _ = read_text(path, only_regular=False)
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
     settings_from_text(text, str(path))

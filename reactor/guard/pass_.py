@@ -39,8 +39,7 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.claims import dying_bytes, is_newly_empty
-from reactor.policy.decide import decide, with_whole_ranking
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide, with_whole_ranking
 from reactor.policy.events import (
     CrossingServed,
     EvictionFailed,

@@ -396,7 +396,8 @@ def unhelpful_document(kill: HardMemoryKill | DiskEviction, now_seconds: float) 
     if isinstance(kill, DiskEviction):
         is_in_bytes = RESOURCE[kill.signal] in IN_BYTES
         credited = {"credited_bytes": kill.credited if is_in_bytes else None}
-        credited |= {} if is_in_bytes else {"credited_inodes": kill.credited}
+        unit = "processes" if RESOURCE[kill.signal] is Resource.PIDS else "inodes"
+        credited |= {} if is_in_bytes else {f"credited_{unit}": kill.credited}
     else:
         credited = {"credited_bytes": kill.credited_bytes}
     return {

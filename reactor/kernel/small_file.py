@@ -39,7 +39,7 @@ def write(
     """
     path.parent.mkdir(mode=directory_mode, parents=True, exist_ok=True)
     # One fixed name beside it: a crash between the two steps leaves one file behind, not one each time.
-    beside = path.with_name(f".{path.name}.new")
+    beside = path.parent / f".{path.name}.new"
     beside.unlink(missing_ok=True)
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:

@@ -36,13 +36,20 @@ from reactor.model.signals import (
 )
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
-from reactor.policy.holds import evictions_left, holds, memory_hold, pod_memory_hold, with_hold
+from reactor.policy.disk_evictions import (
+    slowed_for_disk,
+    with_disk_slowdown,
+    with_no_holder,
+    with_process_slowdown,
+    without_past_slowdowns,
+)
+from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import IMAGEFS, NODEFS, freed, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
 from reactor.policy.storage_limits import first_broken_limit
-from reactor.policy.storm import is_newly_slowed, with_slowdowns, without_past_slowdowns
+from reactor.policy.storm import is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -81,6 +88,7 @@ def decide(
     before = state
     state, fresh = observed(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
+    state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
     if state.slowdowns:
         state = without_past_slowdowns(settings, state, now_seconds)
     decision = Decision(
@@ -89,11 +97,13 @@ def decide(
         thresholds_met=state.thresholds_met,
         absurd=absurd,
         slowdowns=state.slowdowns,
-        unhelpful=unhelpful,
+        unhelpful=(*unhelpful, *in_vain),
         again=is_newly_slowed(before, state),
     )
     if settings.local_storage_capacity_isolation:
-        evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)
+        eligible = candidates(pods, state, None, now_seconds)
+        evictions = storage_limit_evictions(eligible, snapshot.pods, settings.layout)
+        evictions = evictions[: evictions_left(settings, state, now_seconds)]
         if evictions:
             return state, replace(decision, evictions=evictions)
     state, decision = _act(settings, state, decision, fresh, sound, pods)
@@ -145,17 +155,6 @@ def observed(
         claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
         waits=waits,
     ), fresh
-
-
-def _storage_limit_evictions(
-    settings: EvictionSettings,
-    state: PolicyState,
-    used: Mapping[str, PodUsage],
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> tuple[Eviction, ...]:
-    found = storage_limit_evictions(candidates(pods, state, None, now_seconds), used, settings.layout)
-    return found[: evictions_left(settings, state, now_seconds)]
 
 
 def _act(
@@ -336,6 +335,63 @@ def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
         return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
     # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
     return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
+
+
+def after_reclaim(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    before: Snapshot,
+    after: Snapshot | None,
+    pods: Sequence[Pod],
+    now_seconds: float | None = None,
+) -> tuple[PolicyState, Decision]:
+    """Return the state and the decision once the node has reclaimed what it could: it is decided again.
+
+    `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
+    threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
+    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
+    by. Source: reclaimNodeLevelResources.
+    """
+    threshold = decision.acted_on
+    if threshold is None:
+        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
+    is_over = settings.rechecks_disks and threshold not in state.thresholds_met
+    if is_over or is_enough(settings, decision, after):
+        return state, decision
+    now_seconds = decision.at_seconds if now_seconds is None else now_seconds
+    decision = replace(decision, at_seconds=now_seconds)
+    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
+    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
+    reason = kept_because(settings, state, threshold, seen, pods, before.pods, now_seconds)
+    if reason is not None:
+        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
+    known = state
+    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
+    if not is_hopeless(state, pods):
+        reason = slowed_for_disk(state, threshold, settings.layout)
+    if reason is None:
+        decision = evict(settings, state, decision, threshold, before, pods)
+        if settings.evicts_holders_only and not decision.evictions:
+            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
+    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
+
+
+def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
+    """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
+
+    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
+    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
+    caller rechecks the filesystem, that alone counts.
+    """
+    if after is None:
+        return settings.rechecks_disks
+    absurd = absurdities(after.signals)
+    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
+    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
+    if settings.rechecks_disks:
+        return decision.acted_on not in met
+    return all(threshold in decision.deferred for threshold in met)
 
 
 def conditions_last_observed(

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: what is decided after a reclaim of the node, and whether the last helped.
+"""Evictions for a full filesystem or for process ids: whether the last helped, and whether one can.
 
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
@@ -9,27 +9,29 @@ was evicted takes again counts against it: its files were not removed, or it was
 quarter of what was credited has come back, or of what was missing if nothing was credited, there is one
 eviction in each pause for the filesystem. The pause is long: files go seconds or minutes after their pod, and
 a full filesystem ends no process, but each eviction in vain ends a pod.
+
+Process ids are back as soon as their pod has ended, so the pause is a short one. It also comes before each
+eviction if all pods that can be evicted have fewer processes than are missing: no process ends because the
+ids are used up, while evicting pod after pod would end them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Eviction, PolicyState, Snapshot
 from reactor.model.kills import DiskEviction, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
+from reactor.model.signals import ON_DISK, RESOURCE, Layout, Resource, Signal, filesystems_of
 from reactor.model.thresholds import Threshold
-from reactor.policy.decide import evict, kept_because
-from reactor.policy.holds import is_hopeless
 from reactor.policy.rank import freed, usage
-from reactor.policy.storm import shares_filesystem
-from reactor.policy.thresholds import absurdities, thresholds_met
+from reactor.policy.storm import is_explained
 
+_JUDGED: Final = ON_DISK | {Resource.PIDS}
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
 
@@ -42,15 +44,15 @@ def with_disk_eviction(
     pods: Sequence[Pod],
     now_seconds: float,
 ) -> PolicyState:
-    """Return the state after an eviction, with what it is judged by if it was for a filesystem."""
+    """Return the state after an eviction, with what it is judged by if that is done here."""
     threshold = eviction.threshold
-    if threshold is None or RESOURCE[threshold.signal] not in ON_DISK:
+    if threshold is None or RESOURCE[threshold.signal] not in _JUDGED:
         return state
     seen = snapshot.signals.get(threshold.signal)
     if seen is None:
         return state
     pod, used, layout = eviction.pod, snapshot.pods, settings.layout
-    count = freed if settings.evicts_holders_only else usage
+    count = freed if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK else usage
     ordered = DiskEviction(
         uid=pod.uid,
         pod_key=pod.key,
@@ -66,9 +68,45 @@ def with_disk_eviction(
     return replace(state, disk_evictions=(*kept, ordered))
 
 
-def disk_pause_seconds(settings: EvictionSettings) -> float:
-    """Return how far evictions for a filesystem are apart if they do not help; 0: not slowed down."""
-    return _PAUSES * settings.unhelpful_eviction_pause_seconds
+def disk_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.NODEFS_AVAILABLE) -> float:
+    """Return how far evictions for a signal are apart if they do not help; 0: not slowed down."""
+    return (_PAUSES if RESOURCE[signal] in ON_DISK else 1) * settings.unhelpful_eviction_pause_seconds
+
+
+def with_process_slowdown(
+    settings: EvictionSettings,
+    state: PolicyState,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[PolicyState, tuple[DiskEviction, ...]]:
+    """Return the state with the slowdown for process ids, and what has just turned out not to help.
+
+    It stays while the processes of a pod are unobserved, and no eviction is judged before it is over.
+    """
+    met = next((one for one in state.thresholds_met if one.signal is Signal.PID_AVAILABLE), None)
+    before = tuple(one for one in state.slowdowns if one.signal is Signal.PID_AVAILABLE)
+    pause_seconds = settings.unhelpful_eviction_pause_seconds
+    others = tuple(one for one in state.slowdowns if one not in before)
+    if met is None or pause_seconds <= 0:
+        return (replace(state, slowdowns=others) if before else state), ()
+    seen = snapshot.signals[met.signal]
+    last = next((one for one in reversed(state.disk_evictions) if one.signal is met.signal), None)
+    is_pods = is_explained(met, seen, pods, snapshot.pods, state.dying(now_seconds))
+    is_ending = last is not None and any(claim.uid == last.uid for claim in state.claims)
+    if is_pods is None or (is_pods and is_ending):
+        return state, ()
+    if is_pods:
+        return with_disk_slowdown(settings, state, met, snapshot, pods, now_seconds)
+    since_seconds = next((one.since_seconds for one in before), now_seconds)
+    until_seconds = pause_seconds + (since_seconds if last is None else max(since_seconds, last.at_seconds))
+    outside = seen.capacity - seen.available - _taken(pods, snapshot.pods, met.signal, settings.layout)
+    message = (
+        f"{met}: {outside} processes are outside the pods, and these have fewer than are missing: "
+        f"evicting can't end this; one eviction in {pause_seconds:g} s"
+    )
+    slowdown = _slowdown(before, met.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message)
+    return replace(state, slowdowns=(*others, slowdown)), ()
 
 
 def with_disk_slowdown(
@@ -85,18 +123,18 @@ def with_disk_slowdown(
     """
     is_about = shares_filesystem(threshold.signal, settings.layout)
     last = next((one for one in reversed(state.disk_evictions) if is_about(one.signal)), None)
-    until_seconds = 0.0 if last is None else last.at_seconds + disk_pause_seconds(settings)
+    resource = RESOURCE[threshold.signal]
+    pause_seconds = disk_pause_seconds(settings, threshold.signal)
+    until_seconds = 0.0 if last is None else last.at_seconds + pause_seconds
     others = tuple(one for one in state.slowdowns if not is_about(one.signal))
     if last is not None and now_seconds < until_seconds:
         came_back = _came_back(last, snapshot, pods, settings.layout)
         credited = last.credited or last.missing
         if 4 * came_back < credited:
-            resource = RESOURCE[threshold.signal]
             amounts = [amount_text(amount, resource) for amount in (credited, max(0, came_back))]
             message = (
                 f"{threshold}: the last eviction, of {last.pod_key}, should have freed {amounts[0]}, but "
-                f"{amounts[1]} came back: evicting does not help; one eviction in "
-                f"{disk_pause_seconds(settings):g} s"
+                f"{amounts[1]} came back: evicting does not help; one eviction in {pause_seconds:g} s"
             )
             slowdown = _slowdown(
                 state.slowdowns, threshold.signal, SlowReason.UNHELPFUL, now_seconds, until_seconds, message
@@ -166,63 +204,26 @@ def _came_back(last: DiskEviction, snapshot: Snapshot, pods: Sequence[Pod], layo
 
 
 def _taken(
-    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout, *, but: str
+    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout, *, but: str = ""
 ) -> int:
     return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in pods if pod.key != but)
 
 
-def after_reclaim(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    before: Snapshot,
-    after: Snapshot | None,
-    pods: Sequence[Pod],
-    now_seconds: float | None = None,
-) -> tuple[PolicyState, Decision]:
-    """Return the state and the decision once the node has reclaimed what it could: it is decided again.
-
-    `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
-    threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
-    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
-    by. Source: reclaimNodeLevelResources.
-    """
-    threshold = decision.acted_on
-    if threshold is None:
-        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
-    is_over = settings.rechecks_disks and threshold not in state.thresholds_met
-    if is_over or is_enough(settings, decision, after):
-        return state, decision
-    now_seconds = decision.at_seconds if now_seconds is None else now_seconds
-    decision = replace(decision, at_seconds=now_seconds)
-    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
-    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    reason = kept_because(settings, state, threshold, seen, pods, before.pods, now_seconds)
-    if reason is not None:
-        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
-    known = state
-    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
-    if not is_hopeless(state, pods):
-        reason = slowed_for_disk(state, threshold, settings.layout)
-    if reason is None:
-        decision = evict(settings, state, decision, threshold, before, pods)
-        if settings.evicts_holders_only and not decision.evictions:
-            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
-    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
+def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
+    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
+    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
+        return state
+    met = [threshold.signal for threshold in state.thresholds_met]
+    kept = tuple(
+        one
+        for one in state.slowdowns
+        if RESOURCE[one.signal] not in ON_DISK
+        or (now_seconds < one.until_seconds and any(map(shares_filesystem(one.signal, settings.layout), met)))
+    )
+    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
 
 
-def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
-    """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
-
-    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
-    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
-    caller rechecks the filesystem, that alone counts.
-    """
-    if after is None:
-        return settings.rechecks_disks
-    absurd = absurdities(after.signals)
-    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
-    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
-    if settings.rechecks_disks:
-        return decision.acted_on not in met
-    return all(threshold in decision.deferred for threshold in met)
+def shares_filesystem(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
+    """Return a predicate: whether another signal is about the same resource of the same filesystem."""
+    place, resource = filesystems_of(signal, layout), RESOURCE[signal]
+    return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource

@@ -25,19 +25,10 @@ def container_limit_message(container_name: str, limit: Quantity) -> str:
 
 def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
     """Yield the eviction for the first storage limit of its own that a pod exceeds, if there is one."""
-    broken = (
-        *_empty_dirs(pod, used),
-        *_pod_limit(pod, used),
-        *_container_limits(pod, used, layout),
-    )
+    broken = (*_empty_dirs(pod, used), *_pod_limit(pod, used), *_container_limits(pod, used, layout))
+    resource = Resource.EPHEMERAL_STORAGE
     for signal, message in broken[:1]:
-        yield Eviction(
-            pod=pod,
-            signal=signal,
-            resource=Resource.EPHEMERAL_STORAGE,
-            grace_period_seconds=0,
-            message=message,
-        )
+        yield Eviction(pod=pod, signal=signal, resource=resource, grace_period_seconds=0, message=message)
 
 
 def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
@@ -74,8 +65,4 @@ def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tupl
 
 def _container_bytes(container: ContainerUsage, *, with_writable_layer: bool) -> int:
     counted = (container.logs, container.rootfs) if with_writable_layer else (container.logs,)
-    return sum(
-        filesystem.used_bytes
-        for filesystem in counted
-        if filesystem is not None and filesystem.used_bytes is not None
-    )
+    return sum(filesystem.used_bytes or 0 for filesystem in counted if filesystem is not None)

@@ -8,19 +8,19 @@ kill_results.py judges the kills.
 
 The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
 Where the pods have grown by a quarter of the threshold since the last kill, the second does not hold: then
-the shortage is their doing, too.
+the shortage is their doing, too. Evictions for process ids are slowed down in disk_evictions.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Layout, Signal, filesystems_of
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
 from reactor.policy.thresholds import is_hard_memory
@@ -42,7 +42,7 @@ def with_slowdowns(
     """
     dying = state.dying(now_seconds)
     explained = {
-        threshold: _is_explained(threshold, snapshot.signals[threshold.signal], pods, snapshot.pods, dying)
+        threshold: is_explained(threshold, snapshot.signals[threshold.signal], pods, snapshot.pods, dying)
         for threshold in state.thresholds_met
         if is_hard_memory(threshold)
     }
@@ -57,7 +57,7 @@ def with_slowdowns(
     kills = state.hard_memory_kills
     if explained and kills and (snapshot.pods or not pods):
         kills = with_what_is_left(kills, snapshot.pods, pods)
-    for threshold, is_explained in explained.items():
+    for threshold, by_pods in explained.items():
         signal = threshold.signal
         in_vain = (signal, False)
         node = NodeAtThreshold(
@@ -70,7 +70,7 @@ def with_slowdowns(
             node,
             before.get(in_vain),
             now_seconds,
-            is_explained=is_explained,
+            is_explained=by_pods,
             is_same=bool(kills) and since_seconds <= kills[-1].at_seconds,
         )
         found[signal, True] = slowdown_by_rate(settings, kills, node, now_seconds)
@@ -109,7 +109,9 @@ def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iter
 
     A soft one would otherwise evict for what its hard one does not.
     """
-    for one in memory_slowdowns(state):
+    if RESOURCE[threshold.signal] in ON_DISK:
+        return
+    for one in state.slowdowns:
         is_about = threshold.is_hard or one.reason is not SlowReason.RATE
         if is_about and one.signal is threshold.signal and now_seconds < one.until_seconds:
             yield f"{one.reason}: {one.message}"
@@ -120,7 +122,7 @@ def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
     return slowdown.signal, slowdown.reason is SlowReason.RATE
 
 
-def _is_explained(
+def is_explained(
     threshold: Threshold,
     seen: Observation,
     pods: Iterable[Pod],
@@ -129,42 +131,26 @@ def _is_explained(
 ) -> bool | None:
     """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
+    Of memory that is their working sets, of process ids their processes.
+
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
-    wanted_bytes = int(threshold.value.of(seen.capacity))
-    enough_bytes = wanted_bytes - seen.available - wanted_bytes // _CLEARLY_SHARE
-    if enough_bytes <= 0:
+    wanted = int(threshold.value.of(seen.capacity))
+    enough = wanted - seen.available - wanted // _CLEARLY_SHARE
+    if enough <= 0:
         return True
-    held_bytes = 0
+    counts_processes = RESOURCE[threshold.signal] is Resource.PIDS
+    held_sum = 0
     is_known = True
     for pod in pods:
         if pod.critical_because is not None and pod.uid not in dying:
             continue
         usage = used.get(pod.uid)
-        if usage is None or usage.memory_working_set_bytes is None:
+        held = usage and (usage.process_count if counts_processes else usage.memory_working_set_bytes)
+        if held is None:
             is_known = is_known and pod.uid in dying
             continue
-        held_bytes += usage.memory_working_set_bytes
-        if held_bytes >= enough_bytes:
+        held_sum += held
+        if held_sum >= enough:
             return True
     return False if is_known else None
-
-
-def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
-    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
-        return state
-    met = [threshold.signal for threshold in state.thresholds_met]
-    kept = tuple(
-        one
-        for one in state.slowdowns
-        if RESOURCE[one.signal] not in ON_DISK
-        or (now_seconds < one.until_seconds and any(map(shares_filesystem(one.signal, settings.layout), met)))
-    )
-    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
-
-
-def shares_filesystem(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
-    """Return a predicate: whether another signal is about the same resource of the same filesystem."""
-    place, resource = filesystems_of(signal, layout), RESOURCE[signal]
-    return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource

@@ -20,7 +20,7 @@ from reactor.model.quantity import amount_text, bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, Reclaim, Resource, RuleSignal, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.disk_evictions import is_enough
+from reactor.policy.decide import is_enough
 from reactor.reclaim.reclaims import Patience, ReclaimReport, Reclaims, until_space_is_back
 from reactor.threads import in_thread
 

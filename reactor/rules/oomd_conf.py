@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from reactor.model.managed_oom import OomAction, OomdDefaults, OomRuleset, rule_name_problem
+from reactor.plain import read_regular
 
 # In the order of systemd: the administrator's first.
 DIRECTORIES: Final = ("etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd")
@@ -119,7 +119,7 @@ class _Reading:
 
     def __enter__(self) -> Self:
         try:
-            self.text = _read_conf(self._path)
+            self.text = read_regular(self._path, _MOST_BYTES, may_be_pipe=False).decode()
         except (OSError, ValueError) as error:
             self.refused.append(str(getattr(error, "strerror", None) or error))
         return self
@@ -225,15 +225,3 @@ def _named_last(root: Path, below: str, suffix: str, problems: dict[str, str]) -
     for name in sorted(by_name)[:_MOST_FILES]:
         if os.path.realpath(by_name[name]) != os.devnull:  # by which a vendor's file is switched off
             yield by_name[name]
-
-
-def _read_conf(path: Path) -> str:
-    """Return what is in a file. Raises OSError, ValueError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("not a regular file")
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"larger than {_MOST_BYTES >> 10} KiB")
-    return content.decode()

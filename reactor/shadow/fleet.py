@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from reactor.errors import ConfigError, Problem, ReactorError
+from reactor.plain import open_regular
 from reactor.shadow import DISAGREEMENTS, WITHIN_SECONDS, Decided, Done, Node, Pair, Verdict, node_of
 from reactor.shadow.replay import Changed, Policy, changes_of
-from reactor.tell.journal import open_regular
 from reactor.text import printable
 
 POOL_LABELS: Final = (

@@ -46,6 +46,7 @@ from reactor.model.pods import is_critical_by_mark
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Threshold
+from reactor.plain import open_regular
 from reactor.simulate.plain_node import (
     PlainNode,
     RuleRecording,
@@ -176,7 +177,7 @@ def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 document = json.loads(line)

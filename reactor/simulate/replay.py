@@ -14,8 +14,7 @@ from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleActio
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.policy.admission import REASON, admit
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import EvictionOrdered, PodEnded, apply
 from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.messages import eviction_message

@@ -25,13 +25,14 @@ from reactor.model.pods import Image, Pod
 from reactor.model.rules import Measure, MemoryEvent, Metric, PressureResource, Rule
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Reclaim
+from reactor.plain import open_regular, read_regular
 from reactor.simulate.summary import Summary
 
 Number = NewType("Number", float)
 
 API_VERSION = "reactor/v1alpha1"
 KIND = "Scenario"
-_LARGEST_BYTES: Final = 1 << 30  # of a compressed one
+_LARGEST_BYTES: Final = 1 << 30
 
 """A number that is not negative."""
 RecordedCgroup = NewType("RecordedCgroup", str)
@@ -449,13 +450,13 @@ def _read(path: str, name: str) -> str:
         if path == "-":
             return sys.stdin.buffer.read().decode("utf-8")
         if path.endswith(".gz"):
-            with gzip.open(path, "rb") as file:
+            with open_regular(Path(path)) as zipped, gzip.open(zipped, "rb") as file:
                 content = file.read(_LARGEST_BYTES + 1)
             if len(content) > _LARGEST_BYTES:
                 accepted = f"at most {_LARGEST_BYTES >> 30} GiB"
                 raise ConfigError([Problem(path=name, got="more, decompressed", accepted=accepted)])
             return content.decode("utf-8")
-        return Path(path).read_text(encoding="utf-8")
+        return read_regular(Path(path), _LARGEST_BYTES).decode("utf-8")
     except (EOFError, zlib.error) as error:
         raise ConfigError([Problem(path=name, got=str(error), accepted="a whole gzip file")]) from error
     except OSError as error:

@@ -11,14 +11,13 @@ import contextlib
 import json
 import logging
 import os
-import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from reactor.errors import ReactorError
 from reactor.model.settings import JournalSettings
+from reactor.plain import open_regular
 from reactor.tell.log import LineWriter
 
 _LOG: Final = logging.getLogger("reactor.journal")
@@ -137,21 +136,6 @@ def read_all(path: Path) -> Iterator[Document]:
                     document = json.loads(line)
                     if isinstance(document, dict):
                         yield document
-
-
-def open_regular(path: Path, flags: int = 0) -> IO[bytes]:
-    """Open a regular file for reading, or a pipe of this process's own, as a shell's `<(zcat FILE)` is.
-
-    Raises OSError, and ReactorError for another kind of file. A FIFO that no process writes does not block.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    mode = os.fstat(fd).st_mode
-    is_own_pipe = stat.S_ISFIFO(mode) and os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:")
-    if not (stat.S_ISREG(mode) or is_own_pipe):
-        os.close(fd)
-        raise ReactorError(f"{path}: not a regular file")
-    os.set_blocking(fd, True)
-    return os.fdopen(fd, "rb")
 
 
 class _RotatingFile:

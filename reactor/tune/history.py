@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
+from reactor.plain import open_regular
 from reactor.shadow.fleet import lines_of, sources_in
-from reactor.tell.journal import open_regular
 from reactor.text import printable
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})

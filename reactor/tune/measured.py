@@ -13,9 +13,11 @@ from cattrs import Converter
 from cattrs.errors import BaseValidationError
 
 from reactor.errors import ConfigError, Problem
+from reactor.plain import read_regular
 from reactor.tune.history import History
 
 FORMAT: Final = "reactor-tune/1"
+_LARGEST_BYTES: Final = 256 << 20
 AS_CONFIGURED: Final = "as configured"
 
 
@@ -119,7 +121,7 @@ def stored_in(path: Path) -> tuple[Measured, History]:
     """Return what a file holds. Raises ConfigError where it is no such file, OSError."""
     accepted = "a file that reactor tune has stored"
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, _LARGEST_BYTES))
     except ValueError as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted=accepted)]) from error
     found = document.get("format") if isinstance(document, dict) else None

@@ -27,6 +27,7 @@ from reactor.config.pod import annotations_of, pod_from_document
 from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod, StorageKind, StoragePlace
+from reactor.plain import open_regular
 from reactor.workloads.parents import PodBoundaries, matches_of
 
 CGROUP_ANNOTATION: Final = "reactor/cgroup"
@@ -128,9 +129,7 @@ class ManifestDirectory:
 
 def _text(path: Path) -> str:
     """Return a file's text. Raises OSError, ValueError where it is too long or not UTF-8."""
-    # Non-blocking, so that a FIFO of that name does not hold the caller.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
+    with open_regular(path, may_be_pipe=False) as file:
         raw = file.read(_LARGEST_BYTES + 1)
     if len(raw) > _LARGEST_BYTES:
         raise ValueError(f"{path}: got more than {_LARGEST_BYTES} bytes; accepted: a manifest")

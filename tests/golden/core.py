@@ -15,8 +15,7 @@ from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim
 from reactor.policy.claims import are_unknown, is_dying, struck_pods
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import (
     Event,
     EvictionCalledOff,

@@ -420,6 +420,14 @@ def _stormy(*thresholds: Threshold, available_mib: int = 50, **settings: Any) ->
 
 
 @_case
+def _processes_are_outside_the_pods() -> Decision:
+    scene = Scene(PIDS, unhelpful_eviction_pause_seconds=10.0)
+    scene.pod("calm", 1, process_count=3)
+    scene.show(Signal.PID_AVAILABLE, 20, 1000)
+    return scene.decide()
+
+
+@_case
 def _memory_lies_outside_the_pods() -> Decision:
     scene = _leak()
     return scene.decide()

@@ -32,8 +32,7 @@ from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.thresholds import Threshold
 from reactor.policy import events
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import Event, EvictionOrdered, ProcessEvictionOrdered, apply
 from tests.golden.decisions import decision_document
 from tests.golden.files import line

@@ -22,7 +22,7 @@ from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.policy import decide as policy
-from reactor.policy import disk_evictions, events
+from reactor.policy import events
 from reactor.policy.events import Event
 from tests.golden.files import line, write_lines
 from tests.golden.passes import Line, Made, Recorder, replayed
@@ -73,7 +73,7 @@ def record_this_process() -> None:
         pods: Sequence[Pod],
         now_seconds: float,
     ) -> Made:
-        made = disk_evictions.after_reclaim(settings, state, asked, before, after, pods, now_seconds)
+        made = policy.after_reclaim(settings, state, asked, before, after, pods, now_seconds)
         recorder.reclaimed(settings, state, asked, (before, after), pods, now_seconds, made)
         return made
 

@@ -19,6 +19,7 @@ from reactor.kernel.cgroup import CgroupVersion
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold
+from tests.support.processes import PAUSE as WAITING
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -74,6 +75,14 @@ while True:
     time.sleep(0.02)
     memory.madvise(mmap.MADV_DONTNEED)
     time.sleep(0.02)
+"""
+# Starts so many processes that wait.
+FORKS = """
+import os, signal, sys
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        signal.pause()
+signal.pause()
 """
 WRITER = """
 import signal, sys, time
@@ -199,6 +208,28 @@ def never_evicted_pod(node: VirtualNode, daemon: RunningDaemon, kind: str) -> st
         specs = {"manifests": str(manifests)}
     daemon.configure(HARD, {"pods": {"parents": [node.cgroup], **lists, **specs}, **section, **PAUSE})
     return name
+
+
+def test_processes_outside_the_pods_cost_two_innocents_at_the_most(
+    node: VirtualNode, trial: Trial, pods: str, daemon: RunningDaemon
+) -> None:
+    if node.tree.pids_root is None:
+        pytest.skip("no pids controller; mount one")
+    trial.futile_at_most = 2
+    (node.tree.path(node.cgroup, "pids") / "pids.max").write_text("300")
+    made = [node.spawn(node.add_pod(f"pods/innocent-{number}"), WAITING) for number in range(INNOCENTS)]
+    daemon.configure({"evictionHard": {"pid.available": "100"}}, {"pods": {"parents": [pods]}, **PAUSE})
+    daemon.start()
+    node.spawn(node.add_pod("system/forks"), python(FORKS, 240))
+
+    def is_slowed() -> bool:
+        return any(one["signal"] == "pid.available" for one in daemon.status()["slowdowns"])
+
+    eventually(is_slowed, "a slowdown")
+    after_passes(daemon, PASSES)
+    assert alive(made) >= INNOCENTS - 2
+    (slowdown,) = daemon.status()["slowdowns"]
+    assert "processes are outside the pods" in slowdown["message"]
 
 
 @pytest.mark.parametrize("kind", NEVER_EVICTED)

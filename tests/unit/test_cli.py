@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import subprocess
@@ -81,6 +82,36 @@ def test_a_first_configuration_refuses_thresholds_from_what_is_no_text(tmp_path,
     assert main(["config", "init", "--thresholds-from", str(noise)]) == 2
 
     assert f"reactor: {noise}: got 'utf-8' codec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("config", "check"),
+        ("config", "show"),
+        ("config", "init", "--thresholds-from"),
+        ("simulate",),
+        ("tune", "--from"),
+    ],
+    ids=" ".join,
+)
+def test_a_fifo_as_input_is_refused_and_not_waited_for(command, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    done = subprocess.run(
+        [sys.executable, "-m", "reactor", *command, str(tmp_path / "fifo")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in {1, 2}
+    assert f"{tmp_path}/fifo: " in done.stderr
+    assert "not a regular file" in done.stderr
+
+
+def test_a_first_configuration_that_has_no_name_is_not_written(capsys):
+    assert main(["config", "init", ""]) == 1
+    assert capsys.readouterr().err.startswith("reactor: ")
 
 
 def test_the_help_begins_with_what_people_run_and_marks_what_they_do_not(capsys):

@@ -187,6 +187,16 @@ def test_each_page_is_reached_from_the_readme() -> None:
     assert sorted(str(page.relative_to(ROOT)) for page in set(PAGES) - reached) == []
 
 
+def test_each_row_about_a_default_is_held_by_a_test_that_exists() -> None:
+    """The table's last column names a test of this repository, anywhere below tests/."""
+    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = page.partition("### What each default does then")[2].partition("\n## ")[0].splitlines()
+    held = [row.rstrip(" |").rpartition("| ")[2].strip("`") for row in rows if row.startswith("| ")][1:]
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert held
+    assert [] == [name for name in held if f"def {name}(" not in tests]
+
+
 def test_help_names_the_commands_that_the_pages_use() -> None:
     """What follows `reactor` in a console block is a command of its command line."""
     help_text = subprocess.run(

@@ -678,9 +678,11 @@ def test_the_cgroup_of_all_pods_is_named_as_either_driver_names_it(
     assert (cgroupfs, systemd) == kubepods_cgroups(root)
 
 
-@pytest.mark.parametrize("size_bytes", [None, (4 << 20) + 1], ids=["without end", "one byte too large"])
-def test_a_file_that_is_larger_than_any_configuration_is_refused_before_all_of_it_is_read(
-    tmp_path: Path, size_bytes: int | None
+@pytest.mark.parametrize(
+    ("size_bytes", "got"), [(None, "not a regular file"), ((4 << 20) + 1, "larger than 4 MiB")]
+)
+def test_a_device_and_a_file_that_is_larger_than_any_configuration_are_refused(
+    tmp_path: Path, size_bytes: int | None, got: str
 ) -> None:
     path = tmp_path / "config.yaml"
     if size_bytes is None:
@@ -692,7 +694,7 @@ def test_a_file_that_is_larger_than_any_configuration_is_refused_before_all_of_i
         load_settings(path)
 
     (problem,) = refused.value.problems
-    assert (str(path), "larger than 4 MiB") == (problem.path, problem.got)
+    assert (str(path), got) == (problem.path, problem.got)
 
 
 def test_pods_are_ranked_and_memory_is_counted_as_upstream_unless_it_is_said_otherwise() -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reactor.commands.daemon import restored_in
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 
 MIB = 1 << 20
@@ -159,3 +161,12 @@ def test_nonsense_in_the_attribute_changes_nothing_and_stops_nothing(
     BorrowedHighs().restore_abandoned(tmp_path)
     assert text(100) == cgroup.high
     assert "max" == other.high
+
+
+def test_reactor_clean_restores_what_a_killed_daemon_has_left(cgroup: FakeCgroup, tmp_path: Path) -> None:
+    cgroup.high = "max"
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    BorrowedHigh(cgroup.directory, owner="1:0").set(100 * MIB)
+    assert [f"{cgroup.directory}/memory.high is max again, as before a crash"] == restored_in(tree)
+    assert ("max", False) == (cgroup.high, cgroup.is_marked)
+    assert [] == restored_in(tree)

@@ -18,8 +18,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import eligible
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import (
     CrossingServed,
     Event,

@@ -14,12 +14,12 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.decide import (
+    after_reclaim,
     conditions_last_observed,
     conditions_observed_since,
     conditions_since,
     decide,
 )
-from reactor.policy.disk_evictions import after_reclaim
 from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.messages import eviction_message
 

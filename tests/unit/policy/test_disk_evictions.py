@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: on what is true when they are decided, of pods that hold files there."""
+"""Evictions for a full filesystem or process ids: on what is true when they are decided, and if they help."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim, disk_pause_seconds, with_disk_eviction
+from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
 from reactor.policy.events import EvictionOrdered, apply
 from reactor.policy.rank import freed, may_free
 from reactor.policy.rules import rule_holds
@@ -73,6 +73,7 @@ def _seen(used: dict[str, PodUsage] | None = None, **available: int) -> Snapshot
         "imagefs": Signal.IMAGEFS_AVAILABLE,
         "inodes": Signal.NODEFS_INODES_FREE,
         "memory": Signal.MEMORY_AVAILABLE,
+        "pids": Signal.PID_AVAILABLE,
     }
     return Snapshot(
         signals={
@@ -552,3 +553,98 @@ def test_an_eviction_for_a_disk_remembers_its_threshold() -> None:
     node.act(_seen(nodefs=500, imagefs=50))
     (flight,) = node.state.in_flight
     assert soft == flight.threshold
+
+
+# Process ids
+
+PIDS = Threshold(signal=Signal.PID_AVAILABLE, value=draw.amount(100))
+
+
+def _processes(**counts: int | None) -> dict[str, PodUsage]:
+    return {name: PodUsage(process_count=count) for name, count in counts.items()}
+
+
+def test_processes_outside_the_pods_cost_no_pod_at_once_and_one_in_each_pause() -> None:
+    node, calm = _Node(_settings(PIDS), PODS), _processes(a=1, b=1, c=1)
+    node.pods = tuple(_pod(name) for name in calm)
+
+    def goes() -> list[str]:
+        found = node.ask(_seen(calm, pids=20))
+        for eviction in found.evictions:
+            node.order(eviction, _seen(calm, pids=20))
+            node.end(eviction.pod.name)
+        return [eviction.pod.name for eviction in found.evictions]
+
+    assert [] == goes()
+    (slowdown,) = node.state.slowdowns
+    assert (SlowReason.OUTSIDE_PODS, 0.0, 10.0) == (
+        slowdown.reason,
+        slowdown.since_seconds,
+        slowdown.until_seconds,
+    )
+    assert "977 processes are outside the pods" in slowdown.message
+    node.now = 10.0
+    assert ["a"] == goes()
+    node.now = 19.0
+    assert [] == goes()
+    node.now = 20.0
+    assert ["b"] == goes()
+    node.ask(_seen(calm, pids=500))
+    assert () == node.state.slowdowns
+
+
+def test_a_pod_that_holds_the_missing_processes_is_evicted_at_once_also_amid_a_slowdown() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in ("a", "b"))
+    assert () == node.ask(_seen(_processes(a=1, b=1), pids=20)).evictions
+    bomb = _seen(_processes(a=1, b=150), pids=20)
+    assert ["b"] == node.goes(bomb)
+    assert () == node.state.slowdowns
+
+
+def test_the_next_pod_waits_where_another_took_the_processes_that_an_eviction_freed() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
+    short = _seen(_processes(a=5, b=5, c=5), pids=98)
+    (eviction,) = node.ask(short).evictions
+    node.order(eviction, short)
+    assert () == node.ask(short).evictions, "it is still dying"
+    node.end(eviction.pod.name)
+    node.now = 1.0
+    (judged,) = node.ask(short).unhelpful
+    assert eviction.pod.uid == judged.uid
+    assert [SlowReason.UNHELPFUL] == [one.reason for one in node.state.slowdowns]
+    node.now = 10.0
+    assert 1 == len(node.ask(short).evictions)
+
+
+def test_no_soft_eviction_for_processes_is_judged_within_its_grace_period() -> None:
+    node = _Node(_settings(replace(PIDS, grace_period_seconds=0.0), max_pod_grace_period_seconds=30))
+    node.pods = tuple(_pod(name) for name in ("a", "b"))
+    short = _seen(_processes(a=10, b=10), pids=80)
+    (eviction,) = node.ask(short).evictions
+    node.order(eviction, short)
+    node.now = 1.0
+    decision = node.ask(short)
+    assert ((), ()) == (decision.unhelpful, node.state.slowdowns)
+
+
+def test_a_second_bomb_is_evicted_at_once_after_the_first() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
+    first = _seen(_processes(a=200, b=5, c=5), pids=50)
+    (eviction,) = node.ask(first).evictions
+    node.order(eviction, first)
+    node.end("a")
+    node.now = 1.0
+    assert ["b"] == node.goes(_seen(_processes(b=205, c=5), pids=50))
+
+
+def test_processes_that_are_unobserved_slow_nothing_down_and_no_pause_means_no_slowdown() -> None:
+    unobserved, calm = _seen(_processes(a=None), pids=20), _seen(_processes(a=1), pids=20)
+    for settings, seen in (
+        (_settings(PIDS), unobserved),
+        (_settings(PIDS, unhelpful_eviction_pause_seconds=0.0), calm),
+    ):
+        node = _Node(settings, (_pod("a"),))
+        assert 1 == len(node.ask(seen).evictions)

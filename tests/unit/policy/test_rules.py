@@ -21,8 +21,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.claims import eligible
-from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import after_reclaim
+from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import before_rules, decide_firing, hit_by, rule_hold, rule_holds
 from tests.support.builders import make_observation, make_pod, make_threshold

@@ -33,7 +33,7 @@ MUTANTS: Final = (
     Mutant("model/thresholds.py", "self.capacity <= 0", "self.capacity < 0"),
     Mutant("model/thresholds.py", "_single(_single(float(self.percent)) / 100)", "float(self.percent) / 100"),
     Mutant("policy/decide.py", "observations,\n        with_minimum_reclaim=True,\n", "observations,\n"),
-    Mutant("policy/disk_evictions.py", "observations, with_minimum_reclaim=True)", "observations)"),
+    Mutant("policy/decide.py", "observations, with_minimum_reclaim=True)", "observations)"),
     Mutant(
         "policy/decide.py",
         "grace_period_seconds=0 if threshold.is_hard else",
@@ -61,8 +61,8 @@ MUTANTS: Final = (
     Mutant("policy/rank.py", "else -amount,", "else amount,"),
     Mutant(
         "policy/storage_limits.py",
-        "*_empty_dirs(pod, used),\n        *_pod_limit(pod, used),",
-        "*_pod_limit(pod, used),\n        *_empty_dirs(pod, used),",
+        "*_empty_dirs(pod, used), *_pod_limit(pod, used),",
+        "*_pod_limit(pod, used), *_empty_dirs(pod, used),",
     ),
     Mutant("policy/storage_limits.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
     Mutant(
@@ -76,7 +76,7 @@ MUTANTS: Final = (
         "return (False, True) if signal in NODEFS else (True, False)",
         "return (True, True)",
     ),
-    Mutant("policy/rank.py", "if volume.is_local and volume", "if volume"),
+    Mutant("policy/rank.py", "and volume.is_local and volume", "and volume"),
     Mutant(
         "policy/decide.py",
         "(Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)",
