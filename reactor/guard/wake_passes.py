@@ -83,8 +83,7 @@ class WakePasses:
         try:
             record = self.run_pass(taken, reclaimed)
             passes, wake = self._passes, taken[0]
-            crossed = self._last_stretch.watch(self._arming.crossings)
-            if crossed is not None:
+            if (crossed := self._last_stretch.watch(self._arming.crossings)) is not None:
                 wake = replace(wake, signal=crossed.signal)
             elif record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
                 return

@@ -47,13 +47,14 @@ def thresholds_met(
 
 
 def is_kept_by_cache(thresholds: Iterable[Threshold], memory: Mapping[Signal, Observation]) -> bool:
-    """Return whether a hard memory threshold would be met without the page cache that counts as available."""
+    """Return whether a hard memory threshold is met only without the page cache that counts as available."""
     bare = {
         signal: seen._replace(available=seen.available - (seen.inactive_file_bytes or 0))
         for signal, seen in memory.items()
         if seen.absurdity is None
     }
-    return any(map(is_hard_memory, thresholds_met(thresholds, bare)))
+    kept = set(thresholds_met(thresholds, bare)).difference(thresholds_met(thresholds, memory))
+    return any(map(is_hard_memory, kept))
 
 
 def thresholds_met_grace_period(

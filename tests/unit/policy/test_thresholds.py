@@ -53,9 +53,10 @@ def test_a_share_is_of_the_capacity_and_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("available", "cached", "is_kept"), [(150, 60, True), (150, 50, False), (150, None, False), (90, 0, True)]
+    ("available", "cached", "is_kept"),
+    [(150, 60, True), (150, 50, False), (150, None, False), (90, 0, False), (90, 60, False)],
 )
-def test_page_cache_keeps_a_threshold_from_being_met_if_it_would_be_without(
+def test_page_cache_keeps_a_threshold_from_being_met_if_it_would_be_without_and_is_not(
     available: int, cached: int | None, *, is_kept: bool
 ) -> None:
     seen = _seen(available)._replace(inactive_file_bytes=cached)
