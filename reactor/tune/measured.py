@@ -122,7 +122,7 @@ def stored_in(path: Path) -> tuple[Measured, History]:
     accepted = "a file that reactor tune has stored"
     try:
         document = json.loads(read_regular(path, _LARGEST_BYTES))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted=accepted)]) from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != FORMAT:

@@ -92,6 +92,7 @@ def test_a_first_configuration_refuses_thresholds_from_what_is_no_text(tmp_path,
         ("config", "init", "--thresholds-from"),
         ("simulate",),
         ("tune", "--from"),
+        ("cluster", "clean", "--all", "--kubeconfig"),
     ],
     ids=" ".join,
 )

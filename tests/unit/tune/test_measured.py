@@ -39,3 +39,9 @@ def test_another_file_is_refused_by_its_path(tmp_path: Path, text: str, told: st
         stored_in(path)
     assert told in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "measured.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="accepted: a file that reactor tune has stored"):
+        stored_in(tmp_path / "measured.json")
