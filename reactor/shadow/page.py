@@ -55,7 +55,7 @@ _STYLE: Final = """
 def headline(pool: Pool, days: float | None) -> str:
     """Return it in one line: "14 days: the kubelet evicted 31 times; the same pod in 30, 4.1 s sooner; …"."""
     if days is None:
-        return f"{counted(pool.nodes, 'node')}, and no journal with a line of any of them."
+        return f"{counted(pool.nodes, 'node')} with recordings alone: there is no journal to compare."
     time = f"{days:.0f} days" if days >= 1.95 else duration_text(days * 86400)
     where = "" if pool.nodes == 1 else f" of {pool.nodes} nodes"
     same = pool.verdicts[Verdict.SAME]

@@ -84,6 +84,14 @@ def test_a_lower_threshold_makes_fewer_evictions_and_a_higher_one_more_here_they
     assert [] == fleet(capsys, tmp_path, "evictionHard: {memory.available: 200Mi}")["changes"]
 
 
+def test_recordings_alone_are_replayed_and_said_to_have_nothing_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording(tmp_path, 4000)
+    assert 0 == main(["fleet", str(tmp_path / "files")])
+    assert capsys.readouterr().out.startswith("1 node with recordings alone: there is no journal to compare.")
+
+
 def test_more_or_fewer_than_are_allowed_is_an_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
