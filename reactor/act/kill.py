@@ -1,8 +1,7 @@
-"""The kill: a pod is killed by its cgroup, hot and synchronous; kill_path.py has what comes after it.
+"""The kill: a pod is killed by its cgroup, hot and synchronous; kill_path.py has what comes before and after.
 
-    prepare     beforehand: hold what a kill of the likeliest pods needs
-    kill_now    check the target, SIGKILL everything in it, have its memory freed in our own context, give it
-                the CPU
+The target is checked, everything in it gets SIGKILL, its memory is freed in our own context, and it gets the
+CPU.
 
 On v2 the kill is one write to `cgroup.kill`, before anything is listed; on v1 processes are signalled as they
 are found, the cgroup's own first. Each refusal on the way is a line in the report: all else is killed.
@@ -28,7 +27,7 @@ from reactor.act.processes import NO_DESCRIPTORS, Reserve, SignalSweep
 from reactor.act.protect import Untouchable
 from reactor.act.reap import Dying, Key, KillReport, MemoryRelease
 from reactor.act.target import Target
-from reactor.errors import ReactorError, RefusedError
+from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion
 from reactor.model.name_patterns import PodParent
@@ -70,46 +69,6 @@ class HardKills:
         # Called after each kill with what was killed, and how many processes are known to be: neither raises
         # nor waits. Its victim is not yet known to have ended then.
         self.on_struck: OnStruck | None = None
-
-    def guard(self, pod_parents: Sequence[str]) -> None:
-        """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
-        self._pod_parents = tuple(map(PodParent, pod_parents))
-        self.prepare(())
-
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """Open what a kill of these pods needs, and close that of others. Never raises: the kill does."""
-        wanted = {pod.uid: pod for pod in pods}
-        if wanted:
-            self._release.start()
-        for uid, target in list(self._ready.items()):
-            if uid not in wanted or not target.is_of(wanted[uid]):
-                self._ready.pop(uid).close()
-        for uid, pod in wanted.items():
-            try:
-                target = self._ready.get(uid) or self._checked(pod)
-                self._ready[uid] = target
-                self._untouchable.refuse(target.cgroup)
-                target.prepare(self._tree)
-            except (ReactorError, OSError):
-                if uid in self._ready:
-                    self._ready.pop(uid).close()
-
-    def holds(self, pod: Pod) -> bool:
-        """Return whether this very pod is prepared: checked, and neither reactor nor init in it."""
-        target = self._ready.get(pod.uid)
-        return target is not None and target.is_of(pod)
-
-    def find_self(self) -> None:
-        """Find the cgroups of reactor and of init: where one was moved, the next kill need not."""
-        self._untouchable.find()
-
-    def close(self) -> None:
-        """Close every descriptor that is still held. Harmless when repeated."""
-        self.prepare(())
-        self._reserve.close()
-        self._dying.close()
-        self._release.close()
-        self._untouchable.close()
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.

@@ -1,5 +1,6 @@
 """The kill path: a pod is killed by its cgroup (kill.py), and what comes before the kill, or after it.
 
+    prepare     beforehand: hold what a kill of the likeliest pods needs
     reap        afterwards: wait until the memory is back, chase stragglers
     terminate   a soft eviction: SIGTERM, the grace period, then the kill
     exercise    at the start: a kill of a process of our own, as a trial
@@ -34,6 +35,7 @@ from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
 _TERM_ROUNDS: Final = 3  # processes that fork faster than they are signalled are left for the kill
@@ -49,10 +51,46 @@ class KillPath(HardKills):
         super().__init__(tree, pod_parents)
         self.one_process = OneProcess(self._allowed, self._untouchable, self._release)
 
+    def guard(self, pod_parents: Sequence[str]) -> None:
+        """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
+        self._pod_parents = tuple(map(PodParent, pod_parents))
+        self.prepare(())
+
+    def prepare(self, pods: Sequence[Pod]) -> None:
+        """Open what a kill of these pods needs, and close that of others. Never raises: the kill does."""
+        wanted = {pod.uid: pod for pod in pods}
+        if wanted:
+            self._release.start()
+        for uid, target in list(self._ready.items()):
+            if uid not in wanted or not target.is_of(wanted[uid]):
+                self._ready.pop(uid).close()
+        for uid, pod in wanted.items():
+            try:
+                target = self._ready.get(uid) or self._checked(pod)
+                self._ready[uid] = target
+                self._untouchable.refuse(target.cgroup)
+                target.prepare(self._tree)
+            except (ReactorError, OSError):
+                if uid in self._ready:
+                    self._ready.pop(uid).close()
+
+    def holds(self, pod: Pod) -> bool:
+        """Return whether this very pod is prepared: checked, and neither reactor nor init in it."""
+        target = self._ready.get(pod.uid)
+        return target is not None and target.is_of(pod)
+
+    def find_self(self) -> None:
+        """Find the cgroups of reactor and of init: where one was moved, the next kill need not."""
+        self._untouchable.find()
+
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""
         self.one_process.close()
-        super().close()
+        self.prepare(())
+        self._reserve.close()
+        self._dying.close()
+        self._release.close()
+        self._untouchable.close()
 
     async def reap(self, pod: Pod, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
         """Wait until the memory of a pod killed by kill_now is free; kill what is still there again.

@@ -38,7 +38,8 @@ from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, VictimUnit
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
-from reactor.policy.lists import Named, entry_text, matches_by_any_name
+from reactor.policy.list_entries import matches_by_any_name
+from reactor.policy.lists import Named, entry_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.steward.hooks import PREKILL_DIRECTORY, unusable_because
@@ -47,8 +48,9 @@ from reactor.text import nearest_name
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.manifests import SUFFIXES
-from reactor.workloads.parents import PodBoundaries, matches_of
+from reactor.workloads.parents import PodBoundaries
 from reactor.workloads.pods import Workloads
+from reactor.workloads.search import matches_of
 
 UNIT: Final = "/system.slice/reactor.service"
 _SYSTEMD: Final = Path("/run/systemd/system")

@@ -31,7 +31,7 @@ from reactor.model.quantity import bytes_text
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import ON_DISK, RESOURCE, Signal
 from reactor.text import printable
-from reactor.workloads.parents import matches_of
+from reactor.workloads.search import matches_of
 
 _MIB: Final = 1 << 20
 _SHARE: Final = 25  # a 25th of the memory, which is 4 %

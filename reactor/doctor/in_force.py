@@ -22,7 +22,8 @@ from reactor.model.quantity import amount_text, duration_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.lists import Named, entry_text, is_pattern_entry, matches_by_any_name
+from reactor.policy.list_entries import is_pattern_entry, matches_by_any_name
+from reactor.policy.lists import Named, entry_text
 from reactor.policy.messages import absurd_thresholds
 from reactor.tables import Screen, table
 from reactor.text import counted

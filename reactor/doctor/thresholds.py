@@ -19,8 +19,8 @@ from reactor.model.signals import ON_DISK, RESOURCE, Resource, Signal, filesyste
 from reactor.model.thresholds import Observation, Threshold
 from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
+from reactor.policy.disks import may_free
 from reactor.policy.messages import absurd_thresholds
-from reactor.policy.rank import may_free
 from reactor.workloads.manifests import ManifestDirectory
 
 # Source: GetNodeAllocatableReservation, by which the kubelet subtracts its hard thresholds.

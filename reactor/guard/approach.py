@@ -21,8 +21,6 @@ from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from reactor.observe.node import NodeObserver
-from reactor.observe.pods import PodObserver
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
 from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
@@ -44,17 +42,12 @@ class Approach:
         ahead: Sequence[Ahead],
         kernel: KernelKills,
         pods: Observations,
-        *,
-        observer: NodeObserver,
-        usages: PodObserver,
     ) -> None:
         self.is_near = False
         self._node = node
         self._ahead = ahead
         self._kernel = kernel
         self._pods = pods
-        self._observer = observer
-        self._usages = usages
         self._reads_all = any(one.reads_all for one in ahead)
         self._has_forecast = False
 
@@ -64,7 +57,7 @@ class Approach:
 
     def prepare(self, *, again: bool = False) -> None:
         """Prepare by what is observed now; nothing is decided. See `after`."""
-        self.after(self._observer.memory(), self._node.clock_seconds(), again=again)
+        self.after(self._pods.observer.memory(), self._node.clock_seconds(), again=again)
 
     def after(self, memory: Mapping[Signal, Observation], now_seconds: float, *, again: bool = False) -> None:
         """Prepare after a pass that has seen so much memory, if a crossing is near.
@@ -100,7 +93,7 @@ class Approach:
         self._kernel.begin()
         self._pods.refresh_pods()
         if self._reads_all or len(self._node.pods) <= FEW_PODS:
-            known = Known({}, dict(self._usages.memory(self._give_way)))
+            known = Known({}, dict(self._pods.usages.memory(self._give_way)))
         else:
             known = bounded.observe(self._give_way)
         charged = dict(known.bounds)
@@ -153,7 +146,7 @@ class Approach:
             if enough is Enough.TOO_WIDE:
                 return False
             if enough is not Enough.SETTLED:
-                known.used.update(self._usages.memory(self._give_way))
+                known.used.update(self._pods.usages.memory(self._give_way))
                 known.bounds.clear()
             return True
 

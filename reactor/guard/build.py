@@ -353,8 +353,7 @@ class RuleFirings:
         return passes.known.pods
 
     def usage_of(self, uid: str) -> PodUsage | None:
-        """Return what a pod uses of memory now, None if it is gone."""
-        return self._loop().passes.observations.usage_of(uid)
+        return self._loop().passes.observations.usages.of([uid]).get(uid)
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
@@ -631,9 +630,9 @@ def evictor_of(
         empty=empty,
         confirm=lambda attempt: (
             (cluster is not None and attempt.process is None)
-            or loop().passes.observations.confirm(attempt.eviction)
+            or loop().passes.results.confirm(attempt.eviction)
         ),
-        on_ended=lambda attempt: loop().passes.observations.measure_result(attempt),  # noqa: PLW0108 - which runs then
+        on_ended=lambda attempt: loop().passes.results.measure_result(attempt),  # noqa: PLW0108 - which runs then
         one_process=kills.one_process,
         on_process_killed=known.process_killed,
         on_ending=known.ending_observed,

@@ -336,7 +336,7 @@ class Loop:
 
     def pod_ended(self, uid: str) -> bool:
         """Record that an evicted pod has ended, and make a pass; see Passes.pod_ended."""
-        if not self.passes.observations.pod_ended(uid):
+        if not self.passes.results.pod_ended(uid):
             if uid in self.passes.known.lingering:
                 self._storage.due(urgent=True)
             return False
@@ -351,7 +351,7 @@ class Loop:
 
     def emptied(self) -> None:
         """Record that an evicted pod's files have been removed, and have the disks observed."""
-        self.passes.observations.ignore_older_disk_observations()
+        self.passes.results.ignore_older_disk_observations()
         self._storage.due(urgent=True)
         self.housekeeping.due()
 

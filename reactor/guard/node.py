@@ -6,11 +6,12 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from reactor.guard.termination import UnderWay, Victims
 from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import ClaimKind, PolicyState, TimeLeft
+from reactor.model.decisions import ClaimKind, Ineligible, PolicyState, TimeLeft
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
@@ -29,6 +30,8 @@ from reactor.policy.events import (
     apply,
 )
 from reactor.reclaim.runner import Reclaimed
+
+_ALL_ELIGIBLE: Final = Ineligible()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +80,6 @@ class Node:
         self.apply(EvictionCalledOff(uid=uid))
 
     def ending_observed(self, pod: Pod, seconds: float, was_cut: bool) -> None:  # noqa: FBT001 - a callback
-        """Record how long a pod took to end that was asked to."""
         self.apply(EndingObserved(pod=pod, seconds=seconds, was_cut=was_cut))
 
     def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
@@ -108,7 +110,8 @@ class Node:
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods."""
         self.pods = pods
-        self.apply(PodsListed(uids=frozenset(pod.uid for pod in pods)))
+        if self.state.ineligible != _ALL_ELIGIBLE:
+            self.apply(PodsListed(uids=frozenset(pod.uid for pod in pods)))
 
     def eligible(
         self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool]
@@ -137,7 +140,6 @@ class Node:
         return lingering(self.state, self.clock_seconds())
 
     def with_lingering(self, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Return these pods and those whose files are awaited."""
         return with_lingering(self.state, pods, self.clock_seconds())
 
     def is_freed(self, uid: str) -> bool:

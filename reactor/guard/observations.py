@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Enough, Known
 from reactor.guard.node import Node
-from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.quantity import amount_text
 from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
     MEMORY_SIGNALS,
     ON_DISK,
-    RESOURCE,
     Resource,
     Signal,
 )
@@ -39,9 +36,6 @@ from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.events import (
     FilesInMemoryObserved,
     KernelKilled,
-    ObservationsUsed,
-    PodEmptied,
-    PodEnded,
     PodsStruck,
     ProcessesExited,
     StruckPodsObserved,
@@ -53,7 +47,6 @@ from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
 
 _PAUSE_SECONDS: Final = 0.00025  # to read some pods takes 0.4 ms
-_DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
 class Seen(NamedTuple):
@@ -93,8 +86,8 @@ class Observations:
     ) -> None:
         self._settings = settings
         self._node = node
-        self._observer = observer
-        self._usages = usages
+        self.observer = observer
+        self.usages = usages
         self._pod_list = pods
         self.is_populated = populated
         self._oom_source = oom_source
@@ -104,10 +97,10 @@ class Observations:
         self._clock_seconds = clock_seconds
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self._doubted_until_seconds = -math.inf
+        self._has_new_pods = True
         self.bounded = BoundedPods(settings, usages)
         usages.track(node.pods)
-        for one in ahead:
-            one.pods(node.pods)
+        self.report_pods()
 
     def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
         """Observe the node and its pods, and what victims are freeing.
@@ -184,7 +177,7 @@ class Observations:
         """Return the most that each pod can hold, only if one may have to be chosen."""
         if not self._needs_pods(now_seconds):
             return None
-        self.refresh_pods()
+        self._take_pods(self._pod_list.refresh())
         return read()
 
     def _needs_pods(self, now_seconds: float) -> bool:
@@ -221,18 +214,18 @@ class Observations:
 
     def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         """Observe what the wakes are about, memory in any case; return what was observed of it."""
-        memory = self._observer.memory()
+        memory = self.observer.memory()
         self._node.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
             self._observe_processes_and_swap(now_seconds)
-            if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
-                self._usages.note_swap()
+            if is_housekeeping(wakes):
+                self.usages.note_swap()
         return memory
 
     def _observe_processes_and_swap(self, now_seconds: float) -> None:
-        self._node.observed.take(PROCESS_SIGNALS, self._observer.processes(), now_seconds)
+        self._node.observed.take(PROCESS_SIGNALS, self.observer.processes(), now_seconds)
         if self._watches_swap:
-            self._node.observed.take(SWAP_SIGNALS, self._observer.swap(), now_seconds)
+            self._node.observed.take(SWAP_SIGNALS, self.observer.swap(), now_seconds)
 
     def observe_pods(
         self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
@@ -241,13 +234,13 @@ class Observations:
         wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
         usages: Mapping[str, PodUsage] = {}
         if firing is not None and firing.rule.by is RankedBy.SWAP:
-            self._usages.note_swap()  # no other pass reads it for a rule
+            self.usages.note_swap()  # no other pass reads it for a rule
         if wanting or (firing is not None and firing.rule.action in EVICTING):
             # A pod that came since the last housekeeping may be the very one.
-            self.refresh_pods()
+            self._take_pods(self._pod_list.refresh())
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
-            usages = self._usages.full() if counted else self._usages.memory()
+            usages = self.usages.full() if counted else self.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
             present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
@@ -263,17 +256,27 @@ class Observations:
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
-        if pods != self._node.pods or self._usages.vanished:
+        self._take_pods(pods)
+        self.report_pods()
+
+    def _take_pods(self, pods: tuple[Pod, ...]) -> None:
+        if pods != self._node.pods or self.usages.vanished:
             self._node.set_pods(pods)
-            self._usages.track(pods)
-            for one in self._ahead:
-                one.pods(pods)
+            self.usages.track(pods)
+            self._has_new_pods = True
         else:  # equal, and from here on the same: a tuple compares those at once
             self._node.pods = pods
 
+    def report_pods(self) -> None:
+        """Report the pods to what is ahead if they have changed; a pass does so once it has killed."""
+        if self._has_new_pods:
+            self._has_new_pods = False
+            for one in self._ahead:
+                one.pods(self._node.pods)
+
     def present_pods(self) -> Sequence[Pod]:
         """Return the known pods but those that were gone when they were read: nothing is left to kill."""
-        vanished = self._usages.vanished
+        vanished = self.usages.vanished
         pods = self._node.pods
         if vanished:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
@@ -283,13 +286,9 @@ class Observations:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
         return self._node.eligible(self.present_pods(), now_seconds, self.is_populated)
 
-    def usage_of(self, uid: str) -> PodUsage | None:
-        """Return what a pod uses of memory now, None where it is gone."""
-        return self._usages.of([uid]).get(uid)
-
     def held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
-        used = (snapshot.pods.get(uid), self._usages.of([uid]).get(uid))
+        used = (snapshot.pods.get(uid), self.usages.of([uid]).get(uid))
         held = (None if one is None else one.memory_working_set_bytes for one in used)
         return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
 
@@ -325,7 +324,7 @@ class Observations:
 
         The node's counters alone are read: this is asked often.
         """
-        before, seen = self._node.observed.at(self._clock_seconds()), self._observer.memory()
+        before, seen = self._node.observed.at(self._clock_seconds()), self.observer.memory()
         is_less = self.is_cache_doubted() and cache_has_gone(before, seen)
         return is_less or has_grown(self._settings, self._node.state, before, seen)
 
@@ -335,17 +334,6 @@ class Observations:
         False after a while. If that cache has gone, though the kernel still counts it, no level reports it.
         """
         return self._clock_seconds() < self._doubted_until_seconds
-
-    def confirm(self, eviction: Eviction) -> bool:
-        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
-
-        Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
-        is not observed is no reason to end a pod.
-        """
-        is_wanted = self.is_wanting(eviction)
-        if not is_wanted:
-            self._node.called_off(eviction.pod.uid)
-        return is_wanted
 
     def is_wanting(self, eviction: Eviction) -> bool:
         """Return whether the node, read afresh, is short of what an eviction is for, or of its reclaim."""
@@ -418,12 +406,12 @@ class Observations:
 
         0 where it is gone.
         """
-        used = self._usages.of([uid]).get(uid)
+        used = self.usages.of([uid]).get(uid)
         if used is None:
             return 0
         if used.memory_working_set_bytes is None:
             return None
-        return max(0, used.memory_working_set_bytes - (self._usages.active_file_bytes(uid) or 0))
+        return max(0, used.memory_working_set_bytes - (self.usages.active_file_bytes(uid) or 0))
 
     def _observe_left(self) -> None:
         """Observe which files in memory, left by evicted pods, are still there.
@@ -433,7 +421,7 @@ class Observations:
         left = [one.uid for one in self._node.state.claims if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
-        usages = self._usages
+        usages = self.usages
         used = usages.of(left)
         self._node.apply(
             FilesInMemoryObserved(
@@ -444,84 +432,6 @@ class Observations:
                 },
             )
         )
-
-    def pod_ended(self, uid: str) -> bool:
-        """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
-
-        False if its processes or files are still counted, which the policy goes on crediting.
-        """
-        state = self._node.state
-        resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
-        if Resource.PIDS in resources:
-            used = self._usages.of([uid], with_processes=True).get(uid)
-            if used is not None and used.process_count:
-                # What was spared (one process each) stays, and is counted with the pod.
-                spared = next((len(pod.spared_cgroups) for pod in self._node.pods if pod.uid == uid), 0)
-                if used.process_count > spared:
-                    return False
-        self._node.apply(PodEmptied(uid=uid))
-        if resources & ON_DISK and not self._node.is_freed(uid):
-            return False
-        self.record_end(uid)
-        if resources & ON_DISK:
-            self.ignore_older_disk_observations()
-        return True
-
-    def record_end(self, uid: str) -> None:
-        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        used = self._usages.of([uid]).get(uid)
-        self._node.apply(
-            PodEnded(
-                uid=uid,
-                files_bytes=self._usages.shared_memory_bytes(uid) or 0,
-                held_bytes=None if used is None else used.memory_working_set_bytes,
-            )
-        )
-
-    def ignore_older_disk_observations(self) -> None:
-        """Record that files were removed: what was seen before is nothing to evict the next pod for.
-
-        Nor is an observation that was made before and is still on its way from the steward.
-        """
-        now_seconds = self._clock_seconds()
-        self._node.observed.changed(_DISK_SIGNALS, now_seconds)
-        self.used(self._node.observed.at(now_seconds), ON_DISK)
-
-    def used(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
-        """Record that these observations have been decided over: the next pass is not to do it again."""
-        at = {
-            signal: observation.taken_at_seconds
-            for signal, observation in seen.items()
-            if RESOURCE[signal] in resources
-        }
-        self._node.apply(ObservationsUsed(taken_at_seconds=at))
-
-    def measure_result(self, attempt: EvictionAttempt) -> None:
-        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
-        eviction = attempt.eviction
-        if eviction.resource is not Resource.MEMORY:
-            return
-        is_by_rule = eviction.threshold is None
-        signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-        seen = self._observer.memory().get(signal)
-        if seen is not None and attempt.available_bytes is not None:
-            attempt.returned_bytes = seen.available - attempt.available_bytes
-        if self.is_populated(eviction.pod):
-            return  # lives again, and what it uses now is another's
-        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
-        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
-        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
-        if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
-            return
-        if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
-            attempt.freed_ns = None
-            kept, shared = (
-                amount_text(amount or 0, Resource.MEMORY)
-                for amount in (attempt.left_bytes, attempt.left_shared_bytes)
-            )
-            attempt.add_problems(
-                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
-            )
 
 
 def is_housekeeping(wakes: Sequence[Wake]) -> bool:

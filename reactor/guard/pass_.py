@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills, Served
 from reactor.guard.approach import Approach
+from reactor.guard.endings import Results
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
+from reactor.guard.recorder import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, Snapshot
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import (
+    DISK_SIGNALS,
     MEMORY_SIGNALS,
     ON_DISK,
-    RESOURCE,
-    LimitSignal,
     Resource,
-    RuleSignal,
     Signal,
 )
 from reactor.model.thresholds import Observation, Threshold
@@ -59,11 +59,9 @@ RULES: Final = "rules"
 # To observe and to decide takes 1 to 2 ms with 1,000 pods.
 _OLD_SECONDS: Final = 0.004
 _STALE_SECONDS: Final = 0.02
-_DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 
 CheckDisk = Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]]
-_Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
 
 
 class Passes:
@@ -104,7 +102,6 @@ class Passes:
         self._arm_memory = arm_memory
         self._oom_kills = oom_kills
         self._observe_disk = check_disk
-        self._usages = usages
         self._evictor = evictor
         self._kernel = kernel or NoKernelKills()
         self._dry_run = dry_run
@@ -115,7 +112,7 @@ class Passes:
         )
         self.is_powerless = False
         self.is_unfinished = False
-        self._rehearsed = _Rehearsed()
+        self._rehearsed = Rehearsed()
         self._earlier: list[PassRecord] = []
         others = (evictor, *ahead, self._kernel)
         self.observations = Observations(
@@ -131,14 +128,8 @@ class Passes:
             kernel=self._kernel,
             clock_seconds=clock_seconds,
         )
-        self.approach = Approach(
-            known,
-            others,
-            self._kernel,
-            self.observations,
-            observer=observer,
-            usages=usages,
-        )
+        self.results = Results(known, self.observations)
+        self.approach = Approach(known, others, self._kernel, self.observations)
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
         """Make one pass for these wakes, or for a rule; a pod that had to die at once is dead on return.
@@ -233,10 +224,10 @@ class Passes:
         used = self.observations.observe_pods((), now_seconds)
         after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         if own is not None:
-            others = {signal: one for signal, one in after.signals.items() if signal not in _DISK_SIGNALS}
+            others = {signal: one for signal, one in after.signals.items() if signal not in DISK_SIGNALS}
             after = dataclasses.replace(after, signals={**others, **own})
         pods = self.observations.eligible_pods(now_seconds)
-        usages = with_storage(self._usages.full(), self.known.storage.usages(pods), pods)
+        usages = with_storage(self.observations.usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
         acted_on = dataclasses.replace(after, pods=usages)
@@ -245,7 +236,7 @@ class Passes:
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
         self.known.decided(state)
-        self.observations.used(after.signals, tuple(Resource))
+        self.results.used(after.signals, tuple(Resource))
         record = self._carry_out(decision, seen, asked.wakes, started_ns, shown=before)
         times = dataclasses.replace(record.times, woke_ns=asked.times.woke_ns)
         return dataclasses.replace(record, times=times, reclaimed=reclaimed)
@@ -295,6 +286,7 @@ class Passes:
             self._kernel.annotate(attempts)
         if arms:  # before anything that takes its time
             self._arm_memory(seen.memory)
+        self.observations.report_pods()
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
             seen = self.observations.complete(seen)
             decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
@@ -370,7 +362,7 @@ class Passes:
                 now_seconds = self._clock_seconds()
                 self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
                 self.known.apply(PodFoundEmpty(uid=uid))
-                self.observations.record_end(uid)
+                self.results.record_end(uid)
 
     def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
         """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
@@ -410,37 +402,3 @@ class Passes:
         self.known.apply(
             ProcessEvictionOrdered(eviction=attempt.eviction, process=process, snapshot=snapshot, pods=pods)
         )
-
-
-class _Rehearsed:
-    """What a dry run has reported: each pod that it would evict, once for one shortage.
-
-    It is remembered until its threshold is not met any more, or its pod has gone: if another evicts that pod
-    and the shortage lasts, the next one is reported.
-    """
-
-    def __init__(self) -> None:
-        self._reported: dict[_Key, str] = {}
-
-    def news(self, decision: Decision, state: PolicyState, pods: Iterable[Pod]) -> Sequence[Eviction]:
-        """Return which evictions of a decision were not reported for this shortage.
-
-        A rule has a cool-down of its own, and is reported each time.
-        """
-        if self._reported:
-            present = {pod.uid for pod in pods}
-            lasting = {key: uid for key, uid in self._reported.items() if uid in present}
-            self._reported = {key: uid for key, uid in lasting.items() if _lasts(key, state)}
-        if decision.rule is not None:
-            return decision.evictions
-        fresh = [one for one in decision.evictions if _key(one) not in self._reported]
-        self._reported.update({_key(one): one.pod.uid for one in fresh})
-        return fresh
-
-
-def _key(eviction: Eviction) -> _Key:
-    return eviction.threshold or (eviction.signal, eviction.pod.uid)
-
-
-def _lasts(key: _Key, state: PolicyState) -> bool:
-    return not isinstance(key, Threshold) or key in state.first_observed

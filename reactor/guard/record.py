@@ -178,7 +178,6 @@ class PassRecord:
 
     @property
     def resource(self) -> Resource | None:
-        """Return what was starved, None where no pod was evicted."""
         return self.decision.evictions[0].resource if self.decision.evictions else None
 
     @property

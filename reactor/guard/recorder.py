@@ -1,11 +1,11 @@
-"""What is recorded of passes: lines of the journal, the log, the counts."""
+"""What is recorded of passes: lines of the journal, the log, the counts; of dry runs each shortage once."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,11 +22,13 @@ from reactor.guard.record import (
     why_ranked,
 )
 from reactor.link.documents import RESUMED, Durations, Outcome, process_text
-from reactor.model.decisions import Decision
+from reactor.model.decisions import Decision, Eviction, PolicyState
 from reactor.model.kills import OomKill, OomScope
+from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.rules import Firing
-from reactor.model.signals import RESOURCE, Resource
+from reactor.model.signals import RESOURCE, LimitSignal, Resource, RuleSignal, Signal
+from reactor.model.thresholds import Threshold
 from reactor.supervisor import Faults, Nursery
 from reactor.text import printable
 
@@ -34,6 +36,7 @@ _LOG: Final = logging.getLogger("reactor.decision")
 _NOTED_RANKING: Final = 20
 
 OnPass = Callable[[PassRecord], None]
+_Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
 OnEnded = Callable[[PassRecord, EvictionAttempt], None]
 
 
@@ -339,3 +342,37 @@ def _log_ending(record: PassRecord, attempt: EvictionAttempt) -> None:
 
 def _milliseconds(from_ns: int, to_ns: int | None) -> str:
     return "none" if to_ns is None else f"{(to_ns - from_ns) / 1e6:.2f}"
+
+
+class Rehearsed:
+    """What a dry run has reported: each pod that it would evict, once for one shortage.
+
+    It is remembered until its threshold is not met any more, or its pod has gone: if another evicts that pod
+    and the shortage lasts, the next one is reported.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[_Key, str] = {}
+
+    def news(self, decision: Decision, state: PolicyState, pods: Iterable[Pod]) -> Sequence[Eviction]:
+        """Return which evictions of a decision were not reported for this shortage.
+
+        A rule has a cool-down of its own, and is reported each time.
+        """
+        if self._reported:
+            present = {pod.uid for pod in pods}
+            lasting = {key: uid for key, uid in self._reported.items() if uid in present}
+            self._reported = {key: uid for key, uid in lasting.items() if _lasts(key, state)}
+        if decision.rule is not None:
+            return decision.evictions
+        fresh = [one for one in decision.evictions if _key(one) not in self._reported]
+        self._reported.update({_key(one): one.pod.uid for one in fresh})
+        return fresh
+
+
+def _key(eviction: Eviction) -> _Key:
+    return eviction.threshold or (eviction.signal, eviction.pod.uid)
+
+
+def _lasts(key: _Key, state: PolicyState) -> bool:
+    return not isinstance(key, Threshold) or key in state.first_observed

@@ -315,7 +315,6 @@ async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
 
 
 def _ranked_signal(state: PolicyState) -> Signal:
-    """Return the signal for which a pod would be evicted now: of the threshold met, else memory."""
     return state.thresholds_met[0].signal if state.thresholds_met else Signal.MEMORY_AVAILABLE
 
 
@@ -398,7 +397,6 @@ class EvictionOrder:
 def _rank_now(
     settings: EvictionSettings, pods: Iterable[Pod], usages: Mapping[str, PodUsage], signal: Signal
 ) -> tuple[RankedPod, ...]:
-    """Return the pods in the order in which a pass would rank them."""
     return rank(pods, usages, signal, settings.layout, with_swap=settings.ranks_swap)
 
 

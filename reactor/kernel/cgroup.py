@@ -9,14 +9,13 @@ Cgroups are named by their path below the hierarchy's root: "/" is the root, "/r
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from reactor.errors import KernelInterfaceError, RefusedError
 from reactor.kernel.cgroup_directory import (
@@ -36,6 +35,7 @@ from reactor.kernel.files import (
     with_path,
     write_file,
 )
+from reactor.kernel.hierarchies import UNLIMITED_BYTES, Controller, Hierarchies
 
 __all__ = [
     "UNLIMITED_BYTES",
@@ -44,14 +44,7 @@ __all__ = [
     "Controller",
     "own_cgroup",
 ]
-Controller = Literal["memory", "pids", "cpu", "freezer"]
-UNLIMITED_BYTES: Final = 9223372036854771712  # what v1 shows where nothing limits
 LIFTED_CGROUPS: Final = 512
-LIMIT_AND_REQUESTS: Final = {
-    CgroupVersion.V1: ("memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
-    CgroupVersion.V2: ("memory.max", "memory.low", "memory.min"),
-}
-
 GUARD: Final = "guard"
 STEWARD: Final = "steward"
 _ATTRIBUTES: Final = ("user.delegate", "trusted.delegate")
@@ -59,14 +52,8 @@ _SERVICE: Final = ".service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupTree:
-    """The mounted hierarchies; None where a controller is not mounted. On v2 all roots are the same."""
-
-    version: CgroupVersion
-    memory_root: Path
-    pids_root: Path | None = None
-    cpu_root: Path | None = None
-    freezer_root: Path | None = None
+class CgroupTree(Hierarchies):
+    """The mounted hierarchies, and what is asked of them seldom."""
 
     @classmethod
     def discover(cls, proc_mounts: Path = Path("/proc/self/mounts")) -> Self:
@@ -90,15 +77,6 @@ class CgroupTree:
             )
         return cls(version=CgroupVersion.V2, memory_root=v2, pids_root=v2, cpu_root=v2, freezer_root=v2)
 
-    def path(self, cgroup: str, controller: Controller = "memory") -> Path:
-        """Return the directory of a cgroup, which need not exist.
-
-        Raises RefusedError for a path that is not normal ("..", "//", NUL, no leading "/"), that passes
-        through a symlink, or whose controller is not mounted: a name from outside must not reach anything
-        but the cgroup that it spells.
-        """
-        return Path(self._directory(cgroup, controller))
-
     def exists(self, cgroup: str, controller: Controller = "memory") -> bool:
         """Return whether the cgroup exists in the controller's hierarchy. Raises RefusedError as `path`."""
         return self._root(controller) is not None and self.path(cgroup, controller).is_dir()
@@ -116,42 +94,6 @@ class CgroupTree:
             return False
         return len(below) > len(above) and below[: len(above)] == above
 
-    def open(
-        self, cgroup: str, controller: Controller = "memory", *, inode: int | None = None
-    ) -> CgroupDirectory:
-        """Return a cgroup's directory held open, for the caller to close; with `inode` that very one.
-
-        On v1 it may have been renamed since it was listed, and another may have got its name: then it is
-        searched beside that by its inode. v2 renames none. Raises RefusedError as `path`, OSError with the
-        path: FileNotFoundError where there is none.
-        """
-        root = self._mounted(cgroup, controller)
-        if inode is None:
-            return CgroupDirectory.open(root, cgroup)
-        try:
-            directory = CgroupDirectory.open(root, cgroup)
-        except FileNotFoundError:
-            if self.version is CgroupVersion.V2:
-                raise
-        else:
-            if directory.inode == inode:
-                return directory
-            directory.close()
-        if self.version is CgroupVersion.V1:
-            above, _, _ = cgroup.rpartition("/")
-            with CgroupDirectory.open(root, above or "/") as parent:
-                renamed = parent.child_of_inode(inode, cgroup)
-            if renamed is not None:
-                return renamed
-        raise FileNotFoundError(errno.ENOENT, "another cgroup has this path", f"{root}{cgroup}")
-
-    def open_for(self, path: str, cgroup: str, inode: int | None) -> CgroupDirectory:
-        """Return what `open` does; where there is no such cgroup, the error names `path`, a file of it."""
-        try:
-            return self.open(cgroup, inode=inode)
-        except FileNotFoundError as error:
-            raise with_path(error, path) from None
-
     def memory_limit_bytes(self, cgroup: str) -> int | None:
         return self.listed_memory_limit_bytes(self._directory(cgroup, "memory"))
 
@@ -161,19 +103,6 @@ class CgroupTree:
         v2: memory.low, else memory.min. v1: the soft limit. UNLIMITED_BYTES where v2 protects all of it.
         """
         return self.listed_memory_request_bytes(self._directory(cgroup, "memory"))
-
-    def listed_memory_request_bytes(self, directory: str) -> int:
-        """Return what `memory_request_bytes` does, of a directory that was listed: not checked again."""
-        if self.version is CgroupVersion.V1:
-            return _memory_limit(directory, self.request_files[0]) or 0
-        return first_request(_memory_requests(directory, self.request_files))
-
-    def listed_memory_limit_bytes(self, directory: str) -> int | None:
-        return _memory_limit(directory, LIMIT_AND_REQUESTS[self.version][0])
-
-    @property
-    def request_files(self) -> tuple[str, ...]:
-        return LIMIT_AND_REQUESTS[self.version][1:]
 
     def pids_limit(self, cgroup: str) -> int | None:
         """Return how many tasks the cgroup may have, None without a limit or a pids controller."""
@@ -234,33 +163,6 @@ class CgroupTree:
         with top:
             return processes_below(top)
 
-    def _root(self, controller: Controller) -> Path | None:
-        return {
-            "memory": self.memory_root,
-            "pids": self.pids_root,
-            "cpu": self.cpu_root,
-            "freezer": self.freezer_root,
-        }[controller]
-
-    def spelled(self, cgroup: str, controller: Controller = "memory") -> str:
-        """Return the path of a cgroup for people, unchecked."""
-        return f"{self._mounted(cgroup, controller)}{cgroup.rstrip('/')}"
-
-    def _mounted(self, cgroup: str, controller: Controller) -> str:
-        root = self._root(controller)
-        if root is None:
-            raise RefusedError(f"cgroup {cgroup!r}: the {controller} controller is not mounted")
-        return os.fspath(root)
-
-    def _directory(self, cgroup: str, controller: Controller) -> str:
-        """Return what `path` does as plain text: pathlib would double the time that listing pods takes."""
-        spelled = self._mounted(cgroup, controller)
-        for part in cgroup_components(cgroup):
-            spelled = f"{spelled}/{part}"
-            if os.path.islink(spelled):
-                raise RefusedError(f"cgroup {cgroup!r}: leads through a symlink")
-        return spelled
-
     def _of_pids(self, cgroup: str, name: str, parse: Callable[[bytes, str], int | None]) -> int | None:
         if self.pids_root is None:
             return None
@@ -314,33 +216,6 @@ def lift_cpu_quota(
                 if error.errno not in GONE:
                     refused(f"{directory.cgroup}/{name}", error)
     return lifted
-
-
-def _memory_limit(directory: str, name: str) -> int | None:
-    path = f"{directory}/{name}"
-    try:
-        return parse_limit(read_value(path), path)
-    except FileNotFoundError:
-        if os.path.isdir(directory):
-            return None  # the root has no limits
-        raise
-
-
-def _memory_requests(directory: str, names: Iterable[str]) -> Iterator[int | None]:
-    for name in names:
-        path = f"{directory}/{name}"
-        try:
-            yield parse_limit(read_value(path), path)
-        except FileNotFoundError:
-            continue  # the root has neither
-
-
-def first_request(requests: Iterable[int | None]) -> int:
-    """Return the first of v2's protections that is one; UNLIMITED_BYTES where that is `max`, 0 for none."""
-    for request_bytes in requests:
-        if request_bytes != 0:
-            return UNLIMITED_BYTES if request_bytes is None else request_bytes
-    return 0
 
 
 def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) -> str | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree, first_request
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
 from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file
+from reactor.kernel.hierarchies import LIMIT_AND_REQUESTS, first_request
 
 
 class MemoryCounters:

@@ -19,6 +19,7 @@ _EVENTS_BYTES: Final = 16 << 10
 _READ: Final = 4  # times so many bytes: of more events it is not known whose they are
 _EVENT: Final = struct.Struct("=iIII")  # wd, mask, cookie, len
 _IGNORED: Final = 0x8000  # the directory is gone, and the number with it
+_MOVED: Final = 0x800  # it has another path
 
 _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")
@@ -30,28 +31,30 @@ class DirectoryChanges:
     def __init__(self) -> None:
         self._fd = -1
         self._directories: dict[int, str] = {}
+        self._watched: set[str] = set()
         with suppress(OSError):  # tried again when there is something to watch
             self._fd = libc.open_inotify()
 
     def watch(self, directory: str) -> None:
-        """Watch a directory from now on; harmless when repeated, needed again for a directory that was
-        recreated.
+        """Watch a directory from now on; again only if its end was reported, or maybe lost.
 
         To be called before it is listed, so that no change falls between. Raises OSError with the path:
         ENOENT, EMFILE and ENOSPC past fs.inotify's limits.
         """
+        if directory in self._watched:
+            return
         if self._fd < 0:
             self._fd = libc.open_inotify()
         self._directories[libc.watch_directory(self._fd, directory)] = directory
+        self._watched.add(directory)
+
+    def watch_again(self) -> None:
+        """Have the next `watch` of each directory ask the kernel again."""
+        self._watched.clear()
 
     def fileno(self) -> int:
         """Return what is readable once there was a change since `changed` was called last; -1: nothing."""
         return self._fd
-
-    def happened(self) -> bool:
-        """Return whether there was any change since the last call; True while that is not known."""
-        changed = self.changed()
-        return changed is None or bool(changed)
 
     def changed(self) -> Collection[str] | None:
         """Return the directories with any change since the last call, None while that is not known.
@@ -67,9 +70,11 @@ class DirectoryChanges:
                 times += 1
                 is_known = times <= _READ and self._read(events, changed) and is_known
         except BlockingIOError:
-            return changed if is_known else None
+            if is_known:
+                return changed
         except OSError:
-            return None
+            pass
+        self.watch_again()
         return None
 
     def _read(self, events: bytes, changed: set[str]) -> bool:
@@ -83,6 +88,8 @@ class DirectoryChanges:
                 is_known = False
                 continue
             changed.add(directory)
+            if mask & (_IGNORED | _MOVED):
+                self._watched.discard(directory)
             if mask & _IGNORED:
                 del self._directories[number]
         return is_known
@@ -134,6 +141,8 @@ class CachedListing(Generic[_Listing]):
         With `again` it is made in any case.
         """
         changed = self._changes.changed()
+        if again:
+            self._changes.watch_again()
         if changed is None:
             self._sections = {}
         elif changed:

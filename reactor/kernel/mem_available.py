@@ -70,7 +70,7 @@ def reclaimable_bytes(file_bytes: int, slab_bytes: int, low_bytes: int) -> int:
 class AvailableCounters(MemoryCounters):
     """One cgroup's counters, of which all page cache and slab that can be reclaimed counts as available.
 
-    With `low_bytes` 0 all of it does: what a pod's death makes available. v1 has no figure for slab.
+    With `low_bytes` 0 all of it does: of a pod all can be reclaimed. v1 has no figure for slab.
     """
 
     __slots__ = ("_low_bytes", "_prefix")
@@ -127,15 +127,13 @@ def available_bytes_of(available_bytes: int | None) -> int:
     return available_bytes
 
 
-def counters_of(
-    tree: CgroupTree, cgroup: str, watermarks: Watermarks | None, *, inode: int | None = None
-) -> MemoryCounters:
+def counters_of(tree: CgroupTree, cgroup: str, watermarks: Watermarks | None) -> MemoryCounters:
     """Return a cgroup's counters, open: by its working set, or as MemAvailable where watermarks are given.
 
-    "/" is the machine; `inode` as in MemoryCounters. Raises OSError and RefusedError as MemoryCounters.
+    "/" is the machine. Raises OSError and RefusedError as MemoryCounters.
     """
     if watermarks is None:
-        return MemoryCounters(tree, cgroup, inode=inode)
+        return MemoryCounters(tree, cgroup)
     if cgroup == "/":
         return MachineCounters(tree)
-    return AvailableCounters(tree, cgroup, watermarks.low_bytes, inode=inode)
+    return AvailableCounters(tree, cgroup, watermarks.low_bytes)

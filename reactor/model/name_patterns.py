@@ -68,7 +68,6 @@ class PodParent:
 
     @property
     def is_pattern(self) -> bool:
-        """Return whether it may match more than one cgroup."""
         return bool(self.searched)
 
     def is_parent(self, cgroup: str) -> bool:

@@ -158,7 +158,6 @@ class PodLists:
 
     @property
     def label_keys(self) -> frozenset[str]:
-        """Return the keys of the labels that an entry goes by."""
         return frozenset(key for one in self.process_victims for key, _ in one.pods.labels)
 
     @property

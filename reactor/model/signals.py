@@ -110,6 +110,7 @@ RESOURCE: Final[dict[Signal, Resource]] = {
     Signal.PID_AVAILABLE: Resource.PIDS,
     Signal.SWAP_AVAILABLE: Resource.SWAP,
 }
+DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 
 # What is observed of each filesystem: bytes, and inodes.
 FILESYSTEM_SIGNALS: Final[Mapping[Filesystem, tuple[Signal, Signal]]] = {

@@ -23,7 +23,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
-from reactor.kernel.mem_available import Watermarks, counters_of
+from reactor.kernel.mem_available import AvailableCounters
 from reactor.kernel.procfs import PROC
 from reactor.kernel.swap import SwapCounter, machine_swap
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
@@ -57,12 +57,12 @@ class _PodCounters:
         self,
         tree: CgroupTree,
         cgroup: str,
-        watermarks: Watermarks | None,
+        kind: type[MemoryCounters],
         inode: int | None,
         *,
         counts_swap: bool = False,
     ) -> None:
-        self.memory = counters_of(tree, cgroup, watermarks, inode=inode)
+        self.memory = kind(tree, cgroup, inode=inode)
         self.tasks: KernelFile | None = None
         self.with_swap: KernelFile | None = None
         if counts_swap and tree.version is CgroupVersion.V1:
@@ -111,7 +111,7 @@ class PodObserver:
     ) -> None:
         self._tree = tree
         counts_available = memory_available is MemoryAvailable.MEM_AVAILABLE
-        self._watermarks = Watermarks() if counts_available else None  # of a pod all of it can be reclaimed
+        self._kind = AvailableCounters if counts_available else MemoryCounters
         self._most_held = most_held
         self._counts_swap = counts_swap
         self._proc = proc
@@ -359,7 +359,7 @@ class PodObserver:
                 else:
                     # No descriptor could be spared to be held: slower, but the pod keeps its place.
                     inode = self._inodes[uid]
-                    with closing(_PodCounters(self._tree, cgroup, self._watermarks, inode)) as opened:
+                    with closing(_PodCounters(self._tree, cgroup, self._kind, inode)) as opened:
                         usages[uid] = (
                             self._full(uid, opened, cgroup) if is_full else self._memory(uid, opened)
                         )
@@ -412,7 +412,7 @@ class PodObserver:
         for name, cgroup in pod.container_cgroups.items():
             with (
                 suppress(OSError, ReactorError),
-                closing(counters_of(self._tree, cgroup, self._watermarks)) as opened,
+                closing(self._kind(self._tree, cgroup)) as opened,
             ):
                 used_bytes = opened.working_set_bytes()
                 found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
@@ -456,7 +456,7 @@ class PodObserver:
             self._counters[uid] = _PodCounters(
                 self._tree,
                 self._cgroups[uid],
-                self._watermarks,
+                self._kind,
                 self._inodes[uid],
                 counts_swap=self._counts_swap,
             )

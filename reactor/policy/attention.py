@@ -92,7 +92,6 @@ class Pace:
         self._hurried_until_seconds = now_seconds + _HURRIED_SECONDS
 
     def is_hurried(self, now_seconds: float) -> bool:
-        """Return whether a pod has come a moment ago."""
         return now_seconds < self._hurried_until_seconds
 
 

@@ -6,7 +6,7 @@ Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import (
@@ -19,6 +19,7 @@ from reactor.model.decisions import (
     TimeLeft,
     Wait,
 )
+from reactor.model.kills import DiskEviction
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -26,13 +27,9 @@ from reactor.model.signals import (
     CONDITION,
     ON_DISK,
     RESOURCE,
-    Filesystem,
     Layout,
     NodeCondition,
-    Reclaim,
-    Resource,
     Signal,
-    filesystems_of,
 )
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
@@ -43,12 +40,12 @@ from reactor.policy.disk_evictions import (
     with_process_slowdown,
     without_past_slowdowns,
 )
+from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
 from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.messages import no_victim
-from reactor.policy.rank import IMAGEFS, NODEFS, freed, of_no_partition, rank, small_ones_passed_over
+from reactor.policy.rank import of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
-from reactor.policy.storage_limits import first_broken_limit
 from reactor.policy.storm import is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
@@ -88,8 +85,9 @@ def decide(
     before = state
     state, fresh = observed(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
-    state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
-    if state.slowdowns:
+    in_vain: tuple[DiskEviction, ...] = ()
+    if state.slowdowns or any(one.signal is Signal.PID_AVAILABLE for one in state.thresholds_met):
+        state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
         state = without_past_slowdowns(settings, state, now_seconds)
     decision = Decision(
         at_seconds=now_seconds,
@@ -141,8 +139,9 @@ def observed(
     )
     over = thresholds_met_grace_period(first_observed, now_seconds)
     waits = tuple(one for one in state.waits if one.threshold in first_observed)
-    in_time = due_in_time(settings, first_observed, snapshot.time_left, now_seconds, waits)
-    due = in_eviction_order((*over, *in_time), settings.thresholds)
+    if settings.soft_in_time:
+        over += tuple(due_in_time(settings, first_observed, snapshot.time_left, now_seconds, waits))
+    due = in_eviction_order(over, settings.thresholds)
     fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
     return replace(
         state,
@@ -167,7 +166,11 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
-    in_time = due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds, state.waits)
+    in_time = (
+        due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds, state.waits)
+        if settings.soft_in_time
+        else {}
+    )
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -183,15 +186,16 @@ def _act(
                 state, decision = with_hold(state, hold), replace(decision, soft_reclaim=hold)
                 reason = hold.reason
         if reason is None:
-            reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
-            if reclaims:
+            if RESOURCE[threshold.signal] in ON_DISK:
+                reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
                 asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
                 return state, asked
             left = in_time.get(threshold)
             found = evict(settings, state, decision, threshold, snapshot, pods, left)
             wait = None
-            if found.evictions:
-                wait = wait_in_time(settings, state, found.evictions[0], now_seconds)
+            if left is not None and found.evictions:
+                pod = found.evictions[0].pod
+                wait = wait_in_time(settings, state, threshold, pod, left, now_seconds)
             if wait is None:
                 return state, found
             state, decision = _waiting(state, decision, wait)
@@ -297,44 +301,6 @@ def _ranking(
         seen = snapshot.signals[threshold.signal]
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
     return ranking
-
-
-def holders_first(
-    ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
-) -> tuple[RankedPod, ...]:
-    """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
-    holding, others, last = [], [], []
-    for place in ranking:
-        if not place.evictable:
-            last.append(place)
-        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
-            holding.append(place)
-        else:
-            others.append(place._replace(holds_nothing=True))
-    return (*holding, *others, *last)
-
-
-def node_reclaim(
-    signal: Signal, layout: Layout, commands_for: Collection[Filesystem] = ()
-) -> tuple[Reclaim, ...]:
-    """Return the node-level reclaims for a signal, in their order.
-
-    `commands_for` are the filesystems for which commands are configured: they come first, since an image
-    that is removed has to be fetched again. For the others see upstream's buildSignalToNodeReclaimFuncs.
-    """
-    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
-        return ()
-    has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
-    return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))
-
-
-def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
-    if layout is Layout.SINGLE:
-        return (Reclaim.CONTAINERS, Reclaim.IMAGES)
-    if layout is Layout.SPLIT:
-        return (Reclaim.IMAGES,) if signal in IMAGEFS else (Reclaim.CONTAINERS,)
-    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
-    return (Reclaim.CONTAINERS,) if signal in NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
 
 
 def after_reclaim(

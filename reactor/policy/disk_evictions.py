@@ -28,7 +28,8 @@ from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Resource, Signal, filesystems_of
 from reactor.model.thresholds import Threshold
-from reactor.policy.rank import freed, usage
+from reactor.policy.disks import freed
+from reactor.policy.rank import usage
 from reactor.policy.storm import is_explained
 
 _JUDGED: Final = ON_DISK | {Resource.PIDS}

@@ -397,8 +397,6 @@ class PodsListed:
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state without what is known of pods that are gone."""
         before = state.ineligible
-        if before == Ineligible():
-            return state
         ineligible = Ineligible(
             emptied=before.emptied & self.uids,
             found_empty={uid: at for uid, at in before.found_empty.items() if uid in self.uids},

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from reactor.model.decisions import Eviction, PolicyState, TimeLeft, Wait
+from reactor.model.decisions import PolicyState, TimeLeft, Wait
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
@@ -50,10 +50,8 @@ def due_in_time(
 ) -> dict[Threshold, TimeLeft]:
     """Return the soft thresholds that are due before their grace period is over, with the time left.
 
-    `waits` are those of which is known that the pod to go first needs less than that.
+    Only asked with `soft_in_time`. `waits` are those of which is known that the pod to go first needs less.
     """
-    if not settings.soft_in_time or not time_left:
-        return {}
     waiting = {one.threshold: one for one in waits}
     return {
         threshold: left
@@ -88,20 +86,22 @@ def _is_waiting(wait: Wait | None, left: TimeLeft, now_seconds: float) -> bool:
 
 
 def wait_in_time(
-    settings: EvictionSettings, state: PolicyState, eviction: Eviction, now_seconds: float
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    pod: Pod,
+    left: TimeLeft,
+    now_seconds: float,
 ) -> Wait | None:
-    """Return why a pod is not asked to end yet, None if it is asked now."""
-    left, threshold = eviction.time_left, eviction.threshold
-    if left is None or threshold is None:
-        return None
+    """Return why a pod is not asked to end yet though a threshold is due; None if it is asked now."""
     passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
-    needed_seconds = needed(settings, state.endings, eviction.pod, passed_seconds)
+    needed_seconds = needed(settings, state.endings, pod, passed_seconds)
     spare_seconds = (left.earliest_seconds or 0.0) - needed_seconds
     if spare_seconds <= 0:
         return None
     return Wait(
         threshold=threshold,
-        uid=eviction.pod.uid,
+        uid=pod.uid,
         needed_seconds=needed_seconds,
         at_seconds=now_seconds,
         # By then another may go first, and what is needed may have grown as fast as what is left shrinks.

@@ -13,18 +13,17 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
 from reactor.model.pod_lists import (
-    SPARED_BESIDE_CONTAINERS,
     PodEntry,
     PodLists,
     Preference,
     ProcessVictim,
 )
-from reactor.text import nearest_name
 
 
 class Named(NamedTuple):
@@ -92,7 +91,7 @@ class Lists:
 
     def __init__(self, lists: PodLists) -> None:
         self._built_in = frozenset(lists.built_in_never)
-        self._built_in_patterns = [matcher(one) for one in lists.built_in_never if "*" in one]
+        self._built_in_patterns = [one for one in lists.built_in_never if "*" in one]
         self._never = [Entry(entry) for entry in lists.never]
         self._avoid = [Entry(entry) for entry in lists.avoid]
         self._prefer = [Entry(entry) for entry in lists.prefer]
@@ -114,7 +113,7 @@ class Lists:
         return None if entry is None else f"pods.never: {entry.text}"
 
     def _is_built_in(self, unit: str) -> bool:
-        return unit in self._built_in or any(matches(unit) for matches in self._built_in_patterns)
+        return unit in self._built_in or any(fnmatchcase(unit, one) for one in self._built_in_patterns)
 
     def _preference(self, pod: Named) -> Preference:
         if _first(self._avoid, pod) is not None:
@@ -128,33 +127,6 @@ class Lists:
         for entry, one in self._process_victims:
             if entry.protects(pod):
                 return ProcessVictim(entry=entry.text, never=one.never, unit=one.unit)
-        return None
-
-
-class NamespacedVictims:
-    """In which pods of a Kubernetes node one process is killed, by `processVictims`.
-
-    The namespace decides, which is the operator's to give. Labels are the tenant's to write: within an
-    allowed namespace they choose among its own pods, and nowhere else do they say anything.
-    """
-
-    def __init__(self, lists: PodLists) -> None:
-        self._entries = [
-            (matcher(one.pods.namespace), one.pods.labels, one)
-            for one in lists.process_victims
-            if one.pods.namespace is not None
-        ]
-
-    def of(self, namespace: str, labels: Mapping[str, str]) -> ProcessVictim | None:
-        """Return what the first entry that matches says, None if none does."""
-        for is_allowed, wanted, one in self._entries:
-            if is_allowed(namespace) and all(labels.get(key) == value for key, value in wanted):
-                return ProcessVictim(
-                    entry=entry_text(one.pods),
-                    never=one.never,
-                    built_in_never=SPARED_BESIDE_CONTAINERS,
-                    unit=one.unit,
-                )
         return None
 
 
@@ -187,64 +159,3 @@ def _path_matcher(pattern: str) -> Callable[[str], bool]:
         )
 
     return matches
-
-
-_SIGNS: Final = frozenset("*?[")
-_NEVER_LIST: Final = "reactor.pods.never"
-_LIKENESS, _TYPING_ERROR = 0.6, 0.8
-
-
-class ExactNames:
-    """The entries of the lists that name one pod, without a pattern."""
-
-    def __init__(self, lists: PodLists) -> None:
-        self._entries = [
-            (f"reactor.pods.{key}[{index}]", name, Entry(entry), entry.is_trusting or key == "prefer")
-            for key, entries in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
-            for index, entry in enumerate(entries)
-            if (name := entry.cgroup or entry.unit) is not None and not is_pattern_entry(entry)
-        ]
-
-    @classmethod
-    def of(cls, lists: PodLists) -> Self | None:
-        """Return them, None if there is none."""
-        names = cls(lists)
-        return names if names._entries else None
-
-    def problems(self, pods: Sequence[Named]) -> Iterator[tuple[str, str]]:
-        """Yield which names are no pod's, and what was probably meant."""
-        for path, name, untrusted in self.unmatched(pods):
-            if untrusted is not None:
-                yield path, f"{name}: root did not choose the name of {untrusted}: it protects no pod"
-                continue
-            known = {one.cgroup if name.startswith("/") else one.unit for one in pods} - {""}
-            is_never = path.startswith(_NEVER_LIST)
-            meant = nearest_name(name, known, likeness=_LIKENESS if is_never else _TYPING_ERROR)
-            # Lists of what to avoid or prefer are written for many machines, of which each has some.
-            if meant is not None or is_never:
-                question = "" if meant is None else f" (did you mean {meant}?)"
-                yield path, f"{name} matches no pod now{question}"
-
-    def unmatched(self, pods: Sequence[Named]) -> Iterator[tuple[str, str, str | None]]:
-        """Yield the place, the name, and a cgroup of this name that does not count (or None).
-
-        An entry that protects counts by names that root chose.
-        """
-        for path, name, entry, counts_by_any in self._entries:
-            placed = [pod for pod in pods if entry.is_placed(pod)]
-            if not any(counts_by_any or pod.is_trusted for pod in placed):
-                yield path, name, placed[0].cgroup if placed else None
-
-
-def is_pattern_entry(entry: PodEntry) -> bool:
-    """Return whether an entry names pods by a pattern, a glob or a regular expression."""
-    return any(
-        text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
-        for text in (entry.unit, entry.cgroup)
-        if text is not None
-    )
-
-
-def matches_by_any_name(entry: PodEntry, pod: Named) -> bool:
-    """Return whether an entry matches a pod, also by names that count for nothing without `trusting`."""
-    return Entry(entry).matches(pod)

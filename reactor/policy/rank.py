@@ -7,12 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from reactor.model.decisions import Measured, RankedPod
-from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, Volume
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import FREED_TOGETHER, RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-
-NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
-IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
+from reactor.policy.disks import charged_filesystems
 
 
 def rank(
@@ -61,7 +59,7 @@ def rank(
                 usage=amount,
                 request=request,
                 exceeds_request=exceeds,
-                unreadable=is_unreadable(statistics, resource),
+                unreadable=statistics is not None and resource in statistics.unreadable,
                 swap_bytes=swap_bytes,
                 measured=measured,
             )
@@ -143,7 +141,7 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     that the statistics lack is none used. Source: memoryUsage, processUsage, podDiskUsage.
     """
     resource = RESOURCE[signal]
-    if used is None or is_unreadable(used, resource):
+    if used is None or resource in used.unreadable:
         return None
     if resource is Resource.MEMORY:
         return used.memory_working_set_bytes or 0
@@ -153,84 +151,9 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
         return used.swap_bytes or 0
     counts = (
         filesystem.inodes_used if resource is Resource.INODES else filesystem.used_bytes
-        for filesystem in _filesystems(pod, used, signal, layout)
+        for filesystem in charged_filesystems(pod, used, signal, layout)
     )
     return sum(count for count in counts if count is not None)
-
-
-def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
-    """Return what the pod's end frees of the signal's filesystem if no kubelet removes its files.
-
-    That is what is removed with the pod: its emptyDirs and writable layers. A directory that is left empty
-    still has an inode, and on some filesystems a block; both stay. None where it is not known.
-    """
-    resource = RESOURCE[signal]
-    if used is None or is_unreadable(used, resource):
-        return None
-    amount = 0
-    for filesystem in _removed_with(pod, used, signal, layout):
-        inodes = filesystem.inodes_used
-        is_empty = inodes is not None and inodes <= 1
-        if resource is Resource.INODES:
-            amount += 0 if inodes is None or is_empty else inodes - 1
-        elif not is_empty:
-            amount += filesystem.used_bytes or 0
-    return amount
-
-
-def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
-    """Return whether files of the pod that are removed with it can lie on the signal's filesystem at all."""
-    layers, volumes = _charged(signal, layout)
-    ending = {volume.name for volume in pod.volumes if _ends_with_pod(volume)}
-    return any(
-        (layers and place.kind is StorageKind.WRITABLE_LAYER)
-        or (volumes and place.kind is StorageKind.VOLUME and place.name in ending)
-        for place in pod.storage
-    )
-
-
-def is_unreadable(used: PodUsage | None, resource: Resource) -> bool:
-    """Return whether the pod's number could not be read, which is not the same as none."""
-    return used is not None and resource in used.unreadable
-
-
-def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
-    """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
-
-    Images are charged to no pod. Source: buildSignalToRankFunc.
-    """
-    layers, logs_and_volumes = _charged(signal, layout)
-    for container in used.containers:
-        if layers and container.rootfs is not None:
-            yield container.rootfs
-        if logs_and_volumes and container.logs is not None:
-            yield container.logs
-    for volume in pod.volumes:
-        if logs_and_volumes and volume.is_local and volume.name in used.volumes:
-            yield used.volumes[volume.name]
-
-
-def _removed_with(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
-    layers, volumes = _charged(signal, layout)
-    for container in used.containers:
-        if layers and container.rootfs is not None:
-            yield container.rootfs
-    for volume in pod.volumes:
-        if volumes and _ends_with_pod(volume) and volume.name in used.volumes:
-            yield used.volumes[volume.name]
-
-
-def _ends_with_pod(volume: Volume) -> bool:
-    return volume.is_local and volume.is_empty_dir
-
-
-def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
-    """Return whether writable layers count, and whether logs and local volumes do."""
-    if layout is Layout.SINGLE:
-        return True, True
-    if layout is Layout.SPLIT:
-        return (False, False) if signal in IMAGEFS else (True, True)
-    return (False, True) if signal in NODEFS else (True, False)
 
 
 def of_no_partition(pod: Pod) -> Pod:

@@ -6,7 +6,7 @@ chain          one source watches at a time, the next stands in; attempts: back-
 memory         the chain for memory: ebpf_memory, memcg, memory_high; beside it memcg_reclaim and psi
 levels         the usage at which a memory threshold is crossed
 processes      the chain for process ids: ebpf_pids, proc_connector
-oom            the chain for the kernel's OOM kills: ebpf_oom, oom_counters
+oom            the chain for the kernel's OOM kills; oom_steps: ebpf-oom, oom-counters
 ebpf_watch     what the eBPF sources of memory and process ids have in common
 ticker         the last resort of every chain
 """

@@ -178,7 +178,6 @@ class Chain:
 
     @property
     def is_armed(self) -> bool:
-        """Whether a step is watching."""
         return self._standing() is not None
 
     async def wait_armed(self) -> str:

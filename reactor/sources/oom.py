@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from reactor.backoff import next_beat
 from reactor.errors import ReactorError
-from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
-from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import KernelFile, parse_field
@@ -30,20 +27,16 @@ from reactor.kernel.memcg_events import register_oom
 from reactor.kernel.scheduling import following
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.name_patterns import fences
-from reactor.model.settings import EbpfLoader, Settings
+from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard, switched_on
+from reactor.sources.catalogue import OOM_COUNTERS, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
-from reactor.sources.ebpf_watch import PAGE_BYTES, Probe, opened, take_records
-from reactor.sources.oom_counters import GuardedNode, OomCounters
+from reactor.sources.oom_steps import EbpfOom, GuardedNode, OomCounters, ReportKill
 from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 _READ_BYTES: Final = 8
-
-ReportKill = Callable[[OomKill], None]
-
 
 # Whether the kernel has killed at a guarded limit, for a pass that is about to choose a victim.
 #
@@ -59,7 +52,7 @@ class OomNotices:
         self._tree = tree
         self._node = node
         self._interval_seconds = interval_seconds
-        self._held: dict[str, _Notice] = {}
+        self._held: dict[str, _EventNotice | _CountNotice] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep a notice for each guarded cgroup until cancelled; a recreated one is registered again."""
@@ -91,33 +84,22 @@ class OomNotices:
                 if held is not None:
                     held.close()
 
-    def _registered(self, cgroup: str, inode: int) -> _Notice:
+    def _registered(self, cgroup: str, inode: int) -> _EventNotice | _CountNotice:
         directory = self._tree.path(cgroup)
         if self._tree.version is CgroupVersion.V1:
             return _EventNotice(register_oom(directory), inode)
         return _CountNotice(KernelFile(directory / "memory.events.local"), inode)
 
 
-class _Notice(Protocol):
-    """One cgroup's notice; by `inode` a cgroup that was made again under the same path is another."""
-
-    inode: int
-
-    def struck(self) -> bool:
-        """Return whether the kernel was out of memory at the limit since the last call. Never raises."""
-
-    def close(self) -> None:
-        """Close the descriptor."""
-
-
 class _EventNotice:
-    """An eventfd of v1 (-1 once closed)."""
+    """An eventfd of v1 (-1 once closed); by `inode` a cgroup made again under its path is another."""
 
     def __init__(self, event_fd: int, inode: int) -> None:
         self.inode = inode
         self._event_fd = event_fd
 
     def struck(self) -> bool:
+        """Return whether the kernel was out of memory at the limit since the last call. Never raises."""
         try:  # on the way to each kill: three calls fewer than `suppress`
             return len(os.read(self._event_fd, _READ_BYTES)) > 0
         except OSError:  # BlockingIOError: none
@@ -198,9 +180,10 @@ class OomSource:
 
         Without eBPF there is one at the most, of which nothing else is known.
         """
-        found = None if self._ebpf is None else self._ebpf.take_now()
-        if found is not None:
-            return found
+        if self._ebpf is not None and self._ebpf.probe is not None:
+            found = self._ebpf.take_now(self._ebpf.probe)
+            if found is not None:
+                return found
         if self._notices.struck():
             return (OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=time.monotonic_ns()),)
         return ()
@@ -220,107 +203,3 @@ class OomSource:
                 )
             )
         self._report(kill)
-
-
-# The kernel's OOM kills by eBPF: a record of each, written before the victim dies; no cost when idle.
-
-
-class EbpfOom:
-    """Reports every OOM kill that concerns the guarded node."""
-
-    name = EBPF_OOM
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        node: GuardedNode,
-        board: SourceBoard,
-        report: Callable[[OomKill], None],
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], Probe[OomRecord]] | None = None,
-        absent: Callable[[], str | None] | None = None,
-    ) -> None:
-        self._tree = tree
-        self._node = node
-        self._board = board
-        self._report = report
-        interrupt = trio.from_thread.check_cancelled
-        self._open_probe = open_probe or partial(open_oom_probe, loader, interrupt=interrupt)
-        self._absent = absent or partial(absent_because, "oom", loader)
-        self._probe: Probe[OomRecord] | None = None
-        self._root_id = 0
-        self._unreported: list[OomKill] = []
-        self._taken = trio.Event()
-
-    def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it may be tried."""
-        if self._tree.version is CgroupVersion.V1:
-            return "not used on cgroup v1: eBPF would take 6 MiB for this alone"
-        return self._absent()
-
-    async def watch(self, armed: Callable[[str], None]) -> None:
-        """Report kills until the probe fails (OSError, BpfError)."""
-        self._root_id = os.stat(self._tree.memory_root).st_ino
-        async with opened(self._open_probe) as probe:
-            self._probe = probe
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._keep_reporting)
-                    armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
-                    await take_records(probe, self._on_records, partial(self._board.count_lost, self.name))
-            finally:
-                self._probe = None
-
-    def take_now(self) -> Sequence[OomKill] | None:
-        """Return the kills that were not reported yet; they are reported soon. None while nothing watches.
-
-        For a pass that is about to choose a victim: the records lie in memory, and reading them takes no
-        system call.
-        """
-        if self._probe is None:
-            return None
-        try:
-            found = self._kills(self._probe.take())
-        except (OSError, ReactorError):
-            return None  # its own task meets the same, and says so
-        if found:
-            self._unreported += found
-            self._taken.set()
-        return found
-
-    async def _keep_reporting(self) -> None:
-        while True:
-            await self._taken.wait()
-            self._taken = trio.Event()
-            while self._unreported:
-                self._report(self._unreported.pop(0))
-
-    def _on_records(self, records: Sequence[OomRecord]) -> None:
-        for kill in self._kills(records):
-            self._report(kill)
-
-    def _kills(self, records: Sequence[OomRecord]) -> list[OomKill]:
-        kills = (self._kill(record, self._root_id) for record in records)
-        return [kill for kill in kills if kill is not None]
-
-    def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
-        """Return what a record says, None where it does not concern the guarded node."""
-        at_a_limit = record.limit_cgroup is not None
-        limit = record.cgroup_path(root_id, record.limit_cgroup) if at_a_limit else None
-        victim = record.cgroup_path(root_id)
-        scope = self._node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)
-        if scope is None:
-            return None
-        return OomKill(
-            source=self.name,
-            scope=scope,
-            at_ns=record.at_ns,
-            pid=record.pid,
-            comm=record.comm,
-            victim_bytes=record.victim_pages * PAGE_BYTES,
-            victim_cgroup=victim,
-            limit_cgroup=limit,
-            limit_bytes=record.limit_pages * PAGE_BYTES,
-            usage_bytes=None if record.usage_pages is None else record.usage_pages * PAGE_BYTES,
-        )

@@ -79,7 +79,6 @@ class ProcessLevels:
 
     @property
     def fires(self) -> tuple[int, ...]:
-        """Return for each threshold the number of tasks at which it is crossed."""
         return tuple(map(self.fire, self.thresholds))
 
     @property
@@ -280,11 +279,9 @@ class ProcessSource:
             step.expect(levels)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step of the chain going until cancelled."""
         await self._chain.run(task_status=task_status)
 
     async def wait_armed(self) -> str:
-        """Return the name of the step that is watching; wait while there is none."""
         return await self._chain.wait_armed()
 
 

@@ -127,7 +127,6 @@ class Samples:
         return fell_bytes * seconds > left_bytes * (last.at_seconds - before.at_seconds)
 
     def time_left(self, threshold_bytes: float, now_seconds: float) -> TimeLeft:
-        """Return the time left by these samples, of which the last one is of now."""
         return time_left(tuple(self._samples), threshold_bytes, now_seconds)
 
 

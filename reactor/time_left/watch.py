@@ -138,9 +138,10 @@ class TimeLeftWatch:
         self._was_awaiting = is_awaiting
         self._lefts = dict(self._estimates(seen, now_seconds))
         self._report(self._lefts)
-        due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds, state.waits)
-        if any(threshold not in state.thresholds_met for threshold in due):
-            self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+        if self._settings.soft_in_time:
+            due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds, state.waits)
+            if any(threshold not in state.thresholds_met for threshold in due):
+                self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
         return _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
 
     def _estimates(
@@ -205,7 +206,6 @@ class TimeLeftWatch:
 
 
 def time_left_document(threshold: Threshold, left: TimeLeft) -> dict[str, Any]:
-    """Return an estimate as plain JSON values."""
     return {"threshold": str(threshold), **left.document()}
 
 

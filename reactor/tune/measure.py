@@ -25,7 +25,7 @@ from reactor.testbed.allocator import MIB
 from reactor.testbed.crossing import CAPACITY_BYTES, about, check_machine
 from reactor.tune.experiments import Reactions, Way, growth_node, growth_plans
 from reactor.tune.measured import Growth, Measured, NodeFacts, Reaction, Reserve
-from reactor.workloads.parents import matches_of
+from reactor.workloads.search import matches_of
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A CPU takes pages from a cgroup's counter 64 at a time (MEMCG_CHARGE_BATCH, mm/memcontrol.c).

@@ -77,7 +77,6 @@ class ArmedWarrant:
         return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
 
     def crossed_ns(self) -> int | None:
-        """Return when the level was crossed, None where that is not written yet."""
         return self.result().crossed_ns
 
     def signalled_ns(self) -> int | None:

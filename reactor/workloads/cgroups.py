@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import LIMIT_AND_REQUESTS, CgroupTree
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
+from reactor.kernel.hierarchies import LIMIT_AND_REQUESTS
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.policy.lists import ExactNames, Listed, Lists, Named
+from reactor.policy.list_entries import ExactNames
+from reactor.policy.lists import Listed, Lists, Named
 from reactor.threads import without_pause
 from reactor.workloads.attributes import (
     NEVER_KILLED,
@@ -36,8 +38,8 @@ from reactor.workloads.attributes import (
     read_main_process,
     unparsed,
 )
-from reactor.workloads.parents import PodBoundaries, find_parents
-from reactor.workloads.search import Children, Parents
+from reactor.workloads.parents import Children, NamedParents, Parents, PodBoundaries
+from reactor.workloads.search import Search
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
@@ -111,6 +113,7 @@ class CgroupPods:
         self._clock_seconds = clock_seconds
         self._proc = proc
         self.boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+        self._search = Search if any(one.is_pattern for one in self.boundaries.parents) else NamedParents
         self._lists = Lists(settings.pod_lists)
         self._exact_names = ExactNames.of(settings.pod_lists)
         self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
@@ -226,7 +229,8 @@ class CgroupPods:
         self, problems: dict[str, str], *, again: bool = False
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        parents = find_parents(self._tree, self.boundaries.parents, problems, self._listing, again=again)
+        search = self._search(self._tree, problems, self._listing, again=again)
+        parents = self._listing.get(lambda: search.run(self.boundaries.parents), again=again)
         if parents is not self._parents:
             self._parents, self._matches = parents, parents.matches
             self._children = {

@@ -36,7 +36,7 @@ from reactor.model.pods import (
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.admission import GUARANTEED, SANDBOX, requested_bytes
-from reactor.policy.lists import NamespacedVictims
+from reactor.policy.list_entries import NamespacedVictims
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,

@@ -28,7 +28,8 @@ from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 from reactor.plain import open_regular
-from reactor.workloads.parents import PodBoundaries, matches_of
+from reactor.workloads.parents import PodBoundaries
+from reactor.workloads.search import matches_of
 
 CGROUP_ANNOTATION: Final = "reactor/cgroup"
 UNIT_ANNOTATION: Final = "reactor/unit"

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -24,13 +24,19 @@ from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.model.name_patterns import PodParent
 from reactor.workloads.attributes import names_are_trusted
+from reactor.workloads.parents import (
+    MOST_ENTRIES,
+    MOST_OF_A_PART,
+    Children,
+    Listing,
+    Matches,
+    NamedParents,
+    Names,
+    Parents,
+    listed,
+)
 
-MOST_OF_A_PART: Final = 256
-MOST_ENTRIES: Final = 2_048
 MOST_SELECTED: Final = 4_096
-_Matches = Callable[[str], bool] | None
-_Names = Sequence[tuple[str, int]]
-_Read = TypeVar("_Read")
 
 
 class Selected(NamedTuple):
@@ -41,23 +47,12 @@ class Selected(NamedTuple):
     inode: int
 
 
-class Children(NamedTuple):
-    """The cgroups in a directory that may be pods: their parent, their names and their inodes."""
-
-    cgroup: str
-    directory: str
-    names: _Names
-    is_trusted: bool
-
-
-class Parents(NamedTuple):
-    """The children of each parent, by its cgroup; None if they can't be listed.
-
-    `matches` are the parents that were found by each pattern.
-    """
-
-    children: Mapping[str, Children | None]
-    matches: Mapping[str, Sequence[str]]
+def matches_of(tree: CgroupTree, parents: Sequence[str]) -> tuple[str, ...]:
+    """Return the parents that there may be: those that are named, and those that a pattern matches now."""
+    every = [PodParent(one) for one in parents]
+    patterns = [one for one in every if one.is_pattern]
+    found = Search(tree, {}).run(patterns).matches
+    return tuple(cgroup for one in every for cgroup in (found[one.text] if one.is_pattern else (one.text,)))
 
 
 def find_selected(
@@ -89,12 +84,6 @@ def find_selected(
     return taken
 
 
-class _Listing(NamedTuple):
-    names: _Names
-    entries: int
-    is_cut: bool
-
-
 @dataclass(slots=True)
 class _Part:
     """How much may still be taken from a part of the tree that was delegated; `top` is where it begins."""
@@ -122,8 +111,8 @@ class _Match(NamedTuple):
     above: _Directory
 
 
-class Search:
-    """Finds what patterns match, level by level. With a listing it reads only directories that changed."""
+class Search(NamedParents):
+    """Finds what patterns match, level by level, beside the parents that are named."""
 
     def __init__(
         self,
@@ -133,22 +122,13 @@ class Search:
         *,
         again: bool = False,
     ) -> None:
-        self._tree = tree
-        self._problems = problems
-        self._listing = listing
-        self._again = again
+        super().__init__(tree, problems, listing, again=again)
         self.parts: list[_Part] = []
-        self._failed: list[str] = []
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
         """Return what there is of all parents."""
-        children: dict[str, Children | None] = {}
-        found: dict[str, list[tuple[str, Children]]] = {}
-        for parent in parents:
-            if parent.is_pattern:
-                found[parent.text] = list(self._matched(parent))
-            else:
-                children[parent.text] = self._named(parent.text)
+        children = dict(super().run([parent for parent in parents if not parent.is_pattern]).children)
+        found = {parent.text: list(self._matched(parent)) for parent in parents if parent.is_pattern}
         by_pattern = _without_overlaps(found, self._problems) if len(found) > 1 else found
         children.update(dict.fromkeys(self._failed))
         for matches in by_pattern.values():
@@ -173,7 +153,7 @@ class Search:
         except (OSError, ReactorError) as error:
             self._fail(pattern.fence, error)
 
-    def _below(self, above: _Directory, searched: Sequence[tuple[str, _Matches]]) -> Iterator[_Match | None]:
+    def _below(self, above: _Directory, searched: Sequence[tuple[str, Matches]]) -> Iterator[_Match | None]:
         """Yield what matches the components that are left, below a cgroup that matches those before."""
         (name, matches), *others = searched
         names = self._names(above, name, matches)
@@ -191,16 +171,16 @@ class Search:
                 if error.errno not in GONE:
                     self._fail(found.cgroup, error)
 
-    def _names(self, above: _Directory, name: str, matches: _Matches) -> _Names:
+    def _names(self, above: _Directory, name: str, matches: Matches) -> Names:
         """Return the cgroups in a directory that a component matches, and their inodes. Raises OSError."""
         (_, path, inode), _, part = above
         if matches is None:
             found = self._read(path, (name, inode), lambda: _only(path, name))
         elif part is not None and part.entries <= 0:
-            found = _Listing((), 0, is_cut=True)
+            found = Listing((), 0, is_cut=True)
         else:
-            listed = partial(_listed, path, is_trusted=above.is_trusted, matches=matches)
-            found = self._read(path, ((name,), inode), listed)
+            read = partial(listed, path, is_trusted=above.is_trusted, matches=matches)
+            found = self._read(path, ((name,), inode), read)
         if part is not None:
             part.entries -= found.entries
             part.is_cut |= found.is_cut
@@ -210,18 +190,6 @@ class Search:
                     f"below {part.top.cgroup}, which is not root's alone"
                 )
         return found.names
-
-    def _named(self, cgroup: str) -> Children | None:
-        """Return the children of a parent that is named by its path, None if they can't be listed."""
-        try:
-            path = os.fspath(self._tree.path(cgroup))
-            listed = self._read(path, None, lambda: _listed(path), again=self._again)
-            return Children(cgroup, path, listed.names, names_are_trusted(cgroup, path))
-        except FileNotFoundError:
-            return Children(cgroup, "", (), is_trusted=False)  # holds no pod (yet)
-        except (OSError, ReactorError) as error:
-            self._fail(cgroup, error)
-            return None
 
     def _matched(self, parent: PodParent) -> Iterator[tuple[str, Children]]:
         """Yield what a pattern matches, and the children of each."""
@@ -240,15 +208,15 @@ class Search:
         if part is not None and part.entries <= 0:
             return self._as_a_whole(match, part)
         found, is_trusted, part = self._directory(match.found, part)
-        listed = self._read(
-            found.directory, (None, found.inode), lambda: _listed(found.directory, is_trusted=is_trusted)
+        children = self._read(
+            found.directory, (None, found.inode), lambda: listed(found.directory, is_trusted=is_trusted)
         )
         if part is not None:
-            part.entries -= listed.entries
-            if listed.is_cut or len(listed.names) > part.cgroups:
+            part.entries -= children.entries
+            if children.is_cut or len(children.names) > part.cgroups:
                 return self._as_a_whole(match, part)
-            part.cgroups -= len(listed.names)
-        return Children(found.cgroup, found.directory, listed.names, is_trusted)
+            part.cgroups -= len(children.names)
+        return Children(found.cgroup, found.directory, children.names, is_trusted)
 
     def _as_a_whole(self, match: _Match, part: _Part) -> Children:
         """Return a match as the one pod that it is, since there would be too many in it."""
@@ -274,19 +242,6 @@ class Search:
             part = _Part(found)
             self.parts.append(part)
         return _Directory(found, is_trusted, part)
-
-    def _read(self, directory: str, what: object, find: Callable[[], _Read], *, again: bool = False) -> _Read:
-        """Return what `find` reads in a directory; with a listing, as it was before if nothing changed."""
-        if self._listing is None:
-            return find()
-        return self._listing.section(directory, what, find, again=again)
-
-    def _fail(self, cgroup: str, error: Exception) -> None:
-        """Record what can't be listed: out of descriptors, say, just when a pod may have to be evicted."""
-        self._problems[cgroup] = str(error)
-        self._failed.append(cgroup)
-        if self._listing is not None:
-            self._listing.invalidate()
 
 
 def _without_overlaps(
@@ -321,28 +276,10 @@ def _above(cgroup: str) -> Iterator[str]:
         at = cgroup.find("/", at + 1)
 
 
-def _listed(path: str, *, is_trusted: bool = True, matches: _Matches = None) -> _Listing:
-    """Return the cgroups in a directory by name; of one that is not root's the first, if it holds too many.
-
-    Raises OSError.
-    """
-    names: list[tuple[str, int]] = []
-    count, is_cut = 0, False
-    with os.scandir(path) as entries:
-        for entry in entries:
-            count += 1
-            if not is_trusted and (count > MOST_ENTRIES or (matches is None and len(names) > MOST_OF_A_PART)):
-                is_cut = True
-                break
-            if entry.is_dir(follow_symlinks=False) and (matches is None or matches(entry.name)):
-                names.append((entry.name, entry.inode()))
-    return _Listing(sorted(names), count, is_cut)
-
-
-def _only(path: str, name: str) -> _Listing:
+def _only(path: str, name: str) -> Listing:
     """Return the cgroup of that name in a directory, if there is one. Raises OSError."""
     try:
         found = os.stat(f"{path}/{name}", follow_symlinks=False)
     except FileNotFoundError:
-        return _Listing((), 1, is_cut=False)
-    return _Listing(((name, found.st_ino),) if stat.S_ISDIR(found.st_mode) else (), 1, is_cut=False)
+        return Listing((), 1, is_cut=False)
+    return Listing(((name, found.st_ino),) if stat.S_ISDIR(found.st_mode) else (), 1, is_cut=False)

@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import reactor
-from reactor.act.kill import HardKills
+from reactor.act.kill_path import KillPath
 from reactor.cli import main
 from reactor.guard.pass_ import Passes
 from reactor.sources.wakes import Wakes
@@ -125,20 +125,20 @@ def _run(arguments: list[str]) -> int:
     trace = Trace(out, Comers(node).change)
     cgroups._BEING_MADE_SECONDS = math.inf  # type: ignore[misc]
     cgroups._SETTLES_SECONDS = math.inf  # type: ignore[misc]
-    notify, prepare = Wakes.notify, HardKills.prepare
+    notify, prepare = Wakes.notify, KillPath.prepare
 
     def traced(self: Wakes, *wakes: Any) -> None:
         trace.begin()
         notify(self, *wakes)
         sys.setprofile(None)
 
-    def noted(self: HardKills, pods: Any) -> None:
+    def noted(self: KillPath, pods: Any) -> None:
         prepare(self, pods)
         if pods:
             out.with_suffix(".prepared").touch()
 
     Wakes.notify = traced  # type: ignore[method-assign]
-    HardKills.prepare = noted  # type: ignore[method-assign]
+    KillPath.prepare = noted  # type: ignore[method-assign]
     return main(arguments[2:])
 
 

@@ -364,7 +364,7 @@ class FakeLoop:
         }
 
     def _confirm(self, attempt: EvictionAttempt) -> bool:
-        return self.passes.observations.confirm(attempt.eviction)
+        return self.passes.results.confirm(attempt.eviction)
 
     def _process_over(self, uid: str) -> None:
         self.known.apply(ProcessOver(uid=uid))
@@ -373,10 +373,10 @@ class FakeLoop:
         uid = attempt.eviction.pod.uid
         if uid not in self.usages.stays:
             self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
-        self.passes.observations.measure_result(attempt)
+        self.passes.results.measure_result(attempt)
 
     def _is_gone(self, uid: str) -> bool:
-        gone = self.passes.observations.pod_ended(uid)
+        gone = self.passes.results.pod_ended(uid)
         if gone:
             self.gone.append(uid)
         return gone

@@ -253,7 +253,7 @@ async def test_after_an_eviction_the_charges_say_that_nothing_is_to_be_reclaimed
     loop.passes.make([wake()])
     loop.usages.seen.pop(hog.uid)
     loop.now_seconds += 1
-    assert loop.passes.observations.pod_ended(hog.uid)
+    assert loop.passes.results.pod_ended(hog.uid)
     loop.now_seconds += 5
     hold(loop, second, 300 * MIB)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen_by_pods(loop, observation)}

@@ -161,7 +161,7 @@ async def test_in_a_cluster_a_process_lives_on_where_no_pressure_is_left_and_a_p
         pod_ended=lambda _: True,
         process_over=lambda _: None,
         passes=SimpleNamespace(
-            observations=SimpleNamespace(confirm=lambda _: False, measure_result=lambda _: None)
+            results=SimpleNamespace(confirm=lambda _: False, measure_result=lambda _: None)
         ),
     )
     evictor = evictor_of(

@@ -44,7 +44,7 @@ async def test_the_next_hog_is_prepared_too_a_moment_after_the_first_was_killed(
     loop.passes.make([wake()])
     assert loop.kills.killed == ["first"]
     loop.have(make_pod("next", priority=10))
-    loop.passes.observations.pod_ended("uid-first")
+    loop.passes.results.pod_ended("uid-first")
     loop.usages.seen = {"uid-next": PodUsage(memory_working_set_bytes=370 * MIB)}
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(129 * MIB, capacity=500 * MIB)}
 

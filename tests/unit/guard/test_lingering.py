@@ -77,11 +77,11 @@ async def test_what_it_still_takes_is_credited_also_when_its_cgroup_is_gone(disk
 
 async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, tmp_path: Path):
     await disk.evict(50)
-    assert not disk.passes.observations.pod_ended("uid-writer")
+    assert not disk.passes.results.pod_ended("uid-writer")
     disk.have(make_pod("innocent"))
     (tmp_path / "file").unlink()
     disk.storage.look(list(disk.known.lingering.values()))
-    assert disk.passes.observations.pod_ended("uid-writer")
+    assert disk.passes.results.pod_ended("uid-writer")
     assert "uid-writer" not in disk.known.lingering
     assert await disk.evict(50) == ["writer", "innocent"]
 
@@ -96,7 +96,7 @@ async def test_what_was_seen_before_its_files_were_gone_kills_no_other_pod(
     disk.now_seconds += 2
     (tmp_path / "file").unlink()
     disk.storage.look(list(disk.known.lingering.values()))
-    assert disk.passes.observations.pod_ended("uid-writer")
+    assert disk.passes.results.pod_ended("uid-writer")
     assert not disk.passes.make([WAKE]).decision.reclaim
     assert disk.kills.killed == ["writer"]
     assert await disk.evict(50) == ["writer", "innocent"]
@@ -110,7 +110,7 @@ async def test_what_was_seen_before_its_files_were_gone_and_is_reported_after_ki
     disk.now_seconds += 2
     (tmp_path / "file").unlink()
     disk.storage.look(list(disk.known.lingering.values()))
-    assert disk.passes.observations.pod_ended("uid-writer")
+    assert disk.passes.results.pod_ended("uid-writer")
     late = {Signal.NODEFS_AVAILABLE: observation(50 * KIB, 1000 * KIB)}
     disk.known.observed.take([Signal.NODEFS_AVAILABLE], late, disk.now_seconds - 0.5)
     assert not disk.passes.make([WAKE]).decision.reclaim
@@ -128,11 +128,11 @@ async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_na
     disk.known.storage.hold("uid-writer")
     (tmp_path / "file").unlink()
     disk.storage.look(list(disk.known.lingering.values()))
-    assert not disk.passes.observations.pod_ended("uid-writer")
+    assert not disk.passes.results.pod_ended("uid-writer")
     assert disk.passes.make([WAKE]).decision.acted_on is None
     disk.known.storage.release("uid-writer")
     disk.storage.look(list(disk.known.lingering.values()))
-    assert disk.passes.observations.pod_ended("uid-writer")
+    assert disk.passes.results.pod_ended("uid-writer")
 
 
 async def test_pod_whose_files_stay_is_waited_for_until_the_deadline_only(disk, make_pod):
@@ -153,10 +153,10 @@ async def test_pods_that_take_nothing_known_go_one_at_a_deadline_and_none_goes_t
     disk.have(make_pod("a"), make_pod("b"))
     assert await disk.evict(50) == ["a"]
     assert await disk.evict(50) == ["a"]
-    assert not disk.passes.observations.pod_ended("uid-a")
+    assert not disk.passes.results.pod_ended("uid-a")
     disk.now_seconds += 11
     assert await disk.evict(50) == ["a", "b"]
-    assert not disk.passes.observations.pod_ended("uid-b")
+    assert not disk.passes.results.pod_ended("uid-b")
     disk.now_seconds += 11
     assert await disk.evict(50) == ["a", "b"]
 

@@ -45,5 +45,5 @@ async def test_only_cgroups_that_evictions_emptied_are_reclaimed_first(make_loop
     assert loop.passes.observations.ended_cgroups() == ()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
     loop.passes.make([WAKE])
-    loop.passes.observations.pod_ended("uid-one")
+    loop.passes.results.pod_ended("uid-one")
     assert loop.passes.observations.ended_cgroups() == ("/node/one",)

@@ -6,20 +6,26 @@ from reactor.kernel.directories import DirectoryChanges
 from tests.support.this_machine import open_descriptors
 
 
+def _happened(changes: DirectoryChanges) -> bool:
+    """Return whether there was any change since the last call; True while that is not known."""
+    changed = changes.changed()
+    return changed is None or bool(changed)
+
+
 def test_what_is_added_or_removed_is_reported_once_and_nothing_else_is(tmp_path: Path) -> None:
     changes = DirectoryChanges()
     changes.watch(str(tmp_path))
     (tmp_path / "file").touch()
-    assert [True, False] == [changes.happened(), changes.happened()]
+    assert [True, False] == [_happened(changes), _happened(changes)]
     (tmp_path / "file").write_text("more")
-    assert not changes.happened()
+    assert not _happened(changes)
     (tmp_path / "pod").mkdir()
-    assert changes.happened()
+    assert _happened(changes)
     (tmp_path / "pod" / "inner").mkdir()
-    assert not changes.happened()
+    assert not _happened(changes)
     (tmp_path / "pod" / "inner").rmdir()
     (tmp_path / "pod").rmdir()
-    assert [True, False] == [changes.happened(), changes.happened()]
+    assert [True, False] == [_happened(changes), _happened(changes)]
     changes.close()
 
 
@@ -28,7 +34,7 @@ def test_the_end_of_the_directory_itself_is_reported(tmp_path: Path) -> None:
     changes = DirectoryChanges()
     changes.watch(str(tmp_path / "parent"))
     (tmp_path / "parent").rmdir()
-    assert changes.happened()
+    assert _happened(changes)
     changes.close()
 
 
@@ -39,18 +45,58 @@ def test_more_changes_than_the_queue_holds_are_a_change(tmp_path: Path) -> None:
     for _ in range(most // 2 + 1):
         (tmp_path / "pod").mkdir()
         (tmp_path / "pod").rmdir()
-    assert [True, False] == [changes.happened(), changes.happened()]
+    assert [True, False] == [_happened(changes), _happened(changes)]
     changes.close()
 
 
 def test_while_nothing_is_watched_anything_may_have_happened() -> None:
-    assert DirectoryChanges().happened()
+    assert _happened(DirectoryChanges())
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     changes = DirectoryChanges()
     with pytest.raises(FileNotFoundError, match="none"):
         changes.watch(str(tmp_path / "none"))
+    changes.close()
+
+
+def test_a_directory_that_takes_the_path_of_one_that_was_watched_is_watched_again(tmp_path: Path) -> None:
+    for is_moved in (True, False):
+        path = tmp_path / "parent"
+        path.mkdir()
+        changes = DirectoryChanges()
+        changes.watch(str(path))
+        if is_moved:
+            path.rename(tmp_path / "other")
+        else:
+            path.rmdir()
+        path.mkdir()
+        assert _happened(changes)
+        changes.watch(str(path))
+        (path / "pod").mkdir()
+        assert [True, False] == [_happened(changes), _happened(changes)]
+        (path / "pod").rmdir()
+        path.rmdir()
+        changes.close()
+
+
+def test_where_changes_were_lost_each_directory_is_watched_again(tmp_path: Path) -> None:
+    """The end of one may be among them."""
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    for name in ("busy", "ended"):
+        (tmp_path / name).mkdir()
+    changes = DirectoryChanges()
+    for name in ("busy", "ended"):
+        changes.watch(str(tmp_path / name))
+    for _ in range(most // 2 + 1):
+        (tmp_path / "busy" / "pod").mkdir()
+        (tmp_path / "busy" / "pod").rmdir()
+    (tmp_path / "ended").rmdir()
+    (tmp_path / "ended").mkdir()
+    assert changes.changed() is None
+    changes.watch(str(tmp_path / "ended"))
+    (tmp_path / "ended" / "pod").mkdir()
+    assert {str(tmp_path / "ended")} == changes.changed()
     changes.close()
 
 

@@ -21,13 +21,14 @@ _OTHER_TEXTS: Final = {
     "admission.py": None,
     "claims.py": {"_spared"},
     "certainty.py": None,
+    "list_entries.py": None,
     "lists.py": None,
     "managed_oom.py": None,
     "messages.py": None,
     "no_victim.py": None,
     "process_victims.py": None,
     "rules.py": {"why_not", "_message"},
-    "storage_limits.py": {"empty_dir_message", "pod_limit_message", "container_limit_message"},
+    "disks.py": {"empty_dir_message", "pod_limit_message", "container_limit_message"},
     "thresholds.py": None,
 }
 

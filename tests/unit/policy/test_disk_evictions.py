@@ -27,8 +27,8 @@ from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, 
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
+from reactor.policy.disks import freed, may_free
 from reactor.policy.events import EvictionOrdered, apply
-from reactor.policy.rank import freed, may_free
 from reactor.policy.rules import rule_holds
 from reactor.policy.storm import is_newly_slowed
 

@@ -14,14 +14,8 @@ from reactor.model.pod_lists import (
     ProcessVictimEntry,
     VictimUnit,
 )
-from reactor.policy.lists import (
-    ExactNames,
-    Listed,
-    Lists,
-    Named,
-    NamespacedVictims,
-    matches_by_any_name,
-)
+from reactor.policy.list_entries import ExactNames, NamespacedVictims, matches_by_any_name
+from reactor.policy.lists import Listed, Lists, Named
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)

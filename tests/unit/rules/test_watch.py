@@ -612,7 +612,7 @@ async def test_the_record_says_what_came_back(watched: Watched) -> None:
     await watched.ticks(watched.watch(make_rule(USAGE)), 5)
     (attempt,) = watched.records[0].attempts
     watched.loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(480 * MIB)}
-    watched.loop.passes.observations.measure_result(attempt)
+    watched.loop.passes.results.measure_result(attempt)
     assert (90 * MIB, 80 * MIB) == (attempt.credited_bytes, attempt.returned_bytes)
 
 

@@ -18,9 +18,8 @@ from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
 from reactor.sources.catalogue import EBPF, SourceBoard
-from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memory import MemorySource
+from reactor.sources.memory import EbpfMemory, MemorySource
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record

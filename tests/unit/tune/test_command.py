@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import main
-from reactor.tune.command import progress
+from reactor.tune import progress
 from reactor.tune.history import History
 from reactor.tune.measured import Measured, document_of
 from reactor.tune.model import Assume

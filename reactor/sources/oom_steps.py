@@ -1,20 +1,27 @@
-"""OOM kills without eBPF: the kernel's counters, read with the housekeeping; they name no victim.
+"""What the chain for the kernel's OOM kills is made of: eBPF, and the kernel's counters.
 
-On v2 they show whose limit was met. On v1 an eventfd shows whether it was the node's or that of a parent of
-pods; for other limits it is only known whether the victim's cgroup, if it still exists, was ever at its own.
+By eBPF there is a record of each kill, written before the victim dies; it costs nothing when idle. The
+counters are read with the housekeeping and name no victim. On v2 they show whose limit was met. On v1 an
+eventfd shows whether it was the node's or that of a parent of pods; for other limits it is only known whether
+the victim's cgroup, if it still exists, was ever at its own.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+import trio
+
 from reactor.backoff import next_beat
 from reactor.errors import ReactorError
+from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
+from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
 from reactor.kernel.memcg_events import register_oom
@@ -28,12 +35,16 @@ from reactor.kernel.oom import (
 )
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import OomKill, OomScope
-from reactor.sources.catalogue import OOM_COUNTERS
+from reactor.model.settings import EbpfLoader
+from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard
+from reactor.sources.ebpf_watch import PAGE_BYTES, Probe, opened, take_records
 from reactor.threads import in_thread
 
 _MACHINE: Final = "/"
 _PATH_MAX: Final = 4096
 _READ_BYTES: Final = 8
+
+ReportKill = Callable[[OomKill], None]
 
 
 # Whose limit it was that the kernel killed at, as seen from the node that is guarded.
@@ -259,3 +270,102 @@ def _counted(
     for cgroup in cgroups:
         with suppress(OSError, ReactorError):  # gone, or not there yet
             yield count(tree, cgroup)
+
+
+class EbpfOom:
+    """Reports every OOM kill that concerns the guarded node; `probe` watches, None if nothing does."""
+
+    name = EBPF_OOM
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        node: GuardedNode,
+        board: SourceBoard,
+        report: Callable[[OomKill], None],
+        loader: EbpfLoader = EbpfLoader.AUTO,
+        *,
+        open_probe: Callable[[], Probe[OomRecord]] | None = None,
+        absent: Callable[[], str | None] | None = None,
+    ) -> None:
+        self._tree = tree
+        self._node = node
+        self._board = board
+        self._report = report
+        interrupt = trio.from_thread.check_cancelled
+        self._open_probe = open_probe or partial(open_oom_probe, loader, interrupt=interrupt)
+        self._absent = absent or partial(absent_because, "oom", loader)
+        self.probe: Probe[OomRecord] | None = None
+        self._root_id = 0
+        self._unreported: list[OomKill] = []
+        self._taken = trio.Event()
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it may be tried."""
+        if self._tree.version is CgroupVersion.V1:
+            return "not used on cgroup v1: eBPF would take 6 MiB for this alone"
+        return self._absent()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Report kills until the probe fails (OSError, BpfError)."""
+        self._root_id = os.stat(self._tree.memory_root).st_ino
+        async with opened(self._open_probe) as probe:
+            self.probe = probe
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_reporting)
+                    armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
+                    await take_records(probe, self._on_records, partial(self._board.count_lost, self.name))
+            finally:
+                self.probe = None
+
+    def take_now(self, probe: Probe[OomRecord]) -> Sequence[OomKill] | None:
+        """Return the kills that were not reported yet; they are reported soon. None if that fails.
+
+        For a pass that is about to choose a victim: the records lie in the memory of the `probe` that
+        watches, and reading them takes no system call.
+        """
+        try:
+            found = self._kills(probe.take())
+        except (OSError, ReactorError):
+            return None  # its own task meets the same, and says so
+        if found:
+            self._unreported += found
+            self._taken.set()
+        return found
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await self._taken.wait()
+            self._taken = trio.Event()
+            while self._unreported:
+                self._report(self._unreported.pop(0))
+
+    def _on_records(self, records: Sequence[OomRecord]) -> None:
+        for kill in self._kills(records):
+            self._report(kill)
+
+    def _kills(self, records: Sequence[OomRecord]) -> list[OomKill]:
+        kills = (self._kill(record, self._root_id) for record in records)
+        return [kill for kill in kills if kill is not None]
+
+    def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
+        """Return what a record says, None where it does not concern the guarded node."""
+        at_a_limit = record.limit_cgroup is not None
+        limit = record.cgroup_path(root_id, record.limit_cgroup) if at_a_limit else None
+        victim = record.cgroup_path(root_id)
+        scope = self._node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)
+        if scope is None:
+            return None
+        return OomKill(
+            source=self.name,
+            scope=scope,
+            at_ns=record.at_ns,
+            pid=record.pid,
+            comm=record.comm,
+            victim_bytes=record.victim_pages * PAGE_BYTES,
+            victim_cgroup=victim,
+            limit_cgroup=limit,
+            limit_bytes=record.limit_pages * PAGE_BYTES,
+            usage_bytes=None if record.usage_pages is None else record.usage_pages * PAGE_BYTES,
+        )

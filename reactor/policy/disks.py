@@ -1,0 +1,191 @@
+"""The policy's part about filesystems: pods' own limits, what their end frees of one, and its reclaims.
+
+A pod is held to its limits for emptyDirs first, then to its own, then to its containers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from reactor.model.decisions import Eviction, RankedPod
+from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, Volume
+from reactor.model.quantity import Quantity
+from reactor.model.signals import (
+    RESOURCE,
+    Filesystem,
+    Layout,
+    LimitSignal,
+    Reclaim,
+    Resource,
+    Signal,
+    filesystems_of,
+)
+from reactor.text import printable
+
+_NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
+_IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
+
+
+def empty_dir_message(volume_name: str, limit: Quantity) -> str:
+    return f'Usage of EmptyDir volume "{printable(volume_name)}" exceeds the limit "{limit}". '
+
+
+def pod_limit_message(limit: Quantity) -> str:
+    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
+
+
+def container_limit_message(container_name: str, limit: Quantity) -> str:
+    return f'Container {printable(container_name)} exceeded its local ephemeral storage limit "{limit}". '
+
+
+def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
+    """Yield the eviction for the first storage limit of its own that a pod exceeds, if there is one."""
+    broken = (*_empty_dirs(pod, used), *_pod_limit(pod, used), *_container_limits(pod, used, layout))
+    resource = Resource.EPHEMERAL_STORAGE
+    for signal, message in broken[:1]:
+        yield Eviction(pod=pod, signal=signal, resource=resource, grace_period_seconds=0, message=message)
+
+
+def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
+    """Yield the emptyDirs above their limit; one in memory is held to what its mount has, if that has a size.
+
+    Its spec may be what somebody wishes for: the kubelet resizes the mount later, or can't. No more fits into
+    a mount than it has, so such a volume is never above it. Source: KEP-6030, emptyDirLimitEviction.
+    """
+    sized = {place.name for place in pod.storage if place.kind is StorageKind.VOLUME and place.is_sized}
+    for volume in pod.volumes:
+        if volume.name in sized:
+            continue
+        limit = volume.size_limit
+        used_bytes = used.volumes.get(volume.name, FilesystemUsage()).used_bytes
+        if limit is not None and used_bytes is not None and used_bytes > limit.amount > 0:
+            yield LimitSignal.EMPTY_DIR, empty_dir_message(volume.name, limit)
+
+
+def _pod_limit(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
+    limit, used_bytes = pod.ephemeral_storage_limit, used.ephemeral_storage_bytes
+    if limit is not None and used_bytes is not None and used_bytes > limit.amount:
+        yield LimitSignal.POD, pod_limit_message(limit)
+
+
+def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tuple[LimitSignal, str]]:
+    """Yield containers above their limit. Where images have their own filesystem only logs are charged."""
+    limits = {container.name: container.ephemeral_storage_limit for container in pod.containers}
+    for container in used.containers:
+        limit = limits.get(container.name)
+        used_bytes = _container_bytes(container, with_writable_layer=layout is Layout.SINGLE)
+        if limit is not None and limit.amount and used_bytes > limit.amount:
+            yield LimitSignal.CONTAINER, container_limit_message(container.name, limit)
+
+
+def _container_bytes(container: ContainerUsage, *, with_writable_layer: bool) -> int:
+    counted = (container.logs, container.rootfs) if with_writable_layer else (container.logs,)
+    return sum(filesystem.used_bytes or 0 for filesystem in counted if filesystem is not None)
+
+
+def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
+    """Return what the pod's end frees of the signal's filesystem if no kubelet removes its files.
+
+    That is what is removed with the pod: its emptyDirs and writable layers. A directory that is left empty
+    still has an inode, and on some filesystems a block; both stay. None where it is not known.
+    """
+    resource = RESOURCE[signal]
+    if used is None or resource in used.unreadable:
+        return None
+    amount = 0
+    for filesystem in _removed_with(pod, used, signal, layout):
+        inodes = filesystem.inodes_used
+        is_empty = inodes is not None and inodes <= 1
+        if resource is Resource.INODES:
+            amount += 0 if inodes is None or is_empty else inodes - 1
+        elif not is_empty:
+            amount += filesystem.used_bytes or 0
+    return amount
+
+
+def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
+    """Return whether files of the pod that are removed with it can lie on the signal's filesystem at all."""
+    layers, volumes = _charged(signal, layout)
+    ending = {volume.name for volume in pod.volumes if _ends_with_pod(volume)}
+    return any(
+        (layers and place.kind is StorageKind.WRITABLE_LAYER)
+        or (volumes and place.kind is StorageKind.VOLUME and place.name in ending)
+        for place in pod.storage
+    )
+
+
+def charged_filesystems(
+    pod: Pod, used: PodUsage, signal: Signal, layout: Layout
+) -> Iterable[FilesystemUsage]:
+    """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
+
+    Images are charged to no pod. Source: buildSignalToRankFunc.
+    """
+    layers, logs_and_volumes = _charged(signal, layout)
+    for container in used.containers:
+        if layers and container.rootfs is not None:
+            yield container.rootfs
+        if logs_and_volumes and container.logs is not None:
+            yield container.logs
+    for volume in pod.volumes:
+        if logs_and_volumes and volume.is_local and volume.name in used.volumes:
+            yield used.volumes[volume.name]
+
+
+def _removed_with(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
+    layers, volumes = _charged(signal, layout)
+    for container in used.containers:
+        if layers and container.rootfs is not None:
+            yield container.rootfs
+    for volume in pod.volumes:
+        if volumes and _ends_with_pod(volume) and volume.name in used.volumes:
+            yield used.volumes[volume.name]
+
+
+def _ends_with_pod(volume: Volume) -> bool:
+    return volume.is_local and volume.is_empty_dir
+
+
+def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
+    """Return whether writable layers count, and whether logs and local volumes do."""
+    if layout is Layout.SINGLE:
+        return True, True
+    if layout is Layout.SPLIT:
+        return (False, False) if signal in _IMAGEFS else (True, True)
+    return (False, True) if signal in _NODEFS else (True, False)
+
+
+def holders_first(
+    ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
+) -> tuple[RankedPod, ...]:
+    """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
+    holding, others, last = [], [], []
+    for place in ranking:
+        if not place.evictable:
+            last.append(place)
+        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
+            holding.append(place)
+        else:
+            others.append(place._replace(holds_nothing=True))
+    return (*holding, *others, *last)
+
+
+def node_reclaim(
+    signal: Signal, layout: Layout, commands_for: Collection[Filesystem] = ()
+) -> tuple[Reclaim, ...]:
+    """Return the node-level reclaims for a signal about a filesystem, in their order: one or more.
+
+    `commands_for` are the filesystems for which commands are configured: they come first, since an image
+    that is removed has to be fetched again. For the others see upstream's buildSignalToNodeReclaimFuncs.
+    """
+    has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
+    return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))
+
+
+def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
+    if layout is Layout.SINGLE:
+        return (Reclaim.CONTAINERS, Reclaim.IMAGES)
+    if layout is Layout.SPLIT:
+        return (Reclaim.IMAGES,) if signal in _IMAGEFS else (Reclaim.CONTAINERS,)
+    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
+    return (Reclaim.CONTAINERS,) if signal in _NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)
