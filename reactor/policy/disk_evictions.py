@@ -199,7 +199,9 @@ def _slowdown(
 
 def _came_back(last: DiskEviction, snapshot: Snapshot, pods: Sequence[Pod], layout: Layout) -> int:
     """Return what is available more than before the eviction, and what other pods have taken since."""
-    others = _taken(pods, snapshot.pods, last.signal, layout, but=last.pod_key)
+    # A pod that has taken process ids again is the first to go again: no other has to be spared.
+    but = last.pod_key if RESOURCE[last.signal] in ON_DISK else ""
+    others = _taken(pods, snapshot.pods, last.signal, layout, but=but)
     available = snapshot.signals[last.signal].available if last.signal in snapshot.signals else last.available
     return available - last.available + max(0, others - last.others)
 

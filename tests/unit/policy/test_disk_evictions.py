@@ -640,6 +640,19 @@ def test_a_second_bomb_is_evicted_at_once_after_the_first() -> None:
     assert ["b"] == node.goes(_seen(_processes(b=205, c=5), pids=50))
 
 
+def test_a_bomb_that_was_restarted_is_evicted_again_at_once() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
+    first = _seen(_processes(a=200, b=5, c=5), pids=50)
+    (eviction,) = node.ask(first).evictions
+    node.order(eviction, first)
+    node.end("a")
+    node.pods = (*node.pods, replace(eviction.pod, uid="a#2"))
+    node.now = 1.0
+    again = {"a#2": PodUsage(process_count=201), **_processes(b=5, c=5)}
+    assert ["a#2"] == [one.pod.uid for one in node.ask(_seen(again, pids=49)).evictions]
+
+
 def test_processes_that_are_unobserved_slow_nothing_down_and_no_pause_means_no_slowdown() -> None:
     unobserved, calm = _seen(_processes(a=None), pids=20), _seen(_processes(a=1), pids=20)
     for settings, seen in (
