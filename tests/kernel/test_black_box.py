@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +15,22 @@ from reactor.blackbox.record import MOST_BYTES
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold
+from tests.support.prometheus import free_port
 from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 HIDDEN = "hunter2hunter2"
-# Takes so many MiB in steps of one, each after a pause in seconds; what else it is given it ignores.
+# Takes so many MiB in steps of one, each after a pause in seconds, and at a third number of MiB waits for
+# SIGUSR1; what else it is given it ignores.
 CLIMB = """
 import mmap, signal, sys, time
-size, pause_seconds = int(sys.argv[1]) << 20, float(sys.argv[2])
+size, pause_seconds, rests_at = int(sys.argv[1]) << 20, float(sys.argv[2]), int(sys.argv[3]) << 20
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for offset in range(0, size, 4096):
     memory[offset] = 1
+    if offset == rests_at > 0:
+        signal.sigwait({signal.SIGUSR1})
     if offset % (1 << 20) == 0:
         time.sleep(pause_seconds)
 signal.pause()
@@ -35,10 +42,14 @@ def test_record_has_the_minute_before_and_what_the_victim_ran(
 ) -> None:
     web, hog = node.add_pod("web"), node.add_pod("hog")
     lives = node.spawn(web, hold(40))
-    daemon.configure(HARD, {"blackBox": True})
+    port = free_port()
+    daemon.configure(HARD, {"blackBox": True, "metrics": f"127.0.0.1:{port}"})
     _start(daemon)
 
-    victim = node.spawn(hog, _climb(190, 0.01))
+    victim = node.spawn(hog, _climb(190, 0.01, rests_at_mib=130))
+    # On a starved machine the steward may look but once in a while, and shows what it has seen.
+    eventually(lambda: _shown_mib(port, "cgroup/hog") > 120, "the hog on the page", pause_seconds=0.5)
+    victim.send_signal(signal.SIGUSR1)
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
     assert -signal.SIGKILL == victim.wait(60)
@@ -138,5 +149,13 @@ def _oom_kills(daemon: RunningDaemon) -> list[Mapping[str, Any]]:
     return [line for line in daemon.lines() if line["kind"] == "oom-kill"]
 
 
-def _climb(mib: int, pause_seconds: float) -> list[str]:
-    return [sys.executable, "-S", "-c", CLIMB, str(mib), str(pause_seconds), f"--token={HIDDEN}", HIDDEN]
+def _climb(mib: int, pause_seconds: float, rests_at_mib: int = 0) -> list[str]:
+    numbers = map(str, (mib, pause_seconds, rests_at_mib))
+    return [sys.executable, "-S", "-c", CLIMB, *numbers, f"--token={HIDDEN}", HIDDEN]
+
+
+def _shown_mib(port: int, pod: str) -> float:
+    """Return what the page of the last hour says that a pod holds, 0 where it is not named."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+        found = re.search(rf"<td>([\d.]+)Mi</td><td>{pod}</td>", answer.read().decode())
+    return 0.0 if found is None else float(found[1])
