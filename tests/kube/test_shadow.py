@@ -76,7 +76,7 @@ def test_a_dry_run_chose_the_pod_that_the_real_kubelet_evicted_and_sooner(
     (node, *_) = lines(reactor, "node")
     assert (node["node"], node["role"], node["dry_run"]) == (cluster.node.name, "alongside", True)
     found = verdicts(reactor)
-    found.pop("not-ready-alone", None)  # its kubelet was started anew: on a busy machine the node waits for it
+    found.pop("not-ready-alone", None)  # on a busy machine the kubelet that starts anew takes its time
     assert found == {"same": 1}
     said = shadow(reactor)["total"]
     assert said["sooner_seconds"]["p50"] > 0
