@@ -97,7 +97,7 @@ static __always_inline bool is_victims(struct warrant *warrant)
 }
 
 /*
- * Take note of the crossing, and return why the warrant is void, WARRANT_OPEN where it is to be served.
+ * Record the crossing, and return why the warrant is void, WARRANT_OPEN if it is to be served.
  * `victim_pages` are -1 where the charge is not the victim's: of a socket, of swap, on another's behalf.
  *
  * Inactive page cache counts as available: a cgroup's crossing comes later by as much, and is not looked for again

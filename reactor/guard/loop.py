@@ -335,7 +335,7 @@ class Loop:
         waiting.cancel()
 
     def pod_ended(self, uid: str) -> bool:
-        """Record that an evicted pod has ended, and make a pass; see Passes.pod_ended."""
+        """Record that an evicted pod has ended, and make a pass; see Results.pod_ended."""
         if not self.passes.results.pod_ended(uid):
             if uid in self.passes.known.lingering:
                 self._storage.due(urgent=True)

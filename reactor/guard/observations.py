@@ -19,12 +19,7 @@ from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import (
-    MEMORY_SIGNALS,
-    ON_DISK,
-    Resource,
-    Signal,
-)
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver, consistent

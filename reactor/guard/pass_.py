@@ -25,13 +25,7 @@ from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import (
-    DISK_SIGNALS,
-    MEMORY_SIGNALS,
-    ON_DISK,
-    Resource,
-    Signal,
-)
+from reactor.model.signals import DISK_SIGNALS, MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.observe.node import NodeObserver

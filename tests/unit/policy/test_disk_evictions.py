@@ -629,26 +629,26 @@ def test_no_soft_eviction_for_processes_is_judged_within_its_grace_period() -> N
     assert ((), ()) == (decision.unhelpful, node.state.slowdowns)
 
 
-def test_a_second_bomb_is_evicted_at_once_after_the_first() -> None:
+def _after_a_bomb() -> _Node:
+    """Return a node a second after the pod a was evicted for its processes."""
     node = _Node(_settings(PIDS))
     node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
-    first = _seen(_processes(a=200, b=5, c=5), pids=50)
-    (eviction,) = node.ask(first).evictions
-    node.order(eviction, first)
+    bomb = _seen(_processes(a=200, b=5, c=5), pids=50)
+    (eviction,) = node.ask(bomb).evictions
+    node.order(eviction, bomb)
     node.end("a")
     node.now = 1.0
+    return node
+
+
+def test_a_second_bomb_is_evicted_at_once_after_the_first() -> None:
+    node = _after_a_bomb()
     assert ["b"] == node.goes(_seen(_processes(b=205, c=5), pids=50))
 
 
 def test_a_bomb_that_was_restarted_is_evicted_again_at_once() -> None:
-    node = _Node(_settings(PIDS))
-    node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
-    first = _seen(_processes(a=200, b=5, c=5), pids=50)
-    (eviction,) = node.ask(first).evictions
-    node.order(eviction, first)
-    node.end("a")
-    node.pods = (*node.pods, replace(eviction.pod, uid="a#2"))
-    node.now = 1.0
+    node = _after_a_bomb()
+    node.pods = (*node.pods, replace(_pod("a"), uid="a#2"))
     again = {"a#2": PodUsage(process_count=201), **_processes(b=5, c=5)}
     assert ["a#2"] == [one.pod.uid for one in node.ask(_seen(again, pids=49)).evictions]
 
