@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _MOST_HELD: Final = 512
 _TRUE: Final = frozenset({b"1", b"yes", b"y", b"true", b"t", b"on"})
 _FALSE: Final = frozenset({b"0", b"no", b"n", b"false", b"f", b"off"})
+_PRIORITY_NAME: Final = "reactor.priority"
 _PRIORITY: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _PRIORITIES: Final = range(-(2**31), 2**31)
 
@@ -142,9 +143,9 @@ def read_attributes(directory: str, *, honours_oomd: bool = True) -> Attributes:
     problems: list[str] = []
     of_oomd = names if honours_oomd else ()
     found = Attributes(
-        priority=_read(directory, names, "reactor.priority", parse_priority, problems),
-        avoid=bool(_read(directory, of_oomd, "oomd_avoid", parse_flag, problems)),
-        omit=bool(_read(directory, of_oomd, "oomd_omit", parse_flag, problems)),
+        priority=_read(directory, names, _PRIORITY_NAME, problems),
+        avoid=bool(_read(directory, of_oomd, "oomd_avoid", problems)),
+        omit=bool(_read(directory, of_oomd, "oomd_omit", problems)),
         problems=tuple(problems),
     )
     if found == Attributes():
@@ -175,16 +176,14 @@ def parse_flag(raw: bytes) -> bool:
     raise ValueError("1 or 0")
 
 
-def _read(
-    directory: str, names: Collection[str], name: str, parse: Callable[[bytes], int], problems: list[str]
-) -> int:
+def _read(directory: str, names: Collection[str], name: str, problems: list[str]) -> int:
     """Return a priority or a flag, 0 for none. Raises OSError."""
     full_name = next((full for full in (f"user.{name}", f"trusted.{name}") if full in names), None)
     if full_name is None:
         return 0
     raw = os.getxattr(directory, full_name, follow_symlinks=False)
     try:
-        return parse(raw)
+        return parse_priority(raw) if name == _PRIORITY_NAME else parse_flag(raw)
     except ValueError as error:
         problems.append(f"{full_name}: got {raw[:64]!r}; accepted: {error}")
         return 0
