@@ -299,9 +299,9 @@ class Loop:
                     return taken
             if trio.current_time() >= until_seconds:
                 break
-            began_ns = time.monotonic_ns()
+            began_seconds = self._clock_seconds()
             is_worth_a_pass = self.passes.is_worth_a_pass()
-            self._pace.checked((time.monotonic_ns() - began_ns) / 1e9)
+            self._pace.checked(self._clock_seconds() - began_seconds)
             if is_worth_a_pass:
                 source = UNASKED
                 break
