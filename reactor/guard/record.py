@@ -11,7 +11,7 @@ from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
 from reactor.link.documents import ORDERED, REMOVED_FROM_DECISIONS, Outcome, instant
 from reactor.model.decisions import Decision, Eviction, Hold, Measured, RankedPod, Snapshot
-from reactor.model.kills import DiskEviction, HardMemoryKill, ProcessMemory, Slowdown
+from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessMemory, Slowdown
 from reactor.model.pod_lists import Preference
 from reactor.model.quantity import amount_text
 from reactor.model.rules import RankedBy
@@ -390,9 +390,9 @@ def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
     }
 
 
-def unhelpful_document(kill: HardMemoryKill | DiskEviction, now_seconds: float) -> Mapping[str, Any]:
+def unhelpful_document(kill: HardMemoryKill | JudgedEviction, now_seconds: float) -> Mapping[str, Any]:
     """Return an eviction that did not help as plain JSON values."""
-    if isinstance(kill, DiskEviction):
+    if isinstance(kill, JudgedEviction):
         is_in_bytes = RESOURCE[kill.signal] in IN_BYTES
         credited = {"credited_bytes": kill.credited if is_in_bytes else None}
         unit = "processes" if RESOURCE[kill.signal] is Resource.PIDS else "inodes"

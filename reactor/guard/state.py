@@ -121,7 +121,7 @@ def essence(state: PolicyState) -> tuple[object, ...]:
         state.holds,
         state.endings,
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.hard_memory_kills],
-        [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.disk_evictions],
+        [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.judged_evictions],
         [(one.signal, one.reason, one.since_seconds, one.until_seconds) for one in state.slowdowns],
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from reactor.model.kills import DiskEviction, HardMemoryKill, ProcessKill, Slowdown
+from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessKill, Slowdown
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, RuleSignal, Signal
@@ -268,7 +268,7 @@ class PolicyState:
     slowdowns: tuple[Slowdown, ...] = ()
     process_kills: tuple[ProcessKill, ...] = ()
     oom_struck_at_seconds: float | None = None
-    disk_evictions: tuple[DiskEviction, ...] = ()
+    judged_evictions: tuple[JudgedEviction, ...] = ()
     ineligible: Ineligible = field(default_factory=Ineligible)
     endings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
@@ -320,7 +320,7 @@ class Decision:
     soft_reclaim: Hold | None = None
     rule_reclaim: Hold | None = None
     slowdowns: tuple[Slowdown, ...] = ()
-    unhelpful: tuple[HardMemoryKill | DiskEviction, ...] = ()
+    unhelpful: tuple[HardMemoryKill | JudgedEviction, ...] = ()
     rule: Firing | None = None
     waits: bool = False
     no_victim: NoVictim | None = None

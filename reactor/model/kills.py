@@ -138,11 +138,11 @@ class HardMemoryKill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskEviction:
-    """An eviction for a full filesystem, with what it is judged by afterwards, in bytes or inodes.
+class JudgedEviction:
+    """An eviction for a filesystem or process ids, with what it is judged by: bytes, inodes or processes.
 
-    `pod_key` names the pod. `credited` is what of the filesystem its end was to free (None: not known),
-    `available` and `missing` are what the filesystem showed, `others` what the other pods took of it.
+    `pod_key` names the pod. `credited` is what its end was to free (None: not known), `available` and
+    `missing` are what was observed, `others` what the other pods took of it.
     `is_unhelpful` once less than a quarter of it has come back.
     """
 

@@ -243,8 +243,8 @@ class OomOrder:
         return {"first": self._first, "others": self._written.count}
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many processes of the first pod, and of others, have a score that was written."""
-        return {"first": 0, "others": self.document()["others"]}
+        """Return how many processes the first pod has, and of how many others a score was written."""
+        return {"first": (self._first or {"processes": 0})["processes"], "others": self._written.count}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the order as it is wanted, until cancelled."""

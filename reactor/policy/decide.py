@@ -19,7 +19,7 @@ from reactor.model.decisions import (
     TimeLeft,
     Wait,
 )
-from reactor.model.kills import DiskEviction
+from reactor.model.kills import JudgedEviction
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -33,16 +33,16 @@ from reactor.model.signals import (
 )
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
-from reactor.policy.disk_evictions import (
-    slowed_for_disk,
-    with_disk_slowdown,
-    with_no_holder,
-    with_process_slowdown,
-    without_past_slowdowns,
-)
 from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
 from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
+from reactor.policy.judged_evictions import (
+    slowed_for_disk,
+    with_no_holder,
+    with_process_slowdown,
+    with_unhelpful_slowdown,
+    without_past_slowdowns,
+)
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
@@ -85,7 +85,7 @@ def decide(
     before = state
     state, fresh = observed(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
-    in_vain: tuple[DiskEviction, ...] = ()
+    in_vain: tuple[JudgedEviction, ...] = ()
     if state.slowdowns or any(one.signal is Signal.PID_AVAILABLE for one in state.thresholds_met):
         state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
         state = without_past_slowdowns(settings, state, now_seconds)
@@ -333,7 +333,7 @@ def after_reclaim(
     if reason is not None:
         return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
     known = state
-    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
+    state, unhelpful = with_unhelpful_slowdown(settings, state, threshold, now, pods, now_seconds)
     if not is_hopeless(state, pods):
         reason = slowed_for_disk(state, threshold, settings.layout)
     if reason is None:

@@ -17,9 +17,9 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, Reclaim, Resource, Signal
 from reactor.policy.claims import GROWTH_BYTES, RATE_WINDOW_SECONDS, are_unknown, is_struck, is_unknown, moved
 from reactor.policy.decide import decide
-from reactor.policy.disk_evictions import with_disk_eviction
 from reactor.policy.holds import over
 from reactor.policy.in_time import with_ending
+from reactor.policy.judged_evictions import with_judged_eviction
 from reactor.policy.kill_results import with_kill, with_left
 
 FAILED_SECONDS: Final = 30.0
@@ -63,7 +63,7 @@ class EvictionOrdered:
         """
         eviction, seen, pods = self.eviction, self.snapshot, self.pods
         state = with_kill(settings, state, eviction, seen, pods, now_seconds, self.held_bytes)
-        state = with_disk_eviction(settings, state, eviction, seen, pods, now_seconds)
+        state = with_judged_eviction(settings, state, eviction, seen, pods, now_seconds)
         state = replace(state, evicted_at=_counted(state, now_seconds))
         return _ordered(settings, state, eviction, now_seconds)
 
@@ -508,4 +508,4 @@ def _has_risen(state: PolicyState, now_seconds: float) -> bool:
 
 def without_evictions(state: PolicyState) -> PolicyState:
     """Return the state of a dry run as a restart may have it: what was only thought of is not taken up."""
-    return replace(state, claims=(), evicted_at=(), hard_memory_kills=(), disk_evictions=(), slowdowns=())
+    return replace(state, claims=(), evicted_at=(), hard_memory_kills=(), judged_evictions=(), slowdowns=())

@@ -8,7 +8,7 @@ kill_results.py judges the kills.
 
 The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
 Where the pods have grown by a quarter of the threshold since the last kill, the second does not hold: then
-the shortage is their doing, too. Evictions for process ids are slowed down in disk_evictions.py.
+the shortage is their doing, too. Evictions for process ids are slowed down in judged_evictions.py.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ counter reactor_source_lost_events{source}: Events that the kernel dropped befor
 counter reactor_part_restarts{part}:
     Failures of parts that the daemon survived: a part was restarted, a job or a call given up.
 gauge reactor_oom_order_processes{pod}:
-    Processes whose oom_score_adj is written for the OOM killer's order now.
+    Processes of the first pod in the OOM killer's order, and of others, whose oom_score_adj it has written.
 gauge reactor_storm_brake{reason}:
     Whether evictions for a threshold are slowed down (1) or not (0), by reason.
 gauge reactor_no_evictable_pod{signal}:

@@ -15,12 +15,11 @@ import os
 import stat
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.model.name_patterns import PodParent
 from reactor.workloads.attributes import names_are_trusted
@@ -114,16 +113,10 @@ class _Match(NamedTuple):
 class Search(NamedParents):
     """Finds what patterns match, level by level, beside the parents that are named."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        problems: dict[str, str],
-        listing: CachedListing[Parents] | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        super().__init__(tree, problems, listing, again=again)
-        self.parts: list[_Part] = []
+    @cached_property
+    def parts(self) -> list[_Part]:
+        """The delegated parts that were found."""
+        return []
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
         """Return what there is of all parents."""

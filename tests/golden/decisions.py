@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reactor.model.decisions import Decision, Eviction, RankedPod
-from reactor.model.kills import DiskEviction, HardMemoryKill, Slowdown
+from reactor.model.kills import HardMemoryKill, JudgedEviction, Slowdown
 from reactor.policy.messages import eviction_message
 
 
@@ -65,5 +65,5 @@ def _slowdown(one: Slowdown) -> list[Any]:
     return [one.signal, one.reason, one.since_seconds, one.until_seconds, one.message, one.held_by]
 
 
-def _unhelpful(one: HardMemoryKill | DiskEviction) -> list[Any]:
+def _unhelpful(one: HardMemoryKill | JudgedEviction) -> list[Any]:
     return [one.uid, one.signal, one.at_seconds]

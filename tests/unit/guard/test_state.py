@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reactor.guard.state import StateError, StateFile, essence
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import Claim, ClaimKind, Hold, Ineligible, PolicyState
-from reactor.model.kills import DiskEviction, HardMemoryKill, ProcessKill, Slowdown, SlowReason
+from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessKill, Slowdown, SlowReason
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal
@@ -192,8 +192,8 @@ FULL = PolicyState(
         ),
     ),
     process_kills=(ProcessKill(uid="a", at_seconds=AT, held_bytes=1),),
-    disk_evictions=(
-        DiskEviction(
+    judged_evictions=(
+        JudgedEviction(
             uid="a",
             pod_key="n/a",
             signal=Signal.NODEFS_AVAILABLE,

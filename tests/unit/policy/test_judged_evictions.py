@@ -26,9 +26,9 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import after_reclaim, decide
-from reactor.policy.disk_evictions import disk_pause_seconds, with_disk_eviction
 from reactor.policy.disks import freed, may_free
 from reactor.policy.events import EvictionOrdered, apply
+from reactor.policy.judged_evictions import unhelpful_pause_seconds, with_judged_eviction
 from reactor.policy.rules import rule_holds
 from reactor.policy.storm import is_newly_slowed
 
@@ -508,7 +508,7 @@ def test_while_an_eviction_is_in_flight_it_is_not_judged() -> None:
 
 def test_evictions_for_disks_are_not_slowed_down_where_that_is_switched_off() -> None:
     settings = _settings(DISK, unhelpful_eviction_pause_seconds=0.0)
-    assert 0 == disk_pause_seconds(settings)
+    assert 0 == unhelpful_pause_seconds(settings)
     node = _Node(settings)
     assert ["big"] == node.goes(_seen(nodefs=50))
     node.end("big")
@@ -542,9 +542,9 @@ def test_only_an_eviction_for_a_filesystem_that_was_observed_is_judged() -> None
     )
     by_limit = replace(by_disk, threshold=None)
     for eviction, judged in ((by_disk, 1), (by_memory, 0), (by_limit, 0)):
-        state = with_disk_eviction(settings, START, eviction, _seen(nodefs=50), PODS, 0.0)
-        assert judged == len(state.disk_evictions)
-    assert START == with_disk_eviction(settings, START, by_disk, _seen(memory=50), PODS, 0.0)
+        state = with_judged_eviction(settings, START, eviction, _seen(nodefs=50), PODS, 0.0)
+        assert judged == len(state.judged_evictions)
+    assert START == with_judged_eviction(settings, START, by_disk, _seen(memory=50), PODS, 0.0)
 
 
 def test_an_eviction_for_a_disk_remembers_its_threshold() -> None:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import Eviction, PolicyState, Snapshot
-from reactor.model.kills import DiskEviction, Slowdown, SlowReason
+from reactor.model.kills import JudgedEviction, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
@@ -37,7 +37,7 @@ _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
 
 
-def with_disk_eviction(
+def with_judged_eviction(
     settings: EvictionSettings,
     state: PolicyState,
     eviction: Eviction,
@@ -54,7 +54,7 @@ def with_disk_eviction(
         return state
     pod, used, layout = eviction.pod, snapshot.pods, settings.layout
     count = freed if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK else usage
-    ordered = DiskEviction(
+    ordered = JudgedEviction(
         uid=pod.uid,
         pod_key=pod.key,
         signal=threshold.signal,
@@ -64,12 +64,12 @@ def with_disk_eviction(
         missing=threshold.missing(seen),
         others=_taken(pods, used, threshold.signal, layout, but=pod.key),
     )
-    pause_seconds = disk_pause_seconds(settings)
-    kept = (one for one in state.disk_evictions if now_seconds - one.at_seconds < pause_seconds)
-    return replace(state, disk_evictions=(*kept, ordered))
+    pause_seconds = unhelpful_pause_seconds(settings)
+    kept = (one for one in state.judged_evictions if now_seconds - one.at_seconds < pause_seconds)
+    return replace(state, judged_evictions=(*kept, ordered))
 
 
-def disk_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.NODEFS_AVAILABLE) -> float:
+def unhelpful_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.NODEFS_AVAILABLE) -> float:
     """Return how far evictions for a signal are apart if they do not help; 0: not slowed down."""
     return (_PAUSES if RESOURCE[signal] in ON_DISK else 1) * settings.unhelpful_eviction_pause_seconds
 
@@ -80,7 +80,7 @@ def with_process_slowdown(
     snapshot: Snapshot,
     pods: Sequence[Pod],
     now_seconds: float,
-) -> tuple[PolicyState, tuple[DiskEviction, ...]]:
+) -> tuple[PolicyState, tuple[JudgedEviction, ...]]:
     """Return the state with the slowdown for process ids, and what has just turned out not to help.
 
     It stays while the processes of a pod are unobserved, and no eviction is judged before it is over.
@@ -92,14 +92,14 @@ def with_process_slowdown(
     if met is None or pause_seconds <= 0:
         return (replace(state, slowdowns=others) if before else state), ()
     seen = snapshot.signals[met.signal]
-    last = next((one for one in reversed(state.disk_evictions) if one.signal is met.signal), None)
+    last = next((one for one in reversed(state.judged_evictions) if one.signal is met.signal), None)
     is_pods = is_explained(met, seen, pods, snapshot.pods, state.dying(now_seconds))
     is_ending = last is not None and any(claim.uid == last.uid for claim in state.claims)
     if is_pods is None or (is_pods and is_ending):
         return state, ()
     if is_pods:
-        return with_disk_slowdown(settings, state, met, snapshot, pods, now_seconds)
-    since_seconds = next((one.since_seconds for one in before), now_seconds)
+        return with_unhelpful_slowdown(settings, state, met, snapshot, pods, now_seconds)
+    since_seconds = _since(before, now_seconds)
     until_seconds = pause_seconds + (since_seconds if last is None else max(since_seconds, last.at_seconds))
     outside = seen.capacity - seen.available - _taken(pods, snapshot.pods, met.signal, settings.layout)
     message = (
@@ -110,22 +110,22 @@ def with_process_slowdown(
     return replace(state, slowdowns=(*others, slowdown)), ()
 
 
-def with_disk_slowdown(
+def with_unhelpful_slowdown(
     settings: EvictionSettings,
     state: PolicyState,
     threshold: Threshold,
     snapshot: Snapshot,
     pods: Sequence[Pod],
     now_seconds: float,
-) -> tuple[PolicyState, tuple[DiskEviction, ...]]:
-    """Return the state with the slowdown for a filesystem, and what has just turned out not to help.
+) -> tuple[PolicyState, tuple[JudgedEviction, ...]]:
+    """Return the state slowed down if the last eviction did not help, and what just turned out not to.
 
     To be called if the threshold is met, and nothing that was evicted for it is in flight.
     """
     is_about = shares_filesystem(threshold.signal, settings.layout)
-    last = next((one for one in reversed(state.disk_evictions) if is_about(one.signal)), None)
+    last = next((one for one in reversed(state.judged_evictions) if is_about(one.signal)), None)
     resource = RESOURCE[threshold.signal]
-    pause_seconds = disk_pause_seconds(settings, threshold.signal)
+    pause_seconds = unhelpful_pause_seconds(settings, threshold.signal)
     until_seconds = 0.0 if last is None else last.at_seconds + pause_seconds
     others = tuple(one for one in state.slowdowns if not is_about(one.signal))
     if last is not None and now_seconds < until_seconds:
@@ -141,8 +141,8 @@ def with_disk_slowdown(
                 state.slowdowns, threshold.signal, SlowReason.UNHELPFUL, now_seconds, until_seconds, message
             )
             marked = replace(last, is_unhelpful=True)
-            evictions = tuple(marked if one is last else one for one in state.disk_evictions)
-            state = replace(state, slowdowns=(*others, slowdown), disk_evictions=evictions)
+            evictions = tuple(marked if one is last else one for one in state.judged_evictions)
+            state = replace(state, slowdowns=(*others, slowdown), judged_evictions=evictions)
             return state, () if last.is_unhelpful else (last,)
     return replace(state, slowdowns=others), ()
 
@@ -187,17 +187,22 @@ def _slowdown(
     message: str,
 ) -> Slowdown:
     """Return a slowdown, which may be in force since before."""
-    since = (one.since_seconds for one in before if (one.signal, one.reason) == (signal, reason))
+    same = (one for one in before if (one.signal, one.reason) == (signal, reason))
     return Slowdown(
         signal=signal,
         reason=reason,
-        since_seconds=next(since, now_seconds),
+        since_seconds=_since(same, now_seconds),
         until_seconds=until_seconds,
         message=message,
     )
 
 
-def _came_back(last: DiskEviction, snapshot: Snapshot, pods: Sequence[Pod], layout: Layout) -> int:
+def _since(before: Iterable[Slowdown], now_seconds: float) -> float:
+    """Return since when the first of these slowdowns is in force, now where there is none."""
+    return next((one.since_seconds for one in before), now_seconds)
+
+
+def _came_back(last: JudgedEviction, snapshot: Snapshot, pods: Sequence[Pod], layout: Layout) -> int:
     """Return what is available more than before the eviction, and what other pods have taken since."""
     # A pod that has taken process ids again is the first to go again: no other has to be spared.
     but = last.pod_key if RESOURCE[last.signal] in ON_DISK else ""
