@@ -24,6 +24,7 @@ from reactor.text import did_you_mean
 
 T = TypeVar("T")
 UNKNOWN_KEY: Final = "an unknown key"
+_MOST_HINTS: Final = 100  # a mapping with more unknown keys is of another kind, and difflib is slow
 
 
 class _Within(Exception):  # noqa: N818
@@ -105,7 +106,8 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
         case ForbiddenExtraKeysError():
             known = [key_of(field) for field in dataclasses.fields(error.cl)]
             for key in sorted(error.extra_fields, key=str):
-                got, accepted = UNKNOWN_KEY + did_you_mean(key, known), f"one of {', '.join(known)}"
+                hint = did_you_mean(key, known) if len(error.extra_fields) <= _MOST_HINTS else ""
+                got, accepted = UNKNOWN_KEY + hint, f"one of {', '.join(known)}"
                 if (removed := REMOVED.get((error.cl, key))) is not None:
                     got, accepted = f"a key that was removed: {removed.because}", removed.accepted
                 yield Problem(path=join(path, key), got=got, accepted=accepted)

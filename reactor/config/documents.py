@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.constructor import ConstructorError, DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from reactor.errors import ConfigError, Problem, join, shorten
+from reactor.text import printable
 
 _ACCEPTED = "YAML 1.2 or JSON"
+# The library takes 10 s for each MiB, nests by recursion, and repeats what `<<` merges.
+_LARGEST_YAML: Final = 8 << 20
+_DEEPEST: Final = 100
+_MOST_MERGED: Final = 100_000
 # Arbitrary input makes the library raise more than its own errors.
 _UNREADABLE = (
     YAMLError,
@@ -68,6 +74,27 @@ def _number(text: str) -> float:
 
 
 class _Constructor(SafeConstructor):
+    merged = 0
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - the library's
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, OverflowError) as error:
+            raise ConstructorError(None, None, str(error), node.start_mark) from error
+
+    def flatten_mapping(self, node: MappingNode) -> None:
+        """Merge what `<<` names. Raises ConstructorError where merges of merges would exhaust memory."""
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                for one in value.value if isinstance(value, SequenceNode) else (value,):
+                    if isinstance(one, MappingNode):
+                        self.flatten_mapping(one)
+                        self.merged += len(one.value)
+                if self.merged > _MOST_MERGED:
+                    got = f"merges (<<) of more than {_MOST_MERGED} keys"
+                    raise ConstructorError(None, None, got, key.start_mark)
+        super().flatten_mapping(node)
+
     def written_number(self, node: ScalarNode) -> float:
         try:
             return _number(node.value.replace("_", ""))
@@ -81,6 +108,7 @@ _Constructor.add_constructor("tag:yaml.org,2002:float", _Constructor.written_num
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
+    yaml.max_depth = _DEEPEST
     return yaml
 
 
@@ -107,13 +135,17 @@ def load_documents(text: str, name: str) -> list[Any]:
             problems = _repeated_json_keys(text)
             if problems:
                 raise ConfigError(problems) from None
-        except (ValueError, RecursionError):
-            pass
+        except (ValueError, RecursionError) as error:
+            _refuse_large(text, name, error)
+    _refuse_large(text, name)
     try:
         return list(_yaml().load_all(text))
     except DuplicateKeyError as error:
         problems = _repeated_yaml_keys(text)
         raise ConfigError(problems or [_problem(error, name, "each key once")]) from error
+    except MaxDepthExceededError as error:
+        error.problem = f"more than {_DEEPEST} levels"
+        raise ConfigError([_problem(error, name, "lists and mappings nested less deeply")]) from error
     except MarkedYAMLError as error:
         raise ConfigError([_problem(error, name, _ACCEPTED)]) from error
     except _UNREADABLE as error:
@@ -127,7 +159,18 @@ def _problem(error: MarkedYAMLError, name: str, accepted: str) -> Problem:
     got = str(error.problem or error.context or "unreadable text").splitlines()[0].removeprefix("found ")
     if got.startswith("character '\\t'"):
         got, accepted = "a tab", "blanks to indent by"
-    return Problem(path=where, got=got, accepted=accepted)
+    return Problem(path=where, got=printable(f"{got:.200}"), accepted=accepted)
+
+
+def _refuse_large(text: str, name: str, error: Exception | None = None) -> None:
+    """Raise ConfigError where YAML would take minutes; `error` is why it is not JSON."""
+    if len(text) <= _LARGEST_YAML:
+        return
+    accepted = f"YAML of up to {_LARGEST_YAML >> 20} MiB, or JSON, which is read a hundred times faster"
+    where, got = name, f"{len(text) / (1 << 20):.1f} MiB"
+    if isinstance(error, json.JSONDecodeError):
+        where, got, accepted = f"{name}:{error.lineno}:{error.colno}", error.msg, "JSON"
+    raise ConfigError([Problem(path=where, got=got, accepted=accepted)])
 
 
 def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

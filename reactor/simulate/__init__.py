@@ -29,7 +29,8 @@ def _run(path: str, output: str) -> int:
     try:
         scenario = scenario_in(path)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        for problem in error.problems:
+            print(printable(str(problem)), file=sys.stderr)
         return 2
     warn(scenario)
     if output == "json":

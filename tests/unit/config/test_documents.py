@@ -132,6 +132,36 @@ def test_text_that_cannot_be_read_is_reported_by_line_and_column() -> None:
     assert ["file:2:4"] == _problems("a: 1\nb: *nowhere\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[" * 5000, "file:1:101: got more than 100 levels; accepted: lists and mappings nested less"),
+        ("- " * 5000, "file:1:201: got more than 100 levels; accepted: lists and mappings nested less"),
+        (
+            "a0: &a0 {b: 1, c: 2}\n"
+            + "".join(f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 4)}]}}\n" for i in range(30)),
+            "file:9:10: got merges (<<) of more than 100000 keys; accepted: YAML 1.2 or JSON",
+        ),
+        (
+            "a: x\n" * (2 << 20),
+            "file: got 10.0 MiB; accepted: YAML of up to 8 MiB, or JSON, which is read a hund",
+        ),
+        ('{"a": [' + "1," * (5 << 20), "file:1:10485768: got Expecting value; accepted: JSON"),
+        ("a: 1" + "0" * 5000, "file:1:4: got Exceeds the limit (4300 digits)"),
+        ("a: !" + "b" * 1000 + " c", "file:1:4: got could not determine a constructor for the tag '!bbb"),
+        ("a: !%1b c", "file:1:4: got could not determine a constructor for the tag '!\\x1b'; accepted"),
+    ],
+    ids=["flow", "block", "merges", "size", "half of a recording", "number", "long tag", "escape"],
+)
+def test_text_that_would_take_all_time_or_memory_is_refused_in_one_short_line(
+    text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_document(text, "file")
+    assert str(caught.value).startswith(expected)
+    assert len(str(caught.value)) < 400
+
+
 def test_json_that_goes_wrong_after_a_key_given_twice_is_reported_for_what_is_wrong() -> None:
     assert 1 == len(_problems('{"a": {"x": 1, "x": 2}, ]'))
 
