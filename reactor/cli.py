@@ -29,6 +29,7 @@ _UMASK: Final = 0o022
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    _open_closed_streams()
     if arguments is None and sys.argv[1:2] == ["run"]:
         return _called(partial(run_by_child, _order))
     options = _parser().parse_args(arguments)
@@ -42,6 +43,17 @@ def _order(give: Callable[[Order], int]) -> int:
 
     options = _parser().parse_args()
     return _called(lambda: give(order(options)))
+
+
+def _open_closed_streams() -> None:
+    """Have /dev/null in place of a closed standard stream, whose number a counter or a socket would get."""
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            setattr(sys, name, os.fdopen(fd, mode))
 
 
 def _called(command: Callable[[], int]) -> int:

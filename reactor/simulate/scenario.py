@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NewType
+from typing import IO, Any, Final, NewType
 
 from reactor.config.decode import CONVERTER, check_document, decode, register_scalar, strict
 from reactor.config.documents import load_document
@@ -448,14 +448,10 @@ def warn(scenario: Scenario) -> None:
 def _read(path: str, name: str) -> str:
     try:
         if path == "-":
-            return sys.stdin.buffer.read().decode("utf-8")
+            return _bounded(sys.stdin.buffer, "more", name).decode("utf-8")
         if path.endswith(".gz"):
             with open_regular(Path(path)) as zipped, gzip.open(zipped, "rb") as file:
-                content = file.read(_LARGEST_BYTES + 1)
-            if len(content) > _LARGEST_BYTES:
-                accepted = f"at most {_LARGEST_BYTES >> 30} GiB"
-                raise ConfigError([Problem(path=name, got="more, decompressed", accepted=accepted)])
-            return content.decode("utf-8")
+                return _bounded(file, "more, decompressed", name).decode("utf-8")
         return read_regular(Path(path), _LARGEST_BYTES).decode("utf-8")
     except (EOFError, zlib.error) as error:
         raise ConfigError([Problem(path=name, got=str(error), accepted="a whole gzip file")]) from error
@@ -465,3 +461,11 @@ def _read(path: str, name: str) -> str:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=name, got=str(error), accepted="UTF-8 text")]) from error
+
+
+def _bounded(file: IO[bytes] | gzip.GzipFile, got: str, name: str) -> bytes:
+    content = file.read(_LARGEST_BYTES + 1)
+    if len(content) > _LARGEST_BYTES:
+        accepted = f"at most {_LARGEST_BYTES >> 30} GiB"
+        raise ConfigError([Problem(path=name, got=got, accepted=accepted)])
+    return content

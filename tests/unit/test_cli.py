@@ -312,3 +312,24 @@ def test_a_number_that_is_none_is_named_with_the_accepted_form(
         main(arguments)
     assert 2 == ended.value.code
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "expected"),
+    [
+        ("<&-", 2, "standard input: got an empty file; accepted: one document"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+    ],
+)
+def test_a_standard_stream_that_is_closed_is_an_empty_one(
+    tmp_path: Path, closed: str, status: int, expected: str
+) -> None:
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text('{"apiVersion": "reactor/v1alpha1", "kind": "Scenario", "steps": [{"at": "0s"}]}')
+    name = "-" if status else scenario
+    script = f'"$0" -m reactor simulate "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(name)], capture_output=True, text=True, check=False
+    )
+    assert (status, expected) == (done.returncode, done.stderr.strip())

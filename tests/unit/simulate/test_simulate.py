@@ -176,6 +176,38 @@ def test_standard_input_is_read_for_a_dash(
     assert "standard input: got " in captured.err
 
 
+class _Endless(io.BytesIO):
+    """A standard input that says what was asked of it; a read without a bound would never return."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        assert size > 0
+        return json.dumps(VALID).encode()
+
+
+def test_standard_input_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Endless()))
+    assert 0 == run_scenario_file("-", "json")
+
+
+def test_names_in_errors_move_no_cursor_and_end_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = _run(json.dumps({**VALID, "\x1b[31m\n": 1}), tmp_path, capsys)
+    assert 2 == status
+    assert err.startswith('["\\x1b[31m\\x0a"]: got an unknown key; accepted: one of ')
+
+
+def test_a_mapping_of_another_kind_is_refused_key_by_key_without_guesses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {f"step{number}": 1 for number in range(200)}
+    for keys, guesses in ((1, 1), (200, 0)):
+        given = dict(list(unknown.items())[:keys])
+        status, _, err = _run(json.dumps({**VALID, **given}), tmp_path, capsys)
+        assert (2, keys, guesses) == (status, len(err.splitlines()), err.count("did you mean steps?"))
+
+
 def test_every_step_is_one_line_with_every_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = [{"at": "0s"}, {"at": "1.5s", "summary": MEMORY}, {"at": "2s", "statsError": True}]
     status, out, err = _run(json.dumps(_with(steps=steps)), tmp_path, capsys)
