@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import hmac
+import io
 import os
 import re
 import secrets
@@ -47,6 +48,7 @@ _RECORDING: Final = re.compile(r"(?P<stem>.+?)(?P<when>-[0-9]{8}T[0-9]{6}Z)?\.js
 _OF_DIRECTORY: Final = frozenset({"journal", "recording"})
 _LONGEST_LINE: Final = 4 << 20
 _LONGEST_FILE: Final = 4 << 30  # of text, whatever it is compressed to
+_PIECE_BYTES: Final = 1 << 18  # a step of a full node is larger than a buffer usually is
 _MOST_FILES: Final = 200_000
 _DEEPEST: Final = 6
 _MOST_PROBLEMS: Final = 20  # of one node
@@ -196,8 +198,9 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[bytes]:
 def _opened(path: Path) -> IO[bytes]:
     """Open a regular file, and no link to one. Raises OSError, and ReactorError for another kind of file."""
     file = open_regular(path, os.O_NOFOLLOW)
-    unzipped: IO[bytes] = _Unzipped(file) if path.name.endswith(".gz") else file  # type: ignore[assignment]
-    return unzipped
+    if path.name.endswith(".gz"):
+        return _Unzipped(file)  # type: ignore[return-value]
+    return io.BufferedReader(file, _PIECE_BYTES)  # type: ignore[type-var]
 
 
 class _Unzipped(gzip.GzipFile):

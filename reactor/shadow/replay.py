@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from reactor.config.settings import load_configuration
 from reactor.errors import ConfigError, ReactorError
@@ -38,7 +38,7 @@ from reactor.simulate.scenario import (
     step_of,
     without_cycle_collection,
 )
-from reactor.simulate.summary import Summary, working_sets
+from reactor.simulate.summary import Summary, working_sets, written_working_sets
 
 WITHIN_SECONDS: Final = 600.0
 _LARGEST_WHOLE: Final = 16 << 20  # of a scenario that is no recording: it is read as a whole
@@ -48,8 +48,8 @@ _MOST_READ: Final = 100_000  # steps of one node that are read in full, some 250
 _STEPS: Final = b'"steps":['
 _OF_PODS: Final = ("pods", "preferences", "podCgroups")
 _MAY_BE_FAR: Final = frozenset({"at", "summary", "statsError", "oomKills", "cgroups", "admit", *_OF_PODS})
-_QUIET: Final = re.compile(rb'\{"at":"[0-9.]+s","summary":\{"node":(?=\{)')
-_QUIET_ENDS: Final = (b"]}}", b"]}},")
+_PLAIN: Final = re.compile(r'\{"at":"([0-9.]+s)","summary":\{"node":(?=\{)')
+_PLAIN_ENDS: Final = ("]}}", "]}},")
 _LONGEST_NODE: Final = 4096
 _DECODER: Final = json.JSONDecoder()
 
@@ -292,7 +292,7 @@ class _Replay:
         self._isolates = any(settings.local_storage_capacity_isolation for settings, _ in policies)
         self._unread: dict[str, Any] = {}  # `pods` of a later step than `_pods`, and what stands beside them
         self._pods = _Pods(scenario.pods)  # of the last step that had some and mattered
-        self._summary: Any = None  # of the last step that had one, as it came: in its line, or by itself
+        self._summary: _Written | None = None  # of the last step that had one
         self._read: tuple[Summary, Snapshot] | None = None  # the same, once it was read
         self._limits: Mapping[str, int] = _limits(scenario.pods)
         self._steps_read = 0
@@ -309,29 +309,33 @@ class _Replay:
 
         Raises as `take`, ReactorError for what is no step.
         """
-        if not (self._limits or self._reads_all or any(one.was_near for one in self._policies)):
-            figures = _figures_in(line)
-            if figures is not None and not any(one.below(figures) for one in self._policies):
-                self.steps += 1
-                self._summary, self._read = line, None
-                return
-        raw = _step(line)
-        if raw is not None:
+        written = None if self._limits or self._reads_all else _Written.in_line(line)
+        if written is not None:
+            self._count()
+            self._summary, self._read = written, None
+            self._ask({"at": written.at}, written.figures)
+        elif (raw := _step(line)) is not None:
             self.take(raw)
 
     def take(self, raw: Mapping[str, Any]) -> None:
         """Take a step. Raises ConfigError for one that matters and can't be read."""
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise ReactorError(f"more than {_MOST_STEPS} steps; accepted: so many of one node")
+        self._count()
         if "pods" in raw:
             self._unread, self._limits = {key: raw[key] for key in _OF_PODS if key in raw}, {}
             if self._isolates and _may_limit(raw["pods"]):
                 self._limits = _limits(self._read_pods().listed)
         if raw.get("summary") is not None:
-            self._summary, self._read = raw["summary"], None
+            self._summary, self._read = _Written(raw["summary"]), None
         reads_all = self._reads_all or not _MAY_BE_FAR.issuperset(raw) or _may_exceed(raw, self._limits)
-        figures = None if reads_all else _figures_of(raw)
+        self._ask(raw, None if reads_all else _figures_of(raw))
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise ReactorError(f"more than {_MOST_STEPS} steps; accepted: so many of one node")
+
+    def _ask(self, raw: Mapping[str, Any], figures: _Figures | None) -> None:
+        """Have the policies decide on a step of these figures for which they may matter."""
         is_unread = "statsError" in raw
         asked = [one for one in self._policies if one.is_asked(figures, is_unread=is_unread)]
         if asked:
@@ -357,10 +361,8 @@ class _Replay:
         pods = self._read_pods()
         if "statsError" in raw or self._summary is None:
             return _NearStep(raw=raw, pods=pods)
-        if isinstance(self._summary, bytes):
-            self._summary = (_step(self._summary) or {}).get("summary")
-        found = working_sets(self._summary) if is_of_memory else None
-        summary = self._summary if found is None else {"node": self._summary["node"]}
+        found = self._summary.working_sets() if is_of_memory else None
+        summary = self._summary.whole() if found is None else {"node": self._summary.node}
         return _NearStep(raw={**raw, "summary": summary}, pods=pods, working_sets=found)
 
     def _step(self, near: _NearStep) -> tuple[Step, Numbers]:
@@ -381,6 +383,47 @@ class _Replay:
         if self._read is None or self._read[0] is not summary:
             self._read = summary, summary.snapshot()
         return self._read[1]
+
+
+class _Written:
+    """A Summary as written; of one in a line of `record` no more is decoded than is asked for."""
+
+    def __init__(self, summary: Any, *, at: str = "", line: str = "", figures: _Figures = ()) -> None:
+        self._summary = summary
+        self._line = line
+        self.at = at
+        self.figures = figures
+
+    @classmethod
+    def in_line(cls, line: bytes) -> Self | None:
+        """Return that of a step which has `at` and `summary` alone; None of one that may have more.
+
+        Of it only `node` is decoded, which comes first, and has the form that `_figures` reads.
+        """
+        try:
+            text = line.decode("ascii")
+            match = _PLAIN.match(text)
+            if match is None or text.count('"pods":') != 1 or not text.rstrip().endswith(_PLAIN_ENDS):
+                return None
+            node, _ = _DECODER.raw_decode(text[match.end() : match.end() + _LONGEST_NODE])
+            return cls({"node": node}, at=match[1], line=text, figures=tuple(_figures(node)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    @property
+    def node(self) -> Any:
+        return self._summary["node"]
+
+    def whole(self) -> Any:
+        """Return all of it. Raises ReactorError for a line that is no step."""
+        if self._line:
+            self._summary, self._line = (_step(self._line.encode()) or {}).get("summary"), ""
+        return self._summary
+
+    def working_sets(self) -> dict[str, int] | None:
+        """Return what each pod uses, in bytes by uid; None where it has another form than expected."""
+        found = written_working_sets(self._line) if self._line else None
+        return working_sets(self.whole()) if found is None else found
 
 
 class _Pods:
@@ -519,21 +562,6 @@ class _Policy:
     def _add(self, step: Step, pod: Pod, by: str) -> None:
         if len(self.evicted) < _MOST_EVICTIONS:
             self.evicted.append(Evicted(at=step.at, pod=shown(pod.key), uid=pod.uid, by=shown(by)))
-
-
-def _figures_in(line: bytes) -> _Figures | None:
-    """Return a step's figures where its line has `at` and `summary` alone; None where it may have more.
-
-    Of its summary only `node` is decoded, which comes first.
-    """
-    match = _QUIET.match(line)
-    if match is None or line.count(b'"pods":') != 1 or not line.rstrip().endswith(_QUIET_ENDS):
-        return None
-    try:
-        node, _ = _DECODER.raw_decode(line[match.end() : match.end() + _LONGEST_NODE].decode())
-        return tuple(_figures(node))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 def _figures_of(raw: Mapping[str, Any]) -> _Figures | None:

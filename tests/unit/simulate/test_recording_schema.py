@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from reactor.config.decode import decode, key_of
 from reactor.config.pod import PodDocument, pod_from_document
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import Quantity
+from reactor.simulate.plain_node import summary_of
 from reactor.simulate.recording import reduced_pod, reduced_summary, step_of
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import scenario_from_text
-from reactor.simulate.summary import Summary
+from reactor.simulate.summary import PodStats, Summary, working_sets, written_working_sets
 
 MI = 1 << 20
 _UNREAD = ("unread", "secretName", "password", 'image"', "labels", "podIP", "/var")
@@ -164,6 +166,39 @@ def test_nothing_that_decoding_does_not_read_is_recorded(
 ) -> None:
     text = json.dumps([reduced_pod(pod), reduced_summary(summary)])
     assert [] == [word for word in _UNREAD if word in text]
+
+
+_odd = st.sampled_from(
+    ['"', "\\", '{"podRef":{"uid":"a"},"memory":{"workingSetBytes":1}', "]},", "a", "ä", ""]
+)
+_odd_counts = st.sampled_from([0, 5, 2**64, 1e3, -1, "1"])
+_odd_pods = st.lists(
+    given_keys(
+        podRef=given_keys(name=_odd, namespace=_odd, uid=names | _odd),
+        memory=given_keys(availableBytes=counts, workingSetBytes=_odd_counts),
+        containers=st.lists(given_keys(name=_odd, memory=memory), max_size=1),
+    ),
+    max_size=3,
+)
+
+
+@given(_odd_pods)
+def test_working_sets_read_from_a_line_are_those_that_decoding_it_gives(pods: list[Any]) -> None:
+    summary = {"node": {}, **reduced_summary({"pods": pods})}
+    line = json.dumps({"at": "1.0s", "summary": summary}, separators=(",", ":"))
+    of_pods = [one for one in summary.get("pods", ()) if "podRef" in one]  # others are no pod's
+    assert written_working_sets(line) in (None, working_sets({"pods": of_pods}))
+
+
+def test_working_sets_are_read_from_a_line_of_what_a_kubelet_shows_and_of_a_plain_node() -> None:
+    pods = [{**every_key(PodStats), "podRef": {"name": "a", "namespace": "b", "uid": uid}} for uid in "cd"]
+    plain = Pod(name="a", namespace="b", uid="c")
+    for summary, uids in (
+        (reduced_summary({"pods": pods}), "cd"),
+        (summary_of({}, [plain], {"c": PodUsage(memory_working_set_bytes=1, process_count=1)}), "c"),
+    ):
+        line = json.dumps({"at": "1.0s", "summary": summary}, separators=(",", ":"))
+        assert dict.fromkeys(uids, 1) == written_working_sets(line)
 
 
 def every_key(cls: Any) -> Any:
