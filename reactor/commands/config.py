@@ -88,14 +88,20 @@ def _check(options: argparse.Namespace) -> int:
     settings = settings_in(file, options.config_dir)
     from reactor.config.settings import layers_of
     from reactor.doctor.findings import findings, nobody_because, refusals
+    from reactor.doctor.kubernetes import node_reservation
 
     layers, tree = layers_of(file, options.config_dir), _tree()
-    warnings = [*refusals(file, options.config_dir), *findings(settings, layers, tree)]
+    warnings: list[object] = [*refusals(file, options.config_dir), *findings(settings, layers, tree)]
+    reservation = node_reservation(settings)
+    if reservation is not None and reservation.remedy:
+        warnings.append(f"{reservation.detail}; {reservation.remedy}")
     for finding in warnings:
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
     thresholds = settings.eviction.thresholds
     shown = printable(str(file))
     print(f"{shown}: ok, {counted(len(thresholds), 'threshold')}: {', '.join(map(str, thresholds))}")
+    if reservation is not None and not reservation.remedy:
+        print(printable(reservation.detail))
     because = nobody_because(settings, tree)
     if because is not None:
         print(f"{shown}: guards nobody: {because}")

@@ -97,6 +97,7 @@ def _size(text: str) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
+    from reactor.doctor.kubernetes import node_reservation
     from reactor.tune import TuneOptions, tune
     from reactor.tune.experiments import loads_named
     from reactor.tune.model import Assume, Assumptions
@@ -114,6 +115,7 @@ def _tune(options: argparse.Namespace) -> int:
             assumptions=Assumptions(
                 assume=Assume(options.assume), victim_bytes=options.victim, reserve_bytes=options.reserve
             ),
+            reservation=node_reservation,
         )
     )
 

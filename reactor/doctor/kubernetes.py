@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,33 @@ def kubernetes_features(settings: Settings) -> tuple[Feature, ...]:
             Feature(name=SERVER, available=False, detail="not asked", remedy=extra_remedy("kubernetes")),
         )
     return (*asked, kubelet_eviction(kubernetes, kept))
+
+
+def node_reservation(settings: Settings, kept_bytes: Mapping[str, int] | None = None) -> Feature | None:
+    """Return whether the Node keeps from the scheduler what hard thresholds keep free, in any role.
+
+    `kept_bytes` is by resource, without it what the settings' own keep. None where no Node can be asked.
+    """
+    if settings.kubernetes is None:
+        return None
+    try:
+        name, node = trio.run(_node_of, settings.kubernetes)
+    except (ImportError, ReactorError, OSError, trio.TooSlowError):
+        return None
+    kept = hard_threshold_bytes(settings) if kept_bytes is None else kept_bytes
+    found = reserved_feature(node, kept, outside_pods_bytes(settings))
+    return replace(found, detail=f"node {name}: {found.detail}")
+
+
+async def _node_of(settings: KubernetesSettings) -> tuple[str, Mapping[str, Any]]:
+    """Return this machine's Node and its name. Raises ReactorError, TooSlowError."""
+    from reactor.kube.client import ApiClient  # noqa: PLC0415 - as in `_asked`
+    from reactor.kube.credentials import credentials_of  # noqa: PLC0415
+    from reactor.kube.node import node_name  # noqa: PLC0415
+
+    name = node_name(settings)
+    with closing(ApiClient(credentials_of(settings.kubeconfig_path))) as client, trio.fail_after(_SECONDS):
+        return name, await client.get(f"/api/v1/nodes/{name}")
 
 
 def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int] | None = None) -> Feature:

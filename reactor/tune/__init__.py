@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +28,7 @@ from reactor.config.documents import load_document
 from reactor.config.settings import load_configuration
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.features import Feature
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.report import write
@@ -52,7 +53,8 @@ class TuneOptions:
     """What to measure and what to go by. `stored` takes an earlier run's file instead of measuring.
 
     `config` None is a node without thresholds of its own, as the kubelet's defaults have it; `config_dir`
-    holds its drop-ins.
+    holds its drop-ins. `reservation` asks the Node whether it keeps so much from the scheduler, by resource;
+    None where there is none to ask.
     """
 
     config: Path | None
@@ -64,6 +66,7 @@ class TuneOptions:
     pods: int
     stored: Path | None
     assumptions: Assumptions
+    reservation: Callable[[Settings, Mapping[str, int]], Feature | None] = lambda *_: None
 
 
 def tune(options: TuneOptions) -> int:
@@ -142,15 +145,17 @@ def _conclude(
             print(f"reactor tune: {problem}", file=sys.stderr)
         return EXIT_FAILED
     said = None if options.config is None else verdict(settings, found, history)
-    show(measured, history, found, said)
-    yaml = None if found.evicts_at_once else snippet(measured, found, existing)
+    node = options.reservation(settings, {"memory": found.hard_bytes})
+    reserved = "" if node is None else "; ".join(filter(None, (node.detail, node.remedy)))
+    show(measured, history, found, said, reserved)
+    yaml = None if found.evicts_at_once else snippet(measured, found, existing, reserved)
     _store(directory, measured, history, None if yaml is None else found)
     if yaml is not None:
         (directory / CONFIGURATION).write_text(yaml, encoding="utf-8")
         print(f"{directory / CONFIGURATION}:\n{yaml}")
     try:
         present_bytes = None if options.config is None else _present_bytes(settings, measured)
-        write(report_of(measured, history, found, said, yaml, present_bytes), directory / REPORT)
+        write(report_of(measured, history, found, said, yaml, present_bytes, reserved), directory / REPORT)
     except RefusedError as error:
         print(f"reactor tune: {error}", file=sys.stderr)
     else:

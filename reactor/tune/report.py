@@ -12,6 +12,7 @@ from reactor.report import Bars, Distribution, Lines, Report, Section, Table, nu
 from reactor.svg import Level, Mark, Picture, draw
 from reactor.tables import Column, Screen, Styled
 from reactor.tables import Table as ScreenTable
+from reactor.text import printable
 from reactor.tune.history import History
 from reactor.tune.latency import Tail
 from reactor.tune.measured import AS_CONFIGURED, Growth, Measured
@@ -38,13 +39,16 @@ _LATENCY_PARTS: Final = (
 )
 
 
-def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> str:
+def snippet(
+    measured: Measured, found: Recommendation, existing: Mapping[str, Any], reserved: str = ""
+) -> str:
     """Return YAML that `reactor config check` accepts.
 
     `existing` are the keys of the operator's own file: what it says of other signals is kept, since a key of
     evictionHard drops the defaults of all others. Those are for disks, and only a Kubernetes node has them.
+    `reserved` is what the Node keeps from the scheduler, and should; "" where it is unknown.
     """
-    text = "".join(f"{line}\n" for line in _lines(measured, found, existing))
+    text = "".join(f"{line}\n" for line in _lines(measured, found, existing, reserved))
     settings_from_text(text, "the recommended configuration")
     return text
 
@@ -71,12 +75,16 @@ def reasoning(found: Recommendation) -> str:
     )
 
 
-def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> Iterator[str]:
+def _lines(
+    measured: Measured, found: Recommendation, existing: Mapping[str, Any], reserved: str
+) -> Iterator[str]:
     about, soft = measured.about, found.soft
     where = f"{about['kernel']}, {about['cpus']} CPUs"
     yield f"# By reactor tune, {about['date']}, measured for {measured.seconds:.0f} s on {where}."
     yield f"# Hard: {headline(found)}"
-    if _of(existing.get("reactor")).get("kubernetes") is not None:
+    if reserved:
+        yield f"# {printable(reserved)}"
+    elif _of(existing.get("reactor")).get("kubernetes") is not None:
         yield "# The scheduler has to leave as much free: reactor doctor compares it with the Node and prints"
         yield "# what to add to the kubelet's systemReserved."
     kept = existing.get("evictionHard")
@@ -176,7 +184,7 @@ def case_table(found: Recommendation) -> Table:
     )
 
 
-def threshold_lines(found: Recommendation) -> Iterator[str]:
+def threshold_lines(found: Recommendation, reserved: str = "") -> Iterator[str]:
     """Yield the recommendation in sentences, each number with where it comes from."""
     terms, soft = found.terms, found.soft
     yield from at_once_lines(found) if found.evicts_at_once else ()
@@ -193,6 +201,8 @@ def threshold_lines(found: Recommendation) -> Iterator[str]:
         f"({soft.grace_why}); evictionMaxPodGracePeriod: {soft.pod_grace_seconds} ({soft.pod_grace_why}); "
         f"serves allocators of up to {rate(soft.rate_bytes)} ({soft.rate_why})."
     )
+    if reserved:
+        yield f"{reserved}."
 
 
 def at_once_lines(found: Recommendation) -> Iterator[str]:
@@ -291,10 +301,12 @@ def report_of(
     verdict: Verdict | None,
     yaml: str | None,
     present_bytes: int | None = None,
+    reserved: str = "",
 ) -> Report:
     """Return the report; `verdict` is on the operator's configuration, None where there is none.
 
-    `yaml` is None where nothing is recommended. `present_bytes` is the hard memory threshold in force.
+    `yaml` is None where nothing is recommended. `present_bytes` is the hard memory threshold in force,
+    `reserved` as for `snippet`.
     """
     return Report(
         title="reactor tune: thresholds for this node",
@@ -306,7 +318,7 @@ def report_of(
         },
         picture=draw(survived(history, found, present_bytes)),
         summary=tuple(_summary(history, found, present_bytes)),
-        sections=tuple(_sections(measured, history, found, verdict, yaml)),
+        sections=tuple(_sections(measured, history, found, verdict, yaml, reserved)),
     )
 
 
@@ -364,11 +376,16 @@ def _summary(history: History, found: Recommendation, present_bytes: int | None)
 
 
 def _sections(
-    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
+    measured: Measured,
+    history: History,
+    found: Recommendation,
+    verdict: Verdict | None,
+    yaml: str | None,
+    reserved: str,
 ) -> Iterator[Section]:
     yield Section(
         heading="Why these numbers",
-        paragraphs=tuple(threshold_lines(found)),
+        paragraphs=tuple(threshold_lines(found, reserved)),
         tables=(case_table(found),),
         figures=(_needed(found),),
     )
@@ -454,6 +471,7 @@ def show(
     history: History,
     found: Recommendation,
     verdict: Verdict | None,
+    reserved: str = "",
     screen: Screen | None = None,
 ) -> None:
     """Print measurements, recommendation and verdict."""
@@ -466,7 +484,7 @@ def show(
     ):
         screen.print(_shown(table), "")
     heading = "Nothing to recommend" if found.evicts_at_once else "Recommended"
-    _say(screen, heading, threshold_lines(found))
+    _say(screen, heading, threshold_lines(found, reserved))
     if verdict is not None:
         _say(screen, "The present configuration covers", verdict.covers or ("no allocator at all",))
         _say(screen, "It misses", verdict.misses or ("nothing that was measured",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Final
 
 import trio
@@ -26,6 +28,10 @@ def test_doctor_compares_what_the_node_object_leaves_with_what_is_kept_free(
     reactor.configure({"evictionHard": HARD}, {"kubernetes": {"role": "alongside"}})
     found = [one for name, one in doctor(reactor).items() if "allocatable" in json.dumps(one).lower()]
     assert found, "doctor says nothing of allocatable"
+    command = [sys.executable, "-P", "-m", "reactor", "config", "check", str(reactor.config_path)]
+    check = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert f"node {cluster.node.name}: memory: " in check.stdout + check.stderr
+    assert " reserved, reactor keeps " in check.stdout + check.stderr
 
 
 def test_pods_from_the_kubelet_need_the_right_that_a_server_of_this_version_has(
