@@ -10,7 +10,7 @@
 usage: generate.py [--check] [--helm PROGRAM]
 
 --check writes nothing; exit status 1 if a file is not what would be written. Without --helm the program `helm` is
-taken, or what HELM names.
+taken, or what HELM names. If that is no Helm 4, kustomize is left as it is, all else is made, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -121,13 +121,14 @@ def rules() -> str:
     for line in path.read_text(encoding="utf-8").splitlines():
         if (alert := re.match(r" +- alert: (\w+)$", line)) is not None:
             name = alert[1]
-        if re.match(r" +(runbook: |# runbook_url: )", line):
+        if re.match(r" +runbook(_url)?: ", line):
             continue
         lines.append(line)
         if re.match(r" +description: ", line):
             indent = " " * (len(line) - len(line.lstrip()))
             lines.append(f"{indent}runbook: {json.dumps(texts[name], ensure_ascii=False)}")
-            lines.append(f"{indent}# runbook_url: alerts.md#{name.lower()}")
+            address = f"{{{{ $externalURL }}}}/alerts?search={name}"
+            lines.append(f'{indent}runbook_url: "{address}" # alerts.md#{name.lower()}')
     return "\n".join(lines) + "\n"
 
 
@@ -146,6 +147,16 @@ def monitoring() -> Iterator[tuple[Path, str]]:
     yield CHART / "files/dashboard.json", (DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8")
 
 
+def why_no_helm(program: str) -> str:
+    """Return why a program can't render the chart, "" for Helm 4."""
+    try:
+        done = subprocess.run([program, "version", "--short"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program or 'no program'}: {getattr(error, 'strerror', error)}"
+    found = done.stdout.strip()
+    return "" if found.startswith("v4.") else f"{program} is {found or 'no Helm'}"
+
+
 def everything(helm: str) -> Iterator[tuple[Path, str]]:
     """Yield each generated file and its text."""
     sys.path.insert(0, str(DEPLOY))
@@ -153,7 +164,8 @@ def everything(helm: str) -> Iterator[tuple[Path, str]]:
 
     yield CHART / "values.schema.json", values_schema.text()
     yield from monitoring()
-    yield from kustomize(helm)
+    if helm:
+        yield from kustomize(helm)
 
 
 def main() -> int:
@@ -161,15 +173,17 @@ def main() -> int:
     options.add_argument("--check", action="store_true", help="write nothing; 1 if a file is not up to date")
     options.add_argument("--helm", default=os.environ.get("HELM", "helm"), metavar="PROGRAM")
     given = options.parse_args()
-    stale = 0
-    for path, text in everything(given.helm):
+    stale, missing = 0, why_no_helm(given.helm)
+    for path, text in everything("" if missing else given.helm):
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale += 1
         print(f"{path.relative_to(DEPLOY.parent)}: {'not up to date' if given.check else 'written'}")
         if not given.check:
             path.write_text(text, encoding="utf-8")
-    return 1 if given.check and stale else 0
+    if missing:
+        print(f"deploy/kustomize: not made: it needs Helm 4, and {missing}; HELM=PROGRAM names one", file=sys.stderr)
+    return 1 if missing or (given.check and stale) else 0
 
 
 if __name__ == "__main__":

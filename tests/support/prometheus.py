@@ -27,17 +27,17 @@ class Prometheus:
     """What a running Prometheus answers."""
 
     def __init__(self, port: int) -> None:
-        self._address = f"http://127.0.0.1:{port}"
+        self.address = f"http://127.0.0.1:{port}"
 
     def get(self, path: str, **asked: str) -> Any:
         """Return the data of its answer. Raises HTTPError."""
-        with urllib.request.urlopen(f"{self._address}{path}?{urllib.parse.urlencode(asked)}") as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{self.address}{path}?{urllib.parse.urlencode(asked)}") as answer:  # noqa: S310
             return json.load(answer)["data"]
 
     def is_ready(self) -> bool:
         """Return whether it answers."""
         try:
-            with urllib.request.urlopen(f"{self._address}/-/ready"):  # noqa: S310
+            with urllib.request.urlopen(f"{self.address}/-/ready"):  # noqa: S310
                 return True
         except OSError:
             return False
@@ -72,6 +72,7 @@ def prometheus(program: str, directory: Path, target: int) -> Iterator[Prometheu
                 f"--config.file={directory}/prometheus.yaml",
                 f"--storage.tsdb.path={directory}/data",
                 f"--web.listen-address=127.0.0.1:{port}",
+                f"--web.external-url=http://127.0.0.1:{port}",
             ],
             stdout=log,
             stderr=log,

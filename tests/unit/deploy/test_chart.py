@@ -458,6 +458,9 @@ def test_the_charts_rules_are_the_same_with_the_namespace_of_the_release_and_a_r
     plain = YAML(typ="safe", pure=True).load(ROOT / "deploy/monitoring/rules.yaml")["groups"]
     page = (ROOT / "docs/operations/alerts.md").read_text(encoding="utf-8")
     anchors = {name.lower() for name in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    without = copy.deepcopy(EVERYTHING)
+    del without["metrics"]["rules"]["runbookBase"]
+    assert of_kind("PrometheusRule", render(without))["spec"]["groups"] == plain
     made = of_kind("PrometheusRule", render(EVERYTHING, namespace="guards"))["spec"]["groups"]
     for group in made:
         for rule in group["rules"]:
@@ -467,10 +470,11 @@ def test_the_charts_rules_are_the_same_with_the_namespace_of_the_release_and_a_r
                 assert base == "https://wiki.example.com/reactor/alerts.md"
                 assert anchor in anchors
             rule["expr"] = rule["expr"].replace('namespace="guards"', 'namespace="reactor-system"')
+    for rule in (rule for group in plain for rule in group["rules"] if "alert" in rule):
+        assert (
+            rule["annotations"].pop("runbook_url") == f"{{{{ $externalURL }}}}/alerts?search={rule['alert']}"
+        )
     assert made == plain
-    without = copy.deepcopy(EVERYTHING)
-    del without["metrics"]["rules"]["runbookBase"]
-    assert of_kind("PrometheusRule", render(without))["spec"]["groups"] == plain
 
 
 def test_the_charts_dashboard_is_the_file() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import runpy
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,29 @@ def test_the_schema_of_the_charts_values_is_that_of_the_settings(generator: dict
     assert (CHART / "values.schema.json").read_text(encoding="utf-8") == schema["text"]()
     # By these modules `make quick` finds this test.
     assert {kubelet, rules, scalars, section}
+
+
+@pytest.mark.parametrize(
+    ("helm", "why"), [("/gone/helm", "/gone/helm: No such file"), ("true", "true is no Helm")]
+)
+def test_without_helm_4_all_but_kustomize_is_made_and_what_is_missing_is_named(
+    tmp_path: Path, helm: str, why: str
+) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    (tmp_path / "docs/operations").mkdir(parents=True)
+    shutil.copy(ROOT / "docs/operations/alerts.md", tmp_path / "docs/operations")
+    made = [
+        tmp_path / "deploy" / name
+        for name in ("monitoring/prometheusrule.yaml", "helm/reactor/values.schema.json")
+    ]
+    for path in made:
+        path.write_text("")
+    command = [sys.executable, str(tmp_path / "deploy/generate.py"), "--helm", helm]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+    assert f"deploy/kustomize: not made: it needs Helm 4, and {why}" in done.stderr
+    for path in made:
+        assert (DEPLOY / path.relative_to(tmp_path / "deploy")).read_text() == path.read_text()
 
 
 def test_every_key_of_the_section_but_the_dry_run_is_in_the_schema() -> None:

@@ -42,8 +42,10 @@ from tests.support.monitoring import (
     rules,
     tool,
 )
+from tests.support.prometheus import free_port, prometheus
 from tests.support.readings import reading_of
 from tests.support.running_threads import running
+from tests.support.waiting import eventually
 
 INSTANCE = "db-7:9753"
 RISING, FLAT = "0+1x90", "5+0x90"  # by one a minute: 15 in 15 minutes
@@ -193,6 +195,7 @@ def _rendered(text: str, labels: dict[str, str], value: str) -> str:
     """Return an annotation as Prometheus renders it. A label that the alert lacks stays as it is written."""
     for key, label in labels.items():
         text = text.replace(f"{{{{ $labels.{key} }}}}", label)
+    text = text.replace("{{ $externalURL }}", "")  # promtool has none
     return re.sub(r"{{ \$value( \| humanize(Percentage)?)? }}", value, text)
 
 
@@ -268,10 +271,21 @@ def test_each_alert_has_a_case_a_severity_its_words_and_a_page_that_says_what_to
     for rule in alerts():
         assert rule["alert"] in CASES
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert {"summary", "description", "runbook"} == set(rule["annotations"])
+        assert {"summary", "description", "runbook", "runbook_url"} == set(rule["annotations"])
         section = page.partition(f"\n## {rule['alert']}\n")[2].partition("\n## ")[0]
         words = re.findall(r"\w+", re.sub(r"\]\([^)]*\)", "", section))
         assert words == re.findall(r"\w+", rule["annotations"]["runbook"])
+
+
+def test_without_a_base_the_address_of_an_alert_is_its_page_in_the_prometheus_that_raised_it(
+    tmp_path: Path,
+) -> None:
+    """That the page opens is not shown here: the pages are in files of the whole package."""
+    with prometheus(tool("prometheus"), tmp_path / "prometheus", free_port()) as server:
+        eventually(lambda: server.get("/api/v1/alerts")["alerts"], "nothing is there to be scraped")
+        (alert,) = server.get("/api/v1/alerts")["alerts"]
+    assert f"{server.address}/alerts?search=ReactorDown" == alert["annotations"]["runbook_url"]
+    assert "ReactorDown" == alert["labels"]["alertname"]
 
 
 def test_with_a_base_each_alert_has_an_address_that_opens(tmp_path: Path) -> None:

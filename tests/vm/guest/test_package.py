@@ -106,7 +106,7 @@ def test_an_eviction_is_explained_logged_posted_and_alerted_within_the_pages_min
     (minutes,) = re.findall(r"to the alert takes less than (\d+) minutes", PAGE.text)
     assert seconds < 60 * int(minutes)
     rules = Path("/usr/share/reactor/monitoring/rules.yaml").read_text(encoding="utf-8")
-    (page,) = re.findall(r"# runbook_url: (\S+)#reactorevicted", rules)
+    (page,) = re.findall(r"runbook_url: .* # (\S+)#reactorevicted", rules)
     text = Path("/usr/share/doc/reactor/operations", page).read_text(encoding="utf-8")
     assert "\n## ReactorEvicted\n" in text
 
