@@ -355,3 +355,51 @@ def test_a_module_that_was_there_before_is_there_again(lazy: Path) -> None:
     with replaced({"json": HollowModule("json")}, package="json"):
         assert before is not sys.modules["json"]
     assert before is sys.modules["json"]
+
+
+FROZEN = """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    x: int
+    y: "Point | None" = None
+@dataclass(frozen=True)
+class Wide(Point):
+    z: int = 0
+def failure(call, *arguments):
+    try:
+        call(*arguments)
+    except Exception as error:
+        return repr(error)
+one, wide = Point(x=1), Wide(x=1, z=3)
+found = [repr(Point(x=1, y=one)), repr(wide), Point.__repr__.__qualname__, Wide.__setattr__.__qualname__]
+found += [one == Point(x=1), one == wide, hash(one) == hash(Point(x=1)), one in {Point(x=1)}]
+found += [failure(setattr, that, name, 5) for that in (one, wide) for name in ("x", "z", "other")]
+found += [failure(delattr, that, name) for that in (one, wide) for name in ("x", "z", "other")]
+"""
+
+
+def test_dataclasses_are_what_they_were_and_compile_what_is_seldom_called_when_it_is() -> None:
+    run(f"""
+import builtins
+from reactor.processes import import_dataclasses
+def made():
+    compiled, really = [], builtins.exec
+    def counted(text, *names):
+        compiled.append(text)
+        return really(text, *names)
+    from dataclasses import dataclass
+    builtins.exec = counted
+    try:
+        dataclass(frozen=True)(type("Counted", (), {{"__annotations__": {{"x": int}}}}))
+    finally:
+        builtins.exec = really
+    names = {{"dataclass": dataclass}}
+    exec({FROZEN!r}, names)
+    return len(compiled), names["found"]
+before, found = made()
+import_dataclasses()
+import_dataclasses()
+after, again = made()
+assert found == again, (found, again)
+assert (6, 3) == (before, after) or before == after == 1, (before, after)
+""")
