@@ -8,6 +8,7 @@ is true any more: no process that it speaks of lives.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -42,11 +43,7 @@ class StateFile(KeptFile[PolicyState]):
     """
 
     def __init__(
-        self,
-        path: Path,
-        on_failure: Callable[[], None] = lambda: None,
-        *,
-        boot_id: Path = BOOT_ID,
+        self, path: Path, on_failure: Callable[[], None] = lambda: None, *, boot_id: Path = BOOT_ID
     ) -> None:
         failure = "state: not saved, a restart would forget it"
         super().__init__(path, self.document, failure, _LOG, on_failure=on_failure)
@@ -60,6 +57,7 @@ class StateFile(KeptFile[PolicyState]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id.read_text().strip(),
+            "saved_seconds": time.monotonic(),
             "state": _document(state),
         }
 
@@ -79,6 +77,9 @@ class StateFile(KeptFile[PolicyState]):
             document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
+            if (ahead_seconds := document.get("saved_seconds", 0.0) - time.monotonic()) > 0:
+                # Of a container with a time namespace: what it waits for would be waited for as long.
+                raise ValueError(f"an instant {ahead_seconds:g} s from now")  # noqa: TRY301
             return from_plain(PolicyState, _of_one_form(document["state"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
             got = f"{type(error).__name__}: {error}"
@@ -151,11 +152,8 @@ def restore(file: StateFile, known: Node) -> str | None:
         return f"started without it: {error}"
     if restored is not None:
         known.restore(restored)
-        _LOG.info(
-            "state restored: conditions=%s in_flight=%d",
-            ",".join(restored.conditions) or "none",
-            len(restored.in_flight),
-        )
+        conditions = ",".join(restored.conditions) or "none"
+        _LOG.info("state restored: conditions=%s in_flight=%d", conditions, len(restored.in_flight))
     return None
 
 

@@ -286,6 +286,16 @@ def test_state_of_another_boot_is_not_taken(boot):
     assert boot.file().load() is None
 
 
+def test_state_of_a_clock_that_is_ahead_is_refused_or_no_pod_would_be_evicted_for_as_long(boot):
+    boot.save(FULL)
+    document = json.loads(boot.path.read_text())
+    document["saved_seconds"] += 864_000
+    boot.path.write_text(json.dumps(document))
+
+    with pytest.raises(StateError, match=r"state\.json: got ValueError: an instant 86\d+ s from now"):
+        boot.file().load()
+
+
 def test_without_a_file_there_is_no_state(boot):
     assert boot.file().load() is None
 
