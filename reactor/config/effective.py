@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode, key_of
@@ -129,10 +130,13 @@ def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
             yield Ineffective(join("", key), f"ignored: an unknown key (did you mean {meant}?)")
 
 
-def _without_counterpart(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
-    def given(key: str) -> Mapping[Any, Any]:
-        return {name: value for name, value in (raw.get(key) or {}).items() if value is not None}
+def _given(raw: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
+    """Return what a mapping of the document says; a null says nothing, and its name is not read."""
+    return {name: value for name, value in (raw.get(key) or {}).items() if value is not None}
 
+
+def _without_counterpart(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
+    given = partial(_given, raw)
     soft, graces, reclaims = map(given, ("evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"))
     for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
         for signal in ignored_signals(given(key)):
@@ -161,7 +165,7 @@ def _reserved(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
 def _tiny(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
     """Yield the amounts of bytes that are so small that a unit is missing."""
     for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
-        for signal, value in (raw.get(key) or {}).items():
+        for signal, value in _given(raw, key).items():
             why = _tiny_because(value) if RESOURCE[Signal(signal)] in IN_BYTES else None
             if why is not None:
                 yield Ineffective(join(key, signal), why)

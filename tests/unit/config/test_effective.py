@@ -35,6 +35,11 @@ def _warnings(text: str) -> tuple[str, ...]:
             "systemReserved.memroy: ignored: an unknown resource (did you mean memory?)",
         ),
         ("evictionHard: {}", "evictionHard: there is no threshold, hard or soft: no pod can be evicted"),
+        # A null says nothing, so that a drop-in can take a threshold back: its name is not read either.
+        (
+            "evictionHard: {memory.avalable: null}\nevictionMinimumReclaim: {x: null}",
+            "evictionHard: there is no threshold, hard or soft: no pod can be evicted",
+        ),
         (
             f"{HARD}\nevictionSoftGracePeriod: {{memory.available: 30s}}",
             'evictionSoftGracePeriod["memory.available"]: no effect: evictionSoft has no memory.available',
