@@ -88,7 +88,7 @@ def _kill_lines(kills: Rows) -> Iterator[Sequence[str]]:
         multiples = [row[HERE.name][rank] / row[FLOOR.name][rank] for rank in ("p50", "p99")]
         yield (
             PARTS[part].text.removeprefix("kill at "),
-            *(_both(figures[figure], HERE.name) for figure in _KILLS),
+            *(_both(figures[figure], HERE.name) + _goal_of(part, figure) for figure in _KILLS),
             _both(row, FLOOR.name),
             " / ".join(f"{one:.1f}" for one in multiples),
             "-" if goal is None else " / ".join(f"{one:g}" for one in goal),
@@ -96,13 +96,17 @@ def _kill_lines(kills: Rows) -> Iterator[Sequence[str]]:
 
 
 def _goal_lines(rows: Rows) -> Iterator[Sequence[str]]:
-    """Yield a line for each figure with a goal; all others are in the stored JSON."""
+    """Yield a line for each figure with a goal but those of kills; all others are in the stored JSON."""
     for part, figures in rows.items():
         for figure, row in figures.items():
             goal = _GOALS.get((part, figure, "p50"))
-            if goal is not None:
-                text = f"{PARTS[part].text}: {figure}" + (", p50" if TO_KILL in figures else "")
-                yield (text, number(row[HERE.name]["p50"]), f"{goal:g}")
+            if goal is not None and TO_KILL not in figures:
+                yield (f"{PARTS[part].text}: {figure}", number(row[HERE.name]["p50"]), f"{goal:g}")
+
+
+def _goal_of(part: str, figure: str) -> str:
+    goal = _GOALS.get((part, figure, "p50"))
+    return "" if goal is None else f" (goal {goal:g})"
 
 
 def _both(row: Row, name: str) -> str:

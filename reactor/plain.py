@@ -15,6 +15,7 @@ import errno
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
@@ -46,12 +47,42 @@ def open_regular(path: Path, flags: int = 0, *, may_be_pipe: bool = True) -> IO[
 
 def read_regular(path: Path, most_bytes: int, *, may_be_pipe: bool = True) -> bytes:
     """Return what is in such a file. Raises OSError, EFBIG for more than so many bytes."""
+    return read_with_status(path, most_bytes, may_be_pipe=may_be_pipe)[0]
+
+
+def read_with_status(
+    path: Path, most_bytes: int, *, may_be_pipe: bool = True
+) -> tuple[bytes, os.stat_result]:
+    """Return the same with the file's status, by the descriptor that it was read through."""
     with open_regular(path, may_be_pipe=may_be_pipe) as file:
-        content = file.read(most_bytes + 1)
+        found, content = os.fstat(file.fileno()), file.read(most_bytes + 1)
     if len(content) > most_bytes:
         shown = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
         raise OSError(errno.EFBIG, f"larger than {shown}", os.fspath(path))
-    return content
+    return content, found
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text where a path leads, whole or not at all. Raises OSError with the path.
+
+    What is there and no regular file, such as a terminal or /dev/null, is written to, and never replaced.
+    """
+    content = text.encode(errors="backslashreplace")
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            # A FIFO that no process reads does not block: ENXIO.
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            os.set_blocking(fd, True)
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+            return
+    to = path.resolve()
+    unfinished = to.with_name(f"{to.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(to)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def to_plain(value: Any) -> Any:

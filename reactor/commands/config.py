@@ -13,7 +13,7 @@ from reactor.commands.arguments import (
     add_command,
     add_config_dir,
     add_output,
-    settings_in,
+    warn_of,
 )
 from reactor.text import counted, printable
 
@@ -85,21 +85,29 @@ def _file(options: argparse.Namespace) -> Path:
 
 def _check(options: argparse.Namespace) -> int:
     file = _file(options)
-    settings = settings_in(file, options.config_dir)
-    from reactor.config.settings import layers_of
+    from reactor.config.settings import load_configuration
+
+    found = load_configuration(file, options.config_dir)
     from reactor.doctor.findings import findings, nobody_because, refusals
     from reactor.doctor.kubernetes import node_reservation
+    from reactor.doctor.thresholds import observed_on_this_machine
 
-    layers, tree = layers_of(file, options.config_dir), _tree()
-    warnings: list[object] = [*refusals(file, options.config_dir), *findings(settings, layers, tree)]
+    settings, tree = found.settings, _tree()
+    warn_of(settings)
+    warnings: list[object] = [*refusals(found), *findings(settings, found.layers, tree)]
     reservation = node_reservation(settings)
     if reservation is not None and reservation.remedy:
         warnings.append(f"{reservation.detail}; {reservation.remedy}")
     for finding in warnings:
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
-    thresholds = settings.eviction.thresholds
+    thresholds, seen = settings.eviction.thresholds, observed_on_this_machine(settings, tree)
+    marks = (
+        " (ignored)" if one.signal in seen and one.is_absurd_at(seen[one.signal].capacity) else ""
+        for one in thresholds
+    )
+    named = ", ".join(f"{one}{mark}" for one, mark in zip(thresholds, marks, strict=True))
     shown = printable(str(file))
-    print(f"{shown}: ok, {counted(len(thresholds), 'threshold')}: {', '.join(map(str, thresholds))}")
+    print(f"{shown}: ok, {counted(len(thresholds), 'threshold')}: {named}")
     if reservation is not None and not reservation.remedy:
         print(printable(reservation.detail))
     because = nobody_because(settings, tree)

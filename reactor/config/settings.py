@@ -5,12 +5,11 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +50,7 @@ from reactor.model.settings import (
     WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout, Signal
-from reactor.plain import open_regular
+from reactor.plain import read_with_status
 
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
@@ -71,11 +70,38 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """What a file holds, and its status from the descriptor that it was read through."""
+
+    path: Path
+    text: str
+    found: os.stat_result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """A file's settings, and its text."""
+    """The settings of a file and its drop-ins, their text as one, and the files that they were read from."""
 
     settings: Settings
     text: str
+    files: Sequence[_Text] = ()
+    config_dir: Path | None = None
+
+    @property
+    def layers(self) -> Layers:
+        """Return the files as one document that knows which value is from where."""
+        return _layers(self.files)
+
+    def check_exposure(self) -> None:
+        """Raise ConfigError if commands are configured, and another user could write what they are from.
+
+        A pipe is not what a daemon will read.
+        """
+        where = _commands_in(self.settings)
+        files = [one for one in self.files if stat.S_ISREG(one.found.st_mode)]
+        exposed = None if where is None else _exposed_because(files, self.config_dir)
+        if exposed is not None:
+            raise ConfigError([Problem(path=f"reactor.{where}", got=exposed, accepted=ONLY_OURS)])
 
 
 def load_settings(path: Path, config_dir: Path | None = None) -> Settings:
@@ -89,27 +115,22 @@ def load_configuration(
     """Return the settings in a file with its text. Raises ConfigError with every problem in it.
 
     With a `config_dir` its drop-ins are merged over the file (documents.py), and the text is that of the
-    whole. With `may_run_commands` the commands are to be run: then no other user may be able to write a file
-    that they could be from, and each has to be a regular one: a daemon would wait for ever to open a FIFO,
-    also at its next start.
+    whole. With `may_run_commands` the commands are to be run: see Configuration.check_exposure. Each file has
+    to be a regular one then: a daemon's next start would find no pipe.
     """
-    read = partial(_read, only_regular=may_run_commands)
-    main = read(path)
-    drop_ins = [] if config_dir is None else [read(one) for one in _drop_ins(config_dir)]
+    files = _read_all(path, config_dir, may_be_pipe=not may_run_commands)
     if config_dir is None:
+        text = files[0].text
         try:
-            settings, text = settings_from_text(main.text, str(path)), main.text
+            settings = settings_from_text(text, str(path))
         except ConfigError as error:
             raise ConfigError([_in_file(problem, path) for problem in error.problems]) from error
     else:
-        settings, text = _layered(main, drop_ins)
-    exposed = None
-    where = _commands_in(settings)
-    if may_run_commands and where is not None:
-        exposed = _exposed_because((main, *drop_ins), config_dir)
-    if exposed is not None:
-        raise ConfigError([Problem(path=f"reactor.{where}", got=exposed, accepted=ONLY_OURS)])
-    return Configuration(settings=settings, text=text)
+        settings, text = _layered(_layers(files))
+    found = Configuration(settings=settings, text=text, files=files, config_dir=config_dir)
+    if may_run_commands:
+        found.check_exposure()
+    return found
 
 
 def _commands_in(settings: Settings) -> str | None:
@@ -121,18 +142,9 @@ def _commands_in(settings: Settings) -> str | None:
     return next((KEY_OF_EVENT[kind] for kind in settings.notifications.commands), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """What a file holds, and its status from the descriptor that it was read through."""
-
-    path: Path
-    text: str
-    found: os.stat_result
-
-
-def _read(path: Path, *, only_regular: bool) -> _Text:
+def _read(path: Path, *, may_be_pipe: bool) -> _Text:
     try:
-        text, found = read_text(path, only_regular=only_regular)
+        text, found = read_text(path, may_be_pipe=may_be_pipe)
         return _Text(path=path, text=text, found=found)
     except OSError as error:
         raise ConfigError(
@@ -142,17 +154,13 @@ def _read(path: Path, *, only_regular: bool) -> _Text:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
 
 
-def read_text(path: Path, *, only_regular: bool) -> tuple[str, os.stat_result]:
+def read_text(path: Path, *, may_be_pipe: bool = True) -> tuple[str, os.stat_result]:
     """Return what is in a file, and its status. Raises OSError, UnicodeDecodeError.
 
-    With `only_regular` a shell's pipe is refused as well. So is what is larger than any configuration.
+    What is larger than any configuration is refused.
     """
-    with open_regular(path, may_be_pipe=not only_regular) as file:
-        found = os.fstat(file.fileno())
-        content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES >> 20} MiB")
-        return content.decode(), found
+    content, found = read_with_status(path, _MOST_BYTES, may_be_pipe=may_be_pipe)
+    return content.decode(), found
 
 
 def _drop_ins(config_dir: Path) -> tuple[Path, ...]:
@@ -168,15 +176,21 @@ def layers_of(path: Path, config_dir: Path | None = None) -> Layers:
 
     Raises ConfigError where one can't be read, or is no document.
     """
-    texts = [_read(one, only_regular=False) for one in (path, *(_drop_ins(config_dir) if config_dir else ()))]
-    main, *drop_ins = _documents(texts)
+    return _layers(_read_all(path, config_dir))
+
+
+def _read_all(path: Path, config_dir: Path | None, *, may_be_pipe: bool = True) -> Sequence[_Text]:
+    paths = (path, *(_drop_ins(config_dir) if config_dir else ()))
+    return [_read(one, may_be_pipe=may_be_pipe) for one in paths]
+
+
+def _layers(files: Iterable[_Text]) -> Layers:
+    main, *drop_ins = _documents(files)
     return Layers(main, drop_ins)
 
 
-def _layered(main: _Text, drop_ins: Sequence[_Text]) -> tuple[Settings, str]:
+def _layered(layers: Layers) -> tuple[Settings, str]:
     """Return the settings of a file with its drop-ins, and their text as one."""
-    first, *others = _documents((main, *drop_ins))
-    layers = Layers(first, others)
     try:
         settings = _settings_of(layers.document, layers.file_of)
     except ConfigError as error:

@@ -19,7 +19,7 @@ import trio
 from jeepney.bus import find_system_bus
 
 from reactor.config.documents import Layers, exposed_because, load_documents
-from reactor.config.settings import KEY_OF_EVENT, load_configuration
+from reactor.config.settings import KEY_OF_EVENT, Configuration
 from reactor.doctor.kubernetes import reserved_too_little
 from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.doctor.thresholds import (
@@ -254,14 +254,16 @@ def nobody_because(settings: Settings, tree: CgroupTree | None) -> str | None:
         pods = guarded(settings, tree, daemon=daemon_cgroup()).pods
         if pods and all(one.spared_because is not None for one in pods):
             first = f"{pods[0].pod.cgroup} ({pods[0].spared_because})"
+            if len(pods) == 1:
+                return f"the only pod now is never evicted: {first}"
             return f"each of the {len(pods)} pods now is never evicted, such as {first}"
     return None
 
 
-def refusals(path: Path, config_dir: Path | None) -> Iterator[Finding]:
+def refusals(configuration: Configuration) -> Iterator[Finding]:
     """Yield why `reactor run` would refuse the file as it lies here: it may be for another machine."""
     try:
-        load_configuration(path, config_dir, may_run_commands=True)
+        configuration.check_exposure()
     except ConfigError as error:
         yield Finding("", "", f"reactor run refuses it here: {error}")
 

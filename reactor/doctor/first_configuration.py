@@ -373,7 +373,7 @@ def _without_disks(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        text, _ = read_text(path, only_regular=False)
+        text, _ = read_text(path)
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
     settings_from_text(text, str(path))

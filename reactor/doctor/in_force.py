@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from reactor.config.documents import Layers
 from reactor.config.effective import SECTION, effective
-from reactor.config.settings import layers_of, load_settings
+from reactor.config.settings import load_configuration
 from reactor.doctor.findings import Guarded, daemon_cgroup, findings, guarded
 from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ReactorError, join
@@ -38,8 +38,8 @@ def show(path: Path, config_dir: Path | None, output: str, *, only_changed: bool
 
     With `only_changed` values that no file has are left out.
     """
-    layers = layers_of(path, config_dir)
-    document = in_force(load_settings(path, config_dir), layers, _tree())
+    found = load_configuration(path, config_dir)
+    document = in_force(found.settings, found.layers, _tree())
     if only_changed:
         settings = [one for one in document["settings"] if one["file"] is not None]
         document = {**document, "settings": settings}

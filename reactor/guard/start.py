@@ -55,7 +55,7 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
     for one in (*reversed(drop_ins), path):
         text = ""
         try:
-            text = read_text(one, only_regular=True)[0]
+            text = read_text(one, may_be_pipe=False)[0]
             document = load_document(text, str(one))
         except (OSError, UnicodeDecodeError):
             continue

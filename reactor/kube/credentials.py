@@ -27,7 +27,7 @@ from reactor.config.documents import ONLY_OURS, exposed_because, load_document
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError, Problem
 from reactor.kube.errors import UnauthorizedError
-from reactor.plain import open_regular
+from reactor.plain import read_with_status
 from reactor.threads import in_thread
 
 SERVICE_ACCOUNT_DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -159,8 +159,8 @@ def read_access(kubeconfig_path: str | None, environment: Mapping[str, str] | No
         return in_cluster_access(os.environ if environment is None else environment)
     path = Path(kubeconfig_path)
     try:
-        with open_regular(path) as file:
-            found, text = os.fstat(file.fileno()), file.read(_LARGEST_BYTES).decode()
+        content, found = read_with_status(path, _LARGEST_BYTES)
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) else "no UTF-8"
         raise ConfigError(

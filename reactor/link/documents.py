@@ -104,8 +104,8 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
     """Return what a decision, as `reactor status` has it, came to; `-` where that is nothing."""
     woke_ns = decision["timing"]["woke_ns"]
     done = [
-        f"{one['outcome']} {_of_whom(one)}{after(' killed', woke_ns, one['killed_ns'])}"
-        f"{after(' freed', woke_ns, one['freed_ns'])}"
+        f"{one['outcome']} {_of_whom(one)}{after('', woke_ns, one['killed_ns'])}"
+        f"{after(', memory back', woke_ns, one['freed_ns'])}"
         for one in decision["evictions"]
     ]
     if decision["reclaim"]:

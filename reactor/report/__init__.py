@@ -8,7 +8,6 @@ Drawing needs the extra `report`; describing a report does not, and imports noth
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError, extra_remedy
+from reactor.plain import write_whole
 from reactor.svg import STYLE
 
 EXTRA: Final = "report"
@@ -121,14 +121,14 @@ def write(report: Report, path: Path) -> None:
 
     Raises RefusedError without the extra that draws it, OSError where it can't be written.
     """
-    _write(html(report), path)
+    write_whole(path, html(report))
 
 
 def write_figure(figure: Figure, path: Path) -> None:
     """Write one figure as an SVG file, for a document that shows it; otherwise as `write`."""
     with _extra():
         from reactor.report.figures import draw, strokes  # noqa: PLC0415 - an extra, and only now wanted
-    _write(draw(figure, strokes(tuple(figure.series))), path)
+    write_whole(path, draw(figure, strokes(tuple(figure.series))))
 
 
 def html(report: Report) -> str:
@@ -157,15 +157,6 @@ def _extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise RefusedError(f"no {error.name}, so nothing is drawn: {extra_remedy(EXTRA)}") from error
-
-
-def _write(text: str, path: Path) -> None:
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def numeric_columns(table: Table) -> Sequence[bool]:

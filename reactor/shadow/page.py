@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final
 from reactor.errors import ReactorError
 from reactor.link.documents import instant
 from reactor.model.quantity import duration_text
+from reactor.plain import write_whole
 from reactor.report.incident import Cell, html_table, whole_page
 from reactor.shadow import DISAGREEMENTS, Done, Pair, Verdict
 from reactor.shadow.fleet import Fleet, Found, Options, Pool, fleet_of
@@ -337,12 +337,7 @@ def _pods(pair: Pair) -> str:
 
 def write_page(fleet: Fleet, title: str, path: Path) -> None:
     """Write the page whole or not at all. Raises OSError."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(page_of(fleet, title), encoding="utf-8", errors="backslashreplace")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, page_of(fleet, title))
 
 
 def page_of(fleet: Fleet, title: str) -> str:

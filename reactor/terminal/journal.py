@@ -6,7 +6,6 @@ decisions as there are.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from reactor.link.documents import evictions_of
 from reactor.model.quantity import bytes_text, duration_text
+from reactor.plain import write_whole
 from reactor.report.incident import Span, incidents, page
 from reactor.steward.answers import RecentRecords, explanation, is_called, names_in, names_meant
 from reactor.tables import Table, table
@@ -98,12 +98,7 @@ def write_report(journal: Path, out: Path | None, name: str | None, span: Span, 
     if out is None:
         sys.stdout.buffer.write(text.encode())
         return 0
-    unfinished = out.with_name(f"{out.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(out, text)
     count = f"{len(shown)} evictions and OOM kills" if len(shown) > 1 else "1 eviction or OOM kill"
     print(f"{out}: {count}, {len(text.encode()) / 1024:.0f} KiB")
     return 0

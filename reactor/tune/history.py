@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.errors import ReactorError
 from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
 from reactor.plain import open_regular
@@ -53,7 +54,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What journals show. `unread` counts lines that are none of a journal's.
+    """What journals show. `read` counts their lines, `unread` those that are none of a journal's.
 
     `spells_seconds` are how long memory was short and then was not, without an eviction;
     `terminated_seconds` how long softly evicted pods took to end by themselves, `killed_after_grace` how many
@@ -71,6 +72,7 @@ class History:
     missed: int = 0
     lowest_available_bytes: int | None = None
     largest_pod_bytes: int | None = None
+    read: int = 0
     unread: int = 0
     dry_runs: int = 0
 
@@ -90,7 +92,8 @@ def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
 
     A directory has the journals of many nodes: each is a history of its own, and they are added up. What of
     it can't be read is printed on standard error. `transition_seconds` is the pressure transition period
-    that was in force. Raises OSError, and ReactorError for a file that is not a regular one.
+    that was in force. Raises OSError, and ReactorError for a file that is not a regular one, or where no line
+    of a journal can be read.
     """
     lines = (line for path in paths if not path.is_dir() for file in _files(path) for line in _lines(file))
     history = history_of(lines, transition_seconds)
@@ -101,6 +104,8 @@ def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
         history = _together(history, history_of(of_node, transition_seconds))
     for problem in problems[:_MOST_PROBLEMS]:
         print(f"reactor: {printable(problem)}", file=sys.stderr)
+    if paths and not history.read:
+        raise ReactorError(f"{', '.join(map(str, paths))}: no line of a journal can be read")
     return history
 
 
@@ -120,6 +125,7 @@ def _together(one: History, other: History) -> History:
         missed=one.missed + other.missed,
         lowest_available_bytes=min(lowest, default=None),
         largest_pod_bytes=max(largest, default=None),
+        read=one.read + other.read,
         unread=one.unread + other.unread,
         dry_runs=one.dry_runs + other.dry_runs,
     )
@@ -127,14 +133,15 @@ def _together(one: History, other: History) -> History:
 
 def history_of(lines: Iterable[bytes], transition_seconds: float = 300.0) -> History:
     """Return what a journal's lines show. What is no line of a journal is counted, no more."""
-    entries, unread = _entries(lines)
+    (entries, unread), read = _entries(lines), 0
     reading = _Reading(transition_seconds)
     for _, entry in sorted(entries, key=lambda timed: timed[0]):
         try:
             reading.take(entry)
+            read += 1
         except (ValueError, KeyError, TypeError, AttributeError):
             unread += 1
-    return reading.history(unread)
+    return replace(reading.history(), read=read, unread=unread)
 
 
 def _entries(lines: Iterable[bytes]) -> tuple[list[tuple[float, Document]], int]:
@@ -202,7 +209,7 @@ class _Reading:
         elif kind == "oom-kill" and document["scope"] == "node":
             self._missed += int(document["kills"])
 
-    def history(self, unread: int) -> History:
+    def history(self) -> History:
         return History(
             decisions=len(self._times),
             first=self._times[0] if self._times else None,
@@ -214,7 +221,6 @@ class _Reading:
             missed=self._missed,
             lowest_available_bytes=self._lowest,
             largest_pod_bytes=self._largest,
-            unread=unread,
             dry_runs=self._dry_runs,
         )
 

@@ -128,6 +128,13 @@ def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon
     assert "…" in _row(lines, "1 ")
     assert "armed" in _row(lines, "memcg-eventfd")
 
+    viewer.process.send("\x1b[B")  # the arrow down
+    viewer.wait(
+        lambda lines: not any("cgroup/large" in line for line in lines), "the second pod as the first"
+    )
+    viewer.process.send("\x1b[A")
+    viewer.shows("cgroup/large")
+
     hog = node.spawn(node.add_pod("hog"), hold(150))  # the node has room for it
     hog.wait(60)
     viewer.shows("killed cgroup/hog")  # events come by another connection than the status

@@ -286,6 +286,20 @@ def test_a_pipeline_can_have_a_warning_fail(
     assert "/not-there is not on this machine" in shown.err
 
 
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_pipe_of_the_shells_own_is_read_once(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"evictionHard: {memory.available: 7Mi}\nreactor: {reclaim: {nodefs: [/bin/true]}}\n")
+    os.close(writer)
+    try:
+        assert 0 == main(["config", command, f"/dev/fd/{reader}"])
+    finally:
+        os.close(reader)
+    shown = capsys.readouterr()
+    assert "memory.available" in shown.out
+    assert "reactor run refuses it" not in shown.err
+
+
 def test_only_what_the_files_change_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("evictionHard: {memory.available: 100Mi}\nreactor: {evictionsPerMinute: 7}\n")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
-from reactor.plain import from_plain, to_plain
+from reactor.plain import from_plain, to_plain, write_whole
 
 
 class Colour(StrEnum):
@@ -74,3 +76,39 @@ def test_what_is_no_such_value_is_refused(changed: Mapping[str, object]) -> None
     document = {**to_plain(FULL), **changed}
     with pytest.raises((TypeError, ValueError, KeyError, AttributeError, ArithmeticError)):
         from_plain(Outer, document)
+
+
+def test_a_file_is_replaced_through_a_link_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path, link, dangling = tmp_path / "page.html", tmp_path / "link", tmp_path / "dangling"
+    path.write_text("before")
+    link.symlink_to(path)
+    dangling.symlink_to(tmp_path / "new.html")
+    for to in (link, dangling):
+        write_whole(to, "now \udcff")
+        assert to.is_symlink()
+        assert to.read_text() == "now \\udcff"
+    assert {path, link, dangling, tmp_path / "new.html"} == set(tmp_path.iterdir())
+
+
+def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    link, fifo = tmp_path / "null", tmp_path / "fifo"
+    link.symlink_to("/dev/null")
+    os.mkfifo(fifo)
+    write_whole(link, "text")
+    assert Path("/dev/null").is_char_device()
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(fifo, "text")
+        assert os.read(reader, 16) == b"text"
+    finally:
+        os.close(reader)
+    assert fifo.is_fifo()
+
+
+def test_a_directory_and_a_fifo_that_no_process_reads_are_errors_with_their_path(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (tmp_path, fifo):
+        with pytest.raises(OSError, match=str(path)):
+            write_whole(path, "text")
+    assert fifo.is_fifo()

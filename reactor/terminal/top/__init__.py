@@ -32,6 +32,8 @@ from reactor.terminal.top.sections import Rates, note_rates
 from reactor.terminal.top.table import Line, Span, Style, Table, amount, clean, cut_end, fitted
 from reactor.text import counted
 
+_SCROLLS: Final = "arrows, PgUp, PgDn and Home scroll the pods; q quits"
+_LOWEST_WITH_FOOT: Final = 12
 _ROOMY_LINES: Final = 32  # from here on a blank line between the parts
 
 _PATIENCE_SECONDS: Final = 2.0  # the next question comes in a second, and the frame says what is missing
@@ -44,7 +46,8 @@ class Shown:
     """What there is to be shown: the daemon's last answer (None: there was none), and its rates.
 
     `absent_because` says why the daemon does not answer now, `absent_seconds` for how long it has not.
-    `clock` is the time of day that stands in the corner, `keys` what can be done.
+    `clock` is the time of day that stands in the corner, `keys` what can be done, `skipped` how many pods the
+    user has scrolled past.
     """
 
     document: Mapping[str, Any] | None
@@ -53,6 +56,7 @@ class Shown:
     absent_seconds: float = 0.0
     clock: str = ""
     keys: str = ""
+    skipped: int = 0
 
 
 def frame(shown: Shown, width: int, height: int) -> list[Line]:
@@ -60,12 +64,17 @@ def frame(shown: Shown, width: int, height: int) -> list[Line]:
     head = _absence(shown, width)
     document = shown.document
     body: list[Line] = []
+    foot: list[Line] = []
     if document is not None:
         head += _head(document, f"{shown.clock}  {shown.keys}".strip(), width)
-        body = _body(document, shown.rates, width, height - len(head))
+        foot = [(Span(_SCROLLS, Style.DIM),)] if shown.keys and height >= _LOWEST_WITH_FOOT else []
+        height -= len(foot)
+        body = _body(document, shown, width, height - len(head))
         if shown.absent_because is not None:
             body = [tuple(Span(span.text, Style.DIM) for span in line) for line in body]
-    return [fitted(line, width) for line in (head + body)[:height]]
+    lines = (head + body)[:height]
+    blank: list[Line] = [()] * (height - len(lines)) if foot else []
+    return [fitted(line, width) for line in (*lines, *blank, *foot)]
 
 
 def _absence(shown: Shown, width: int) -> list[Line]:
@@ -131,13 +140,14 @@ class _Part:
         return [(Span(cut_end(clean(span.text), width), span.style),) for span in self.what[:height]]
 
 
-def _body(document: Mapping[str, Any], rates: Rates, width: int, height: int) -> list[Line]:
+def _body(document: Mapping[str, Any], shown: Shown, width: int, height: int) -> list[Line]:
+    rates = shown.rates
     parts = [
         part
         for part in (
             _Part(what=sections.problems(document), shares=(1, 2, 4)),
             _Part(what=sections.signals(document, rates), shares=(4, 8, height)),
-            _Part(what=sections.pods(document["order"], rates), shares=(4, 8, 12)),
+            _Part(what=sections.pods(document["order"], rates, shown.skipped), shares=(4, 8, 12)),
             _Part(what=sections.rules(document), shares=(2, 4, 8)),
             _Part(what=sections.sources(document), shares=(3, 5, height)),
             _Part(what=sections.events(document), shares=(3, 5, 9)),
@@ -190,8 +200,9 @@ def top(options: TopOptions) -> int:
             plain = PlainScreen(sys.stdout, time.sleep, with_colours=colours)
             watch(LiveView(ask_daemon), plain, options.interval_seconds)
             return 0
-        with whole_screen(time.monotonic) as screen:
-            watch(LiveView(ask_daemon, keys="q quits"), screen, options.interval_seconds)
+        view = LiveView(lambda: ask_daemon(skipped=view.skipped), keys="q quits")
+        with whole_screen(time.monotonic, view.scroll) as screen:
+            watch(view, screen, options.interval_seconds)
     except KeyboardInterrupt:
         pass  # how one leaves it
     return 0
@@ -224,6 +235,12 @@ class LiveView:
         self._answered_at = clock()
         self._absent_because: str | None = None
         self._time_of_day = ""
+        self.skipped = 0
+
+    def scroll(self, pods: int) -> None:
+        """Move so many pods down the order, or up; the last one that is known stays."""
+        known = 0 if self._document is None else len(self._document["order"]["first"])
+        self.skipped = max(0, min(self.skipped + pods, known - 1))
 
     def refresh(self, *, may_be_absent: bool = True) -> None:
         """Ask the daemon. Raises NoDaemonError where it does not answer and may not be absent."""
@@ -250,12 +267,15 @@ class LiveView:
             absent_seconds=self._clock() - self._answered_at,
             clock=self._time_of_day,
             keys=self._keys,
+            skipped=self.skipped,
         )
         return frame(shown, width, height)
 
 
-def _answer(options: TopOptions, patience_seconds: float | None = None) -> dict[str, Any]:
-    question = {"command": "top", "pods": options.pods}
+def _answer(
+    options: TopOptions, patience_seconds: float | None = None, *, skipped: int = 0
+) -> dict[str, Any]:
+    question = {"command": "top", "pods": options.pods + skipped}
     if patience_seconds is None:
         document = asked(options.socket_path, question)
     else:

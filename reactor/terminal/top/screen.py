@@ -17,6 +17,15 @@ from typing import Final, Protocol, TextIO
 from reactor.terminal.top.table import ELLIPSIS, Line, Style
 
 _QUIT: Final = frozenset({ord("q"), ord("Q")})
+_ALL: Final = 1 << 20
+_SCROLLED: Final = {  # pods down the order
+    curses.KEY_UP: -1,
+    curses.KEY_DOWN: 1,
+    curses.KEY_PPAGE: -10,
+    curses.KEY_NPAGE: 10,
+    curses.KEY_HOME: -_ALL,
+    curses.KEY_END: _ALL,
+}
 _ASCII_ELLIPSIS: Final = "~"
 _COLOURS: Final = {Style.GOOD: 2, Style.WARNING: 3, Style.BAD: 1}  # ANSI's green, yellow, red
 _ANSI: Final = {Style.HEADING: "1", Style.DIM: "2", Style.GOOD: "32", Style.WARNING: "33", Style.BAD: "1;31"}
@@ -35,8 +44,16 @@ class Screen(Protocol):
 class CursesScreen:
     """The whole terminal, redrawn also while it is being resized."""
 
-    def __init__(self, window: curses.window, *, with_colours: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        window: curses.window,
+        *,
+        with_colours: bool,
+        clock: Callable[[], float],
+        scroll: Callable[[int], None],
+    ) -> None:
         self._window = window
+        self._scroll = scroll
         self._clock = clock
         self._attributes = _attributes(with_colours=with_colours)
         self._encoding = locale.getpreferredencoding(do_setlocale=False)
@@ -52,6 +69,8 @@ class CursesScreen:
             key = self._window.getch()
             if key in _QUIT:
                 return False
+            if key in _SCROLLED:
+                self._scroll(_SCROLLED[key])
             if key == -1 and self._clock() >= until:
                 return True
 
@@ -122,8 +141,11 @@ def can_move() -> bool:
 
 
 @contextmanager
-def whole_screen(clock: Callable[[], float]) -> Iterator[CursesScreen]:
-    """Take the terminal over, and restore it as it was; also at SIGTERM and SIGHUP."""
+def whole_screen(clock: Callable[[], float], scroll: Callable[[int], None]) -> Iterator[CursesScreen]:
+    """Take the terminal over, and restore it as it was; also at SIGTERM and SIGHUP.
+
+    `scroll` is called with how many lines the user wants to go down; up, if it is negative.
+    """
     locale.setlocale(locale.LC_CTYPE, "")
     window = curses.initscr()
     try:
@@ -132,7 +154,7 @@ def whole_screen(clock: Callable[[], float]) -> Iterator[CursesScreen]:
             curses.cbreak()
             window.keypad(True)  # noqa: FBT003 - curses' own
             with_colours = may_colour(os.environ, is_terminal=True) and _has_colours()
-            yield CursesScreen(window, with_colours=with_colours, clock=clock)
+            yield CursesScreen(window, with_colours=with_colours, clock=clock, scroll=scroll)
     finally:
         window.keypad(False)  # noqa: FBT003
         curses.nocbreak()

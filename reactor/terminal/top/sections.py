@@ -168,8 +168,8 @@ def _gauge(one: Mapping[str, Any], threshold: Mapping[str, Any]) -> str:
     return f"[{cells[:mark]}|{cells[mark + 1 :]}]"
 
 
-def pods(order: Mapping[str, Any], rates: Rates) -> Table:
-    """Return the head of the present order of eviction, and why each stands where it does."""
+def pods(order: Mapping[str, Any], rates: Rates, skipped: int = 0) -> Table:
+    """Return the present order of eviction from some place on, and why each pod stands where it does."""
     resource = Resource(order["resource"])
     age = f", {duration_text(order['age_seconds'])} old" if order["age_seconds"] >= 2 else ""
     columns = (
@@ -182,7 +182,10 @@ def pods(order: Mapping[str, Any], rates: Rates) -> Table:
         Column(title="QOS", gives_way=5),
         Column(title="WHY", least=14),
     )
-    rows = [_pod(one, resource, rates.per_second((order["resource"], one["uid"]))) for one in order["first"]]
+    rows = [
+        _pod(one, resource, rates.per_second((order["resource"], one["uid"])))
+        for one in order["first"][skipped:]
+    ]
     return Table(columns=columns, rows=tuple(rows), counts_rows=False)
 
 

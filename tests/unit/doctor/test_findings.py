@@ -379,7 +379,7 @@ def test_a_never_list_that_names_each_pod_guards_nobody(node, tmp_path, every):
     text = with_lists(f"never: [{every}]")
     assert "no pod can be evicted" in found(node, text, tmp_path)["reactor.pods.never[0]"]
     because = nobody_because(settings_from_text(text, "f.yaml"), node.tree)
-    assert "each of the 1 pods now is never evicted, such as /machine.slice/a.scope" in because
+    assert "the only pod now is never evicted: /machine.slice/a.scope" in because
 
 
 def test_the_root_as_a_parent_is_warned_of_since_its_pods_are_whole_slices(node, tmp_path):

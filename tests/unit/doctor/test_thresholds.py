@@ -76,12 +76,14 @@ def test_what_can_not_be_observed_is_not_judged(make_tree, tmp_path):
 
 def test_an_absurd_threshold_is_warned_of_and_no_error(tmp_path, capsys):
     config = tmp_path / "config.yaml"
-    config.write_text("evictionHard: {nodefs.available: 100.0%}\n")
+    config.write_text("evictionHard: {nodefs.available: 100.0%, memory.available: 1Mi}\n")
 
     assert main(["config", "check", str(config)]) == 0
 
-    told = capsys.readouterr().err
-    assert "threshold nodefs.available<100.0%: on this machine ignored: it is not below" in told
+    told = capsys.readouterr()
+    assert "threshold nodefs.available<100.0%: on this machine ignored: it is not below" in told.err
+    assert "nodefs.available<100.0% (ignored)" in told.out
+    assert "memory.available<1Mi (ignored)" not in told.out
 
 
 def test_the_doctor_names_absurd_thresholds_in_both_of_its_outputs(tmp_path, capsys):

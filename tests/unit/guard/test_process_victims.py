@@ -369,7 +369,7 @@ async def test_ranking_and_status_say_that_it_is_one_process(make):
     assert "one process of it is killed, not the pod" in why_ranked(place, Resource.MEMORY)
     assert "one process" not in why_ranked(place, Resource.PIDS)
     done = what_was_done(record.document())
-    assert done.startswith(f"process-killed tab\\x1b[2J (process {TAB.pid}, 40Mi) of cgroup/session killed")
+    assert done.startswith(f"process-killed tab\\x1b[2J (process {TAB.pid}, 40Mi) of cgroup/session after ")
 
 
 async def test_it_is_counted_apart_from_evicted_pods(make, processes):

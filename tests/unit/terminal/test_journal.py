@@ -175,6 +175,13 @@ def test_journal_of_the_configuration_is_the_one_that_is_read(
     assert [1] == [one["id"] for one in json.loads(capsys.readouterr().out)["evictions"]]
 
 
+def test_page_goes_where_a_link_leads_and_not_in_its_place(tmp_path: Path) -> None:
+    path, out = journal(tmp_path, decision(1)), tmp_path / "out"
+    out.symlink_to("/dev/null")
+    assert 0 == main(["report", "--journal", str(path), "--out", str(out)])
+    assert out.is_symlink()
+
+
 def test_sparkline_goes_by_time_and_a_value_holds() -> None:
     curve = [[-4.0, 8], [-1.0, 0], [0.0, 4]]
     assert "███▁▅" == sparkline(curve, 5)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.cli import main
 from reactor.tune.history import history_in, history_of
 from reactor.tune.report import history_lines
 
@@ -143,6 +144,16 @@ def test_a_journal_is_read_with_the_files_it_was_rotated_into_oldest_first(
 def test_a_journal_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         history_in([tmp_path / "nowhere.jsonl"], 300)
+
+
+@pytest.mark.parametrize("content", [b"", b"no journal\n", b'{"time": "2026-01-01T00:00:00Z"}\n'])
+def test_files_without_a_line_of_a_journal_are_an_error_that_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    assert 1 == main(["tune", "--journal", str(path)])
+    assert f"{path}: no line of a journal can be read" in capsys.readouterr().err
 
 
 def test_a_directory_has_many_nodes_whose_histories_are_added_and_not_mixed(

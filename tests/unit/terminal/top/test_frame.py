@@ -165,7 +165,8 @@ def test_in_80_columns_and_24_lines_there_is_some_of_everything():
         assert expected in text
     assert re.search(r"1 kube-system/me\S*…\S*tail-1 ", text)  # a name is told by both of its ends
     assert "off" in text
-    assert "no pressure" in text.splitlines()[-1]  # the last decision
+    assert "no pressure" in text.splitlines()[-2]  # the last decision
+    assert "scroll the pods" in text.splitlines()[-1]
 
 
 def test_in_60_columns_what_matters_less_gives_way():
@@ -240,8 +241,8 @@ def test_events_are_told_newest_first_the_kernels_own_kills_among_them():
     lines = top.read(found, 100, 40)
 
     start = next(index for index, line in enumerate(lines) if line.startswith("UTC"))
-    assert lines[start + 1 :] == [
-        "08:00:03    memory.available<100Mi: killed shop/web killed after 1.5 ms",
+    assert lines[start + 1 : start + 4] == [
+        "08:00:03    memory.available<100Mi: killed shop/web after 1.5 ms",
         "08:00:01    no pressure",
         "11-20 23:59 the kernel's OOM killer: killed java (7)",
     ]

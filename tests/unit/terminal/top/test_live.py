@@ -98,6 +98,22 @@ def test_the_numbers_of_another_daemon_are_no_continuation_of_the_last_ones():
     assert "-100Mi/s" not in another
 
 
+def test_pods_without_room_are_scrolled_to_and_no_further_than_the_last():
+    first = [top.place(number) for number in range(1, 61)]
+    view = LiveView(lambda: top.document(order={**top.document()["order"], "first": first, "pods": 60}))
+    view.scroll(1)  # nothing is known yet
+    view.refresh()
+
+    def places() -> list[int]:
+        text = ["".join(span.text for span in line).split() for line in view.draw(100, 24)]
+        return [int(cells[0]) for cells in text if cells[1:] and cells[1].startswith("shop/web-")]
+
+    assert places()[0] == 1
+    for pods, expected in ((10, 11), (-1, 10), (1 << 20, 60), (-(1 << 20), 1)):
+        view.scroll(pods)
+        assert places()[0] == expected
+
+
 def test_a_daemon_that_was_never_there_is_waited_for():
     screen = _watched("No such file or directory", top.document())
 
