@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reactor.errors import ConfigError
-from reactor.text import printable
+from reactor.text import counted, printable
 
 if TYPE_CHECKING:
     from reactor.model.settings import Settings
@@ -86,12 +86,9 @@ def socket_of(options: argparse.Namespace) -> Path:
     except ConfigError as error:
         path = options.config or DEFAULT_CONFIG
         socket = _socket_named(path, options.config_dir)
-        count = len(error.problems)
-        print(
-            f"reactor: {path}: invalid, {count} error{'s' * (count != 1)} (reactor config check {path}); "
-            f"asking the daemon at {socket}",
-            file=sys.stderr,
-        )
+        wrong = f"invalid, {counted(len(error.problems), 'error')} (reactor config check {path})"
+        what = wrong if path.exists() else "there is no such file"
+        print(f"reactor: {path}: {what}; asking the daemon at {socket}", file=sys.stderr)
         return socket
     return _DEFAULT_SOCKET if settings is None else Path(settings.socket_path)
 

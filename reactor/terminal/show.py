@@ -407,9 +407,8 @@ def _explain_rule_acted(screen: Screen, decision: Mapping[str, Any]) -> None:
 
 def _explain_rule(screen: Screen, rule: Mapping[str, Any]) -> None:
     """Say how a rule stands now, and why it does not act."""
-    screen.say(
-        f"rule {rule['name']} ({rule['action']}) observes {rule['matched']} cgroups; now {rule['why_not']}"
-    )
+    matched = counted(rule["matched"], "cgroup")
+    screen.say(f"rule {rule['name']} ({rule['action']}) observes {matched}: {rule['why_not']}")
     for condition in rule["conditions"]:
         screen.say(f"  {_condition_text(condition)}")
     for held in rule["holds"]:

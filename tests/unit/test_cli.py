@@ -264,6 +264,13 @@ def test_an_invalid_configuration_is_no_reason_not_to_ask_the_daemon(tmp_path, c
     assert f"asking the daemon at {tmp_path}/s.sock" in told
 
 
+def test_a_configuration_that_is_not_there_is_not_called_invalid(tmp_path, capsys):
+    main(["status", "--config", str(tmp_path / "nope")])
+
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/nope: there is no such file; asking the daemon at /run/reactor/reactor.sock" in told
+
+
 @pytest.mark.parametrize("content", ["a: [\n", "- 1\n", "reactor: {socket: 7}\n", "reactor: 1\n"])
 def test_a_configuration_that_names_no_socket_leaves_the_default_one(tmp_path, capsys, content):
     wrong = tmp_path / "wrong.yaml"

@@ -46,6 +46,7 @@ _RULES: Final = (
     Column(title="", least=10),
 )
 _EVENTS: Final = (Column(title="UTC"), Column(title="EVENT", least=10))
+_PREFERRED: Final = {"prefer": "preferred, ", "avoid": "avoided, "}
 _HEALTH: Final = {"armed": Style.GOOD, "degraded": Style.WARNING, "failed": Style.BAD}
 
 
@@ -215,7 +216,7 @@ def _why(place: Mapping[str, Any]) -> tuple[str, Style]:
     if place["usage"] is None:
         return "no statistics", Style.WARNING
     relation = {True: "above request", False: "within request", None: "priority, usage"}
-    return relation[place["exceeds_request"]], Style.PLAIN
+    return f"{_PREFERRED.get(place['preference'], '')}{relation[place['exceeds_request']]}", Style.PLAIN
 
 
 def sources(document: Mapping[str, Any]) -> Table:

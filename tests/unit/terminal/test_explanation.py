@@ -250,7 +250,7 @@ def test_a_rule_is_explained_by_when_it_acted_and_why_it_does_not_now(
     assert (
         "decision 7: reclaimed 8Mi from /apps/a rule full (reclaim): held in /apps/a for 5.2 s of 5 s "
         "usage of the limit >= 90 %: 95.5, from 91 to 97 meanwhile "
-        "rule full (reclaim) observes 3 cgroups; now it has held in /apps/a for 2 of 5 s "
+        "rule full (reclaim) observes 3 cgroups: it has held in /apps/a for 2 of 5 s "
         "usage of the limit >= 90 % (highest 95.5) holds in /apps/a for 2 s: usage of the limit >= 90 %: 95.5"
     ) in said
 

@@ -96,7 +96,9 @@ def test_pods_stand_in_the_order_of_their_eviction_with_the_reason():
         top.place(2, "shop/unknown", usage=None, exceeds_request=None),
         top.place(3, "shop/greedy"),
         top.place(4, "shop/modest", exceeds_request=False),
-        top.place(5, "kube-system/proxy", critical_because="priority 2000001000"),
+        top.place(5, "shop/batch", preference="prefer"),
+        top.place(6, "shop/last", exceeds_request=False, preference="avoid"),
+        top.place(7, "kube-system/proxy", critical_because="priority 2000001000"),
     ]
     order = {**top.document()["order"], "first": first, "pods": 110, "age_seconds": 4.2}
 
@@ -105,9 +107,10 @@ def test_pods_stand_in_the_order_of_their_eviction_with_the_reason():
     start = next(
         index for index, line in enumerate(lines) if "POD of 110, for memory.available, 4s old" in line
     )
-    rows = [line.split() for line in lines[start + 1 : start + 6]]
+    rows = [line.split() for line in lines[start + 1 : start + 1 + len(first)]]
     assert [row[:2] for row in rows] == [[str(one["place"]), one["pod"]] for one in first]
-    whys = ["being evicted", "no statistics", "above request", "within request", "never: priority 2000001000"]
+    whys = ["being evicted", "no statistics", "above request", "within request"]
+    whys += ["preferred, above request", "avoided, within request", "never: priority 2000001000"]
     assert [" ".join(row[-len(why.split()) :]) for row, why in zip(rows, whys, strict=True)] == whys
 
 

@@ -52,6 +52,7 @@ def place(number: int, name: str = "", **fields: Any) -> dict[str, Any]:
         "request": 10 * MIB,
         "exceeds_request": True,
         "critical_because": None,
+        "preference": "none",
         "because": "",
         "being_evicted": False,
         **fields,
