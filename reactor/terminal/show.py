@@ -16,6 +16,7 @@ from reactor.tables import Screen, Table, moment, table
 from reactor.terminal.journal import asked, black_box_lines, processes_table
 from reactor.text import counted, printable
 
+_FIRST_PODS: Final = 8
 _COLUMNS_WITH_SOURCES: Final = 96
 
 
@@ -40,6 +41,9 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(signals_table(document["signals"], screen.width))
     for line in _memory_lines(document):
         screen.say(line)
+    first = asked(socket_path, {"command": "top", "pods": _FIRST_PODS})
+    if (next_one := next_text(first.get("order"))) is not None:
+        screen.say(next_one)
     screen.print(filesystems_table(document, whole="PATH"))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))
@@ -56,6 +60,17 @@ def show_status(socket_path: Path, output: str) -> int:
     for line in _closing_lines(document):
         screen.say(line)
     return 0
+
+
+def next_text(order: Mapping[str, Any] | None) -> str | None:
+    """Return which pod would be evicted next, None where that is not known; `order` is as `top` has it."""
+    place = next((one for one in order["first"] if not one["being_evicted"]), None) if order else None
+    if order is None or place is None:
+        return None
+    pod = f"{place['pod']} ({place['because']})"
+    if place["critical_because"] is not None:
+        pod = f"no pod can be evicted, such as {pod}"
+    return f"next for {order['signal']}: {pod}"
 
 
 def _print_what_was_done(screen: Screen, document: Mapping[str, Any]) -> None:

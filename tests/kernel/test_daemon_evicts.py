@@ -128,7 +128,8 @@ def _assert_status(daemon: RunningDaemon) -> None:
         one["pod"] for decision in document["decisions"] for one in decision["evictions"]
     ]
     table = daemon.ask("status").stdout
-    for expected in ("memory.available", "hard 64Mi", "MemoryPressure", "cgroup/hog", "armed"):
+    in_order = "next for memory.available: cgroup/burstable (uses "
+    for expected in ("memory.available", "hard 64Mi", "MemoryPressure", "cgroup/hog", "armed", in_order):
         assert expected in table
     explained = daemon.ask("explain", "hog")
     assert explained.returncode == 0

@@ -9,6 +9,7 @@ import pytest
 from reactor.tables import Screen, Table, moment
 from reactor.terminal.show import (
     filesystems_table,
+    next_text,
     notifications_text,
     reclaimed_table,
     rule_lines,
@@ -238,3 +239,22 @@ def test_the_time_left_is_said_with_its_bounds_or_why_it_is_not_foreseeable() ->
         "time left until memory.available<100Mi: not foreseeable: the fall has paused",
     ]
     assert list(time_left_texts(None)) == []
+
+
+def test_the_next_pod_is_the_first_that_is_not_being_evicted() -> None:
+    def place(pod: str, *, being_evicted: bool = False, critical: str | None = None) -> dict[str, Any]:
+        return {
+            "pod": pod,
+            "because": "uses 7Mi",
+            "being_evicted": being_evicted,
+            "critical_because": critical,
+        }
+
+    def text(*first: dict[str, Any]) -> str | None:
+        return next_text({"signal": "memory.available", "first": first})
+
+    hog = place("cgroup/hog", being_evicted=True)
+    assert text(hog, place("cgroup/web")) == "next for memory.available: cgroup/web (uses 7Mi)"
+    never = text(place("cgroup/db", critical="pods.never"))
+    assert never == "next for memory.available: no pod can be evicted, such as cgroup/db (uses 7Mi)"
+    assert [text(), text(hog), next_text(None)] == [None] * 3
