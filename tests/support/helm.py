@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import subprocess
@@ -67,7 +68,12 @@ def render(values: Mapping[str, Any], *served: str, **about: str) -> list[Object
     """Return the objects of a release with these values, its hooks among them."""
     done = template(values, *served, **about)
     assert done.returncode == 0, done.stderr
-    return [dict(each) for each in YAML(typ="safe", pure=True).load_all(done.stdout) if each]
+    return copy.deepcopy(_objects(done.stdout))
+
+
+@functools.lru_cache(maxsize=64)
+def _objects(text: str) -> list[Object]:
+    return [dict(each) for each in YAML(typ="safe", pure=True).load_all(text) if each]
 
 
 def refusal(values: Mapping[str, Any], **about: str) -> str:

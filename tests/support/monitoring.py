@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ _NAME = re.compile(r"\b(?:reactor|kubelet|process)_[a-z_]+")
 _SUFFIXES = ("_bucket", "_count", "_sum")
 
 
+@functools.cache
 def document(name: str) -> Any:
     """Return a YAML file of deploy/monitoring."""
     return YAML(typ="safe").load((MONITORING / name).read_text(encoding="utf-8"))
