@@ -44,6 +44,9 @@ SOFT = {
     "evictionSoftGracePeriod": {"memory.available": "1h"},
 }
 
+# A test is up to seven commands of Helm's, each of which waits for itself.
+pytestmark = pytest.mark.timeout(1800)
+
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 
 
