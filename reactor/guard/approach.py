@@ -164,12 +164,9 @@ class Approach:
         out is checked again by each pass.
         """
         room = _MOST_PUT_ASIDE - len(self._node.emptied_among(self._node.pods))
-        holding_nothing = (
-            pod
-            for pod in found.prepared
-            if pod.uid in found.used and found.used[pod.uid].memory_working_set_bytes == 0
-        )
-        empty = [pod.uid for pod in holding_nothing if not self._pods.is_populated(pod)][: max(0, room)]
+        held_bytes = {uid: one.memory_working_set_bytes for uid, one in found.used.items()}
+        idle = (pod for pod in found.prepared if held_bytes.get(pod.uid, -1) == 0)
+        empty = [pod.uid for pod in idle if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:
             self._node.apply(PodFoundEmpty(uid=uid))
         return bool(empty)
@@ -181,9 +178,9 @@ class Approach:
 # some milliseconds before an allocator crosses the threshold. To wait for the event of the crossing from
 # there is slow: cgroup v1 checks a threshold every 128 pages of a CPU, a task that sleeps is awake after
 # 0.1 ms, and meanwhile others fill the caches with their pages, in which the same pass takes twice as long.
-# So the loop stays. It reads usage every 0.3 ms and sees the crossing itself, at the level that the kernel
-# watches; in between it prepares the likeliest victims again, which leads through the code of the pass and
-# its counters. If it gives up, the event comes as ever.
+# So the loop stays. It reads usage every 0.3 ms, and without a pause once the level is as near as usage has
+# grown since the last look: it sees the crossing itself. In between it prepares the likeliest victims again,
+# which leads through the code of the pass and its counters. If it gives up, the event comes as ever.
 #
 # The loop has no time for anything else meanwhile. So it stays for a few milliseconds at the most, less if
 # usage stands still, and not again for a while: usage that swings about the early level takes 1 % of a CPU.
@@ -193,6 +190,7 @@ _MOST_SECONDS: Final = 0.01
 _STILL_SECONDS: Final = 0.004
 _PAUSE_SECONDS: Final = 0.00025
 _REST_SECONDS: Final = 0.1
+_AT_ONCE: Final = 32  # looks, in 0.3 ms
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
 
@@ -226,19 +224,21 @@ class LastStretch:
         if nearest is None or left_bytes >= _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
-        is_paused = False
+        is_paused, at_once = False, 0
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
-            if is_paused:
-                self._approach.prepare(again=True)
-            else:
+            if at_once:
+                at_once -= 1
+            elif is_paused := not is_paused:
                 self._sleep(_PAUSE_SECONDS)
-            is_paused = not is_paused
+            else:
+                self._approach.prepare(again=True)
             usage_bytes = self._levels.usage_bytes(nearest.cgroup)
             now_seconds = self._clock_seconds()
             if usage_bytes is None:
                 break
             now_left_bytes = nearest.level_bytes - usage_bytes
             if now_left_bytes < left_bytes:
+                at_once = _AT_ONCE if 2 * now_left_bytes <= left_bytes else at_once
                 left_bytes, still_until_seconds = now_left_bytes, now_seconds + _STILL_SECONDS
         self._rests_until_seconds = now_seconds + _REST_SECONDS
         return nearest if left_bytes <= 0 else None

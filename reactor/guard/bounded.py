@@ -49,14 +49,14 @@ class GivesWayError(Exception):
 
 
 class BoundedPods:
-    """Reads as much of the pods as a decision needs. `likely` are the uids of those that are read first.
+    """Reads as much of the pods as a decision needs. Of the `likely` ones, by uid, the first is read first.
 
     `largest` are pods to which much was charged a moment ago: of all others their parents' charge is a bound
     that may be close enough.
     """
 
     def __init__(self, settings: EvictionSettings, usages: PodObserver) -> None:
-        self.likely: Collection[str] = ()
+        self.likely: Sequence[str] = ()
         self.largest: Collection[str] = ()
         self._settings = settings
         self._usages = usages
@@ -133,7 +133,7 @@ class BoundedPods:
             snapshot=snapshot,
             standings=self._standings,
             now_seconds=now_seconds,
-            likely=self.likely,
+            likely=self.likely[:1],
             are_charges=found.are_charges,
         )
 

@@ -107,12 +107,8 @@ class Observations:
         if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
             found = self._by_bounds(wakes, now_seconds)
         if found is not None:
-            seen = found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
-        else:
-            seen = self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
-        if _only_memory(wakes) and is_kept_by_cache(self._settings.thresholds, seen.memory):
-            self._doubted_until_seconds = now_seconds + OLD_CACHE_SECONDS
-        return seen
+            return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
+        return self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
 
     def _by_bounds(self, wakes: Sequence[Wake], now_seconds: float) -> Seen | None:
         """Return what was seen once a decision over it is settled, by wide bounds if they do; None: by none.
@@ -124,9 +120,9 @@ class Observations:
         few = ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),) if is_wide else ()
         for read, most in (*few, (self.bounded.observe, math.inf)):
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
-            if not self._needs_pods(now_seconds):
-                return seen
             if found is None:
+                if not self._needs_pods(now_seconds):
+                    return seen
                 continue
             enough = self.bounded.settle(
                 self._node.state, seen.snapshot, found, seen.pods, now_seconds, most=most
@@ -147,12 +143,7 @@ class Observations:
             node_at_seconds = self._clock_seconds()
             return self.observe_node(wakes, now_seconds)
 
-        memory, found = consistent(
-            read_node,
-            read_pods,
-            is_moving=self._is_moving,
-            hard_met=self._hard_met,
-        )
+        memory, found = consistent(read_node, read_pods, self._is_moving, self._hard_met)
         known = found or Known({}, {})
         seen = Seen(
             snapshot=Snapshot(
@@ -201,11 +192,7 @@ class Observations:
         return self._are_victims_dying() or bool(self._node.state.in_flight)
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
-        return frozenset(
-            threshold
-            for threshold in thresholds_met(self._settings.thresholds, memory)
-            if is_hard_memory(threshold)
-        )
+        return frozenset(filter(is_hard_memory, thresholds_met(self._settings.thresholds, memory)))
 
     def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         """Observe what the wakes are about, memory in any case; return what was observed of it."""
@@ -271,11 +258,8 @@ class Observations:
 
     def present_pods(self) -> Sequence[Pod]:
         """Return the known pods but those that were gone when they were read: nothing is left to kill."""
-        vanished = self.usages.vanished
-        pods = self._node.pods
-        if vanished:
-            pods = tuple(pod for pod in pods if pod.uid not in vanished)
-        return pods
+        pods, vanished = self._node.pods, self.usages.vanished
+        return tuple(pod for pod in pods if pod.uid not in vanished) if vanished else pods
 
     def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
@@ -322,6 +306,11 @@ class Observations:
         before, seen = self._node.observed.at(self._clock_seconds()), self.observer.memory()
         is_less = self.is_cache_doubted() and cache_has_gone(before, seen)
         return is_less or has_grown(self._settings, self._node.state, before, seen)
+
+    def doubt_cache(self, wakes: Sequence[Wake], memory: Mapping[Signal, Observation]) -> None:
+        """Doubt page cache, if it alone kept a threshold from being met in a pass that memory has woken."""
+        if _only_memory(wakes) and is_kept_by_cache(self._settings.thresholds, memory):
+            self._doubted_until_seconds = self._clock_seconds() + OLD_CACHE_SECONDS
 
     def is_cache_doubted(self) -> bool:
         """Return whether page cache alone kept a threshold from being met when memory last woke a pass.
@@ -416,8 +405,7 @@ class Observations:
         left = [one.uid for one in self._node.state.claims if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
-        usages = self.usages
-        used = usages.of(left)
+        usages, used = self.usages, self.usages.of(left)
         self._node.apply(
             FilesInMemoryObserved(
                 files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},

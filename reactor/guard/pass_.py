@@ -280,6 +280,7 @@ class Passes:
             self._kernel.annotate(attempts)
         if arms:  # before anything that takes its time
             self._arm_memory(seen.memory)
+            self.observations.doubt_cache(wakes, seen.memory)
         self.observations.report_pods()
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
             seen = self.observations.complete(seen)

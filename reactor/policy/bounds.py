@@ -32,11 +32,11 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
-from reactor.policy.decide import kept_because, observed
+from reactor.policy.decide import kept_because, observed, sound_part
 from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
 from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
-from reactor.policy.thresholds import absurdities, is_hard_memory
+from reactor.policy.thresholds import is_hard_memory
 
 _MOST_FOR_A_SUM: Final = 8
 _MOST_OF_THOSE_ALIKE: Final = 4
@@ -133,9 +133,8 @@ def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | None]:
 
 def _until_settled(known: Bounded, heads: int) -> Generator[str, None, bool]:
     """Yield the pods to be read; return False if all are."""
-    absurd = absurdities(known.snapshot.signals)
-    signals = {signal: seen for signal, seen in known.snapshot.signals.items() if signal not in absurd}
-    sound = replace(known.snapshot, signals=signals)
+    sound = sound_part(known.snapshot)[1]
+    signals = sound.signals
     state, fresh = observed(known.settings, known.state, sound, known.pods, known.now_seconds)
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
     if not memory and not any(map(is_hard_memory, state.thresholds_met)):

@@ -77,11 +77,7 @@ def decide(
     """
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
-    absurd = absurdities(snapshot.signals)
-    sound = snapshot
-    if absurd:
-        observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
-        sound = replace(snapshot, signals=observations)
+    absurd, sound = sound_part(snapshot)
     before = state
     state, fresh = observed(settings, state, sound, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
@@ -109,6 +105,15 @@ def decide(
         return state, decision
     decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
     return decide_firing(settings, state, decision, firing, sound, pods)
+
+
+def sound_part(snapshot: Snapshot) -> tuple[Mapping[Signal, str], Snapshot]:
+    """Return what can't be true of what was observed, and why, and the snapshot without it."""
+    absurd = absurdities(snapshot.signals)
+    if not absurd:
+        return absurd, snapshot
+    signals = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
+    return absurd, replace(snapshot, signals=signals)
 
 
 def observed(
@@ -352,9 +357,7 @@ def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | 
     """
     if after is None:
         return settings.rechecks_disks
-    absurd = absurdities(after.signals)
-    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
-    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
+    met = thresholds_met(settings.thresholds, sound_part(after)[1].signals, with_minimum_reclaim=True)
     if settings.rechecks_disks:
         return decision.acted_on not in met
     return all(threshold in decision.deferred for threshold in met)

@@ -6,7 +6,6 @@ and removes descriptors there and leaves the waiting task alone.
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import time
@@ -66,8 +65,7 @@ class _Watch:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
         # An early one is never spent: that would have it registered again with each page of cache.
         self.fired = not self.level.is_early
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.event_fd)
+        os.eventfd_read(self.event_fd)  # it is readable, and this is its one reader
 
     def close(self) -> None:
         """Close what is open; also takes the eventfd out of the epoll and ends the registration."""
@@ -173,12 +171,15 @@ class MemcgEventfd:
         pace = Pace(burst=32, per_second=100)
         doubtful: set[_Watch] = set()
         while True:
-            with trio.move_on_after(_SECOND_CHECK_SECONDS if doubtful else math.inf) as quiet:
+            if doubtful:
+                with trio.move_on_after(_SECOND_CHECK_SECONDS) as quiet:
+                    await trio.lowlevel.wait_readable(epoll.fileno())
+                if quiet.cancelled_caught:
+                    self._check_doubtful(doubtful)
+                    doubtful.clear()
+                    continue
+            else:  # without a scope to leave on the way to a kill
                 await trio.lowlevel.wait_readable(epoll.fileno())
-            if quiet.cancelled_caught:
-                self._check_doubtful(doubtful)
-                doubtful.clear()
-                continue
             ready = {event_fd for event_fd, _ in epoll.poll(0)}
             fired = [watch for watch in self._watches.values() if watch.event_fd in ready]
             for watch in fired:

@@ -58,6 +58,23 @@ def test_usage_that_grows_is_read_until_it_is_at_the_level() -> None:
     assert 4 == node.reads
 
 
+def test_a_level_that_is_as_near_as_usage_has_just_grown_is_read_for_without_a_pause() -> None:
+    node = Node(397 * MIB, 399 * MIB, *[399 * MIB] * 20, 400 * MIB)
+
+    assert level() == stretch(node).watch([level()])
+
+    assert (23, 0) == (node.reads, node.rehearsals)
+
+
+def test_such_a_level_that_is_not_crossed_after_all_is_waited_for_as_any_other() -> None:
+    node = Node(397 * MIB, 399 * MIB)
+
+    assert stretch(node).watch([level()]) is None
+
+    assert node.rehearsals > 5
+    assert 0.004 <= node.seconds - 100.0 < 0.0048
+
+
 def test_of_several_levels_the_nearest_is_waited_for() -> None:
     node = Node(397 * MIB, 397 * MIB, 397 * MIB, 400 * MIB)
 
