@@ -45,7 +45,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reload import Reloads
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
-from reactor.guard.single_instance import is_stood_by, listen, remove
+from reactor.guard.single_instance import evicts, is_stood_by, listen, remove, take_node
 from reactor.guard.state import LastGoodFile, StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.kernel.cgroup import CgroupTree
@@ -140,6 +140,7 @@ class Daemon:
         self._unobserved_reported: str | None = None
         self._is_started = False
         self.not_ready_because: str | None = None
+        self.node: int | None = None
         self._records = self.supervisor.hook("records")
         self._state_notes = self.supervisor.hook("state notes")
         self._oom_record = self.supervisor.hook("oom record")
@@ -261,7 +262,9 @@ class Daemon:
         yield from self._features.reports(lambda: self._settings)
 
     def reload(self, settings: Settings) -> None:
-        """Go on with another configuration: what is known and under way stays."""
+        """Go on with another configuration: what is known and under way stays. Raises ConfigError."""
+        if evicts(settings) and not evicts(self._settings):
+            take_node(self.node)
         waiting = [
             key
             for name, key in _AT_START_ONLY.items()
@@ -378,6 +381,8 @@ class Daemon:
             ends.append(self._last_good.flush)
         if self._cluster is not None:
             ends.append(self._cluster.close)
+        if self.node is not None:
+            ends.append(partial(os.close, self.node))
         if self._listener is not None:
             ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
         for end in ends:
@@ -385,18 +390,10 @@ class Daemon:
                 end()
         _LOG.info("ended after %d passes", self._known.passes)
 
-    async def _restore_abandoned(self) -> None:
-        """Restore what a guard that was killed amid a kill has left of it, and log it."""
-        walk = following(partial(cgroup_changes.restore, self._tree))
-        for line in await in_thread(walk, abandon_on_cancel=True):
+    async def _restore_left(self, restore: Callable[[], Sequence[str]]) -> None:
+        """Restore what a guard that was killed has left, and log it."""
+        for line in await in_thread(following(restore), abandon_on_cancel=True):
             _LOG.warning("%s", line)
-
-    async def _restore_abandoned_highs(self) -> None:
-        """Restore every memory.high that a killed daemon has left lowered, and log it."""
-        if self._tree.version is CgroupVersion.V2:
-            walk = following(self._highs.restore_abandoned)
-            for line in await in_thread(walk, self._tree.memory_root, abandon_on_cancel=True):
-                _LOG.warning("%s", line)
 
     def _listen(self) -> None:
         try:
@@ -414,8 +411,11 @@ class Daemon:
         def keep(name: str, part: Part, *, ends: bool = False) -> None:
             nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
 
-        keep("abandoned memory.high", self._restore_abandoned_highs, ends=True)
-        keep("abandoned kills", self._restore_abandoned, ends=True)
+        is_v2 = self._tree.version is CgroupVersion.V2
+        highs = partial(self._highs.restore_abandoned, self._tree.memory_root) if is_v2 else list[str]
+        kills = partial(cgroup_changes.restore, self._tree)  # what was written amid a kill
+        keep("abandoned memory.high", partial(self._restore_left, highs), ends=True)
+        keep("abandoned kills", partial(self._restore_left, kills), ends=True)
         keep("state file", self._keeper.run)
         for name, part in self._features.parts.items():
             keep(name, part)

@@ -16,7 +16,7 @@ import trio
 from reactor.errors import ConfigError, Problem
 from reactor.guard.daemon import Daemon
 from reactor.guard.recorder import Hooks
-from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
+from reactor.guard.single_instance import AnotherDaemonError, evicts, single_instance_lock
 from reactor.guard.state import LastGoodFile
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
@@ -153,8 +153,8 @@ async def run(
     without it signals are left to the caller. `start` is where `settings` came from: its text is kept for a
     start with a wrong file, and why it is not what the file says now is reported. The task's status is given
     once the sources are armed. Raises KernelInterfaceError where there is no memory controller,
-    AnotherDaemonError where another daemon guards with the same state file, for whose end
-    `settings.stand_by` waits, or answers on the same socket.
+    AnotherDaemonError where another daemon guards with the same state file or evicts on the same node, for
+    whose end `settings.stand_by` waits, or answers on the same socket.
     """
     limit_threads()
     tree = tree or CgroupTree.discover()
@@ -163,7 +163,7 @@ async def run(
     if config_path is None:
         daemon = Daemon(settings, tree, hooks or Hooks())
         with daemon.prepared():
-            async with _turn(settings, daemon):
+            async with _turn(settings, tree, daemon):
                 await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
@@ -196,7 +196,7 @@ async def run(
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
                 with daemon.prepared():
-                    async with _turn(settings, daemon):
+                    async with _turn(settings, tree, daemon):
                         await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
@@ -205,12 +205,14 @@ async def run(
         raise refused
 
 
-def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[None]:
+def _turn(settings: Settings, tree: CgroupTree, daemon: Daemon) -> AbstractAsyncContextManager[None]:
     """Return what waits for the daemon's turn to guard the node."""
+    daemon.node = tree.open_private(settings.node_cgroup or "/")
     return single_instance_lock(
         Path(settings.state_path),
         stand_by=settings.stand_by,
         waits=daemon.stand_by,
+        node=daemon.node if evicts(settings) else None,
         socket_path=Path(settings.socket_path),
         not_ready_because=daemon.not_ready_because,
     )

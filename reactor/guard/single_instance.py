@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import logging
@@ -10,18 +9,23 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from reactor.errors import ReactorError
+from reactor.errors import ConfigError, Problem, ReactorError
 from reactor.healthz import stand_by_path
+from reactor.kernel.files import try_lock
+from reactor.kernel.procfs import is_exiting
+from reactor.model.settings import Settings
 from reactor.threads import in_thread
 
 _BACKLOG: Final = 128
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid: unix(7)
 
+_OF_ANOTHER_STATE: Final = "another daemon, of another reactor.stateFile,"
 _LOG: Final = logging.getLogger("reactor.daemon")
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -60,7 +64,7 @@ def listen(path: Path) -> socket.socket:
 
 def remove(path: Path) -> None:
     """Remove the socket's file at the end; one that is gone already is no problem."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         path.unlink()
 
 
@@ -81,7 +85,8 @@ def _remove_dead(path: Path) -> None:
         except OSError as error:
             # A full backlog, a timeout: a daemon lives there.
             raise AnotherDaemonError(f"{path}: {error.strerror or error}") from error
-        if not _lives(_listener_pid(probe)):  # its steward has not noticed yet, or is stopped
+        pid = _listener_pid(probe)
+        if pid > 0 and is_exiting(pid):  # its steward has not noticed yet, or is stopped
             path.unlink(missing_ok=True)
             return
     raise AnotherDaemonError(f"{path}: a daemon answers there; give this one another reactor.socket")
@@ -94,24 +99,28 @@ def _listener_pid(connection: socket.socket) -> int:
     return pid
 
 
-def _lives(pid: int) -> bool:
-    """Return whether a process may be alive: one that can't be read is taken for it."""
-    if pid <= 0:
-        return True
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except OSError:
-        return True
-    return text.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
-
-
 # One daemon guards a node; a successor stands by until it is its turn.
 #
 # The guarding daemon holds a lock beside the state file, which the kernel takes away with the process however
 # that ends. A successor has everything imported by then, and the state file is its predecessor's last word.
 # While it stands by it holds a second lock, shared, by which its predecessor sees that there is one.
+#
+# Daemons with other state files are kept away by a lock on a file of the node's cgroup (open_private there).
+# One that only decides, as a dry run does, may run beside the one that evicts, with a new configuration, say.
+# It takes the lock when a reload has it evict. A container's daemon and one of the host share the lock; each
+# virtual node has its own.
+
+
+def evicts(settings: Settings) -> bool:
+    """Return whether the daemon may evict; others may run beside it."""
+    return bool(settings.pod_parents) and not settings.dry_run
+
+
+def take_node(fd: int | None) -> None:
+    """Take the lock of a node for a dry run that is to evict from now on. Raises ConfigError."""
+    if fd is not None and not try_lock(fd):
+        accepted = f"true, or no pods.parents, while {_OF_ANOTHER_STATE} guards this node"
+        raise ConfigError([Problem(path="reactor.dryRun", got="false", accepted=accepted)])
 
 
 @asynccontextmanager
@@ -120,10 +129,11 @@ async def single_instance_lock(
     *,
     stand_by: bool,
     waits: Callable[[], None] = lambda: None,
+    node: int | None = None,
     socket_path: Path | None = None,
     not_ready_because: str | None = None,
 ) -> AsyncIterator[None]:
-    """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
+    """Hold the lock `state_path`.lock inside the block, and the `node`'s; with `stand_by` wait for them.
 
     `waits` is called where it has to. Beside `socket_path` a probe finds meanwhile that this daemon waits
     (reactor/healthz.py), and why it is not ready: it answers on no socket yet.
@@ -132,63 +142,52 @@ async def single_instance_lock(
     with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
     """
     path = _lock_path(state_path)
-    shown = {} if socket_path is None else {Path(stand_by_path(str(socket_path))): not_ready_because or ""}
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, _FLAGS, 0o600)
-    except OSError as error:
-        _LOG.warning("a second daemon would not be noticed: %s", error)
+    shown = {_stand_by_path(path): ""}
+    if socket_path is not None:
+        shown[Path(stand_by_path(str(socket_path)))] = not_ready_because or ""
+    take = partial(_take, stand_by=stand_by, waits=waits, shown=shown)
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(path, _FLAGS, 0o600)
+        except OSError as error:
+            _LOG.warning("a second daemon would not be noticed: %s", error)
+        else:
+            held.callback(os.close, fd)
+            await take(fd, f"{path}: another daemon")
+        if node is not None:
+            await take(node, f"the node's lock: {_OF_ANOTHER_STATE}")
         yield
-        return
-    try:
-        await _take(fd, path, stand_by=stand_by, waits=waits, shown=shown)
-        yield
-    finally:
-        os.close(fd)
 
 
 async def _take(
-    fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None], shown: Mapping[Path, str]
+    fd: int, held_by: str, *, stand_by: bool, waits: Callable[[], None], shown: Mapping[Path, str]
 ) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    else:
+    if try_lock(fd):
         return
     if not stand_by:
-        raise AnotherDaemonError(
-            f"{path}: another daemon holds it; reactor run --stand-by waits for its turn"
-        )
+        raise AnotherDaemonError(f"{held_by} holds it; reactor run --stand-by waits for its turn")
     _LOG.info("standing by: another daemon guards this node")
     waits()
     with ExitStack() as seen:
-        seen.enter_context(_locked(_stand_by_path(path)))
-        for beside_socket, content in shown.items():
+        for one, content in shown.items():
             with suppress(OSError):
-                beside_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            seen.enter_context(_locked(beside_socket, content))
+                _show(one, content, seen)
         # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting
         # without a descriptor to hold what it may get.
         await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
     _LOG.info("the other daemon has ended: taking over")
 
 
-@contextmanager
-def _locked(path: Path, content: str = "") -> Iterator[None]:
-    """Show inside the block that this daemon stands by, by a locked file of this content."""
-    fd = None
-    with suppress(OSError):  # those that wait share it
-        fd = os.open(path, _FLAGS, 0o600)
-        with suppress(OSError):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, content.encode(errors="backslashreplace"), 0)
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    try:
-        yield
-    finally:
-        if fd is not None:
-            os.close(fd)
+def _show(path: Path, content: str, seen: ExitStack) -> None:
+    """Show that this daemon stands by, by a locked file of this content. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, _FLAGS, 0o600)
+    seen.callback(os.close, fd)
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, content.encode(errors="backslashreplace"), 0)
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # those that wait share it
 
 
 def is_guarded(state_path: Path) -> bool:
@@ -207,14 +206,11 @@ def _is_locked(path: Path, flags: int) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(fd)
     except OSError:
         return False
     finally:
         os.close(fd)
-    return False
 
 
 def _lock_path(state_path: Path) -> Path:

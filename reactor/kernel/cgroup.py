@@ -85,6 +85,23 @@ class CgroupTree(Hierarchies):
         """Return the names of the cgroups directly below, sorted. Raises OSError where it is gone."""
         return tuple(sorted(_subdirectories(self._directory(cgroup, controller))))
 
+    def open_private(self, cgroup: str) -> int | None:
+        """Open a file of a cgroup that root alone may open, to be locked; None where there is none.
+
+        No tenant can hold such a lock, and it is one for all mounts of the hierarchy, a container's too. The
+        file is memory.force_empty on cgroup v1, memory.reclaim on v2 (since Linux 5.19). Nothing is written.
+        """
+        name = "memory.force_empty" if self.version is CgroupVersion.V1 else "memory.reclaim"
+        try:
+            fd = os.open(self.path(cgroup) / name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (OSError, RefusedError):
+            return None
+        found = os.fstat(fd)
+        if found.st_mode & 0o077 or found.st_uid not in {0, os.geteuid()}:
+            os.close(fd)
+            return None
+        return fd
+
     @staticmethod
     def contains(parent: str, cgroup: str) -> bool:
         """Return whether `cgroup` lies strictly below `parent`; a path that is not normal never does."""

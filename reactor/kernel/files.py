@@ -7,6 +7,7 @@ a path walk. Once its cgroup is removed the read gives ENODEV.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +78,15 @@ def close_descriptor(fd: int) -> None:
     """Close a descriptor. What close(2) answers changes nothing: it is gone in any case."""
     with suppress(OSError):
         os.close(fd)
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file, until it is closed; return False where it is locked by another opening. flock(2)."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def with_path(error: OSError, path: str) -> OSError:

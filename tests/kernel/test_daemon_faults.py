@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -164,17 +165,27 @@ def test_socket_of_a_dead_daemon_is_replaced(node: VirtualNode, daemon: RunningD
 
 
 @pytest.mark.parametrize(
-    ("state_file", "why"),
-    [("state.json", "reactor run --stand-by waits for its turn"), ("other.json", "a daemon answers there")],
+    ("section", "why"),
+    [
+        (
+            {"stateFile": "state.json"},
+            "state.json.lock: another daemon holds it; reactor run --stand-by",
+        ),
+        (
+            {"stateFile": "other.json"},
+            "the node's lock: another daemon, of another reactor.stateFile,",
+        ),
+        ({"stateFile": "other.json", "dryRun": True}, "a daemon answers there"),
+    ],
 )
-def test_second_daemon_beside_the_same_state_file_or_socket_refuses_in_one_line_and_the_first_stays(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, state_file: str, why: str
+def test_second_daemon_on_the_same_node_or_socket_refuses_in_one_line_and_the_first_stays(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, section: dict[str, Any], why: str
 ) -> None:
     daemon.configure(HARD)
     daemon.start()
     second = RunningDaemon(tmp_path, node.cgroup)
     second.log_path = tmp_path / "second.log"
-    second.configure(HARD, {"stateFile": str(tmp_path / state_file)})
+    second.configure(HARD, {**section, "stateFile": str(tmp_path / section["stateFile"])})
 
     assert 1 == second.spawn().wait(60)
 

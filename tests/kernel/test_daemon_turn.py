@@ -171,3 +171,43 @@ def test_second_daemon_that_does_not_stand_by_is_refused(
     successor.stop()
     assert successor.spawn().wait(60) == 1
     assert "another daemon holds it" in successor.log()
+
+
+@pytest.fixture
+def other(daemon: RunningDaemon, tmp_path: Path) -> Iterator[RunningDaemon]:
+    """Return a daemon for the same node with files of its own; the first has started."""
+    daemon.configure(HARD)
+    daemon.start()
+    (tmp_path / "other").mkdir()
+    second = RunningDaemon(tmp_path / "other", daemon.node_cgroup)
+    yield second
+    second.stop()
+
+
+def test_a_daemon_of_another_state_file_waits_for_the_first_to_end_however_that_is(
+    node: VirtualNode, daemon: RunningDaemon, other: RunningDaemon
+) -> None:
+    other.configure(HARD)
+    other.spawn("--stand-by")
+    eventually(lambda: "standing by" in other.log(), "the other daemon stands by")
+    daemon.signal(signal.SIGKILL)
+    eventually(other.socket_path.exists, "the other daemon has taken over")
+    node.spawn(node.add_pod("hog"), hold(220))
+    eventually(lambda: len(other.evictions()) == 1, "it evicts the hog")
+
+
+def test_a_dry_run_may_run_beside_the_daemon_and_may_evict_only_once_that_has_ended(
+    daemon: RunningDaemon, other: RunningDaemon
+) -> None:
+    other.configure(HARD, {"dryRun": True})
+    other.start()
+    other.configure(HARD)
+    other.signal(signal.SIGHUP)
+    eventually(lambda: "reload refused" in other.log(), "the reload is refused")
+    assert "reactor.dryRun: got false" in other.log()
+    assert other.status()["dry_run"]
+    daemon.stop()
+    other.signal(signal.SIGHUP)
+    eventually(lambda: not other.status()["dry_run"], "the reload is taken")
+    assert 1 == daemon.spawn().wait(60)
+    assert "another daemon, of another reactor.stateFile," in daemon.log()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 
 import pytest
@@ -7,7 +8,13 @@ import trio
 import trio.testing
 
 from reactor import healthz
-from reactor.guard.single_instance import AnotherDaemonError, is_stood_by, single_instance_lock
+from reactor.errors import ConfigError
+from reactor.guard.single_instance import (
+    AnotherDaemonError,
+    is_stood_by,
+    single_instance_lock,
+    take_node,
+)
 from tests.support.waiting import until
 
 
@@ -20,6 +27,27 @@ async def test_second_daemon_is_refused_while_the_first_guards_and_not_afterward
 
     async with single_instance_lock(state, stand_by=False):
         assert stat.S_IMODE((tmp_path / "run" / "state.json.lock").stat().st_mode) == 0o600
+
+
+async def test_daemons_of_other_state_files_are_refused_on_the_same_node_and_on_no_other(tmp_path):
+    nodes = []
+    for name in ("a", "a", "b"):
+        (tmp_path / name).touch()
+        nodes.append(os.open(tmp_path / name, os.O_WRONLY))
+    states = [tmp_path / f"{number}.json" for number in range(3)]
+    async with (
+        single_instance_lock(states[0], stand_by=False, node=nodes[0]),
+        single_instance_lock(states[2], stand_by=False, node=nodes[2]),
+    ):
+        with pytest.raises(AnotherDaemonError, match=r"the node's lock: .*reactor\.stateFile, .*--stand-by"):
+            async with single_instance_lock(states[1], stand_by=False, node=nodes[1]):
+                pass
+        async with single_instance_lock(states[1], stand_by=False):  # one that evicts nothing
+            pass
+        with pytest.raises(ConfigError, match=r"reactor\.dryRun: got false"):
+            take_node(nodes[1])
+    for node in nodes:
+        os.close(node)
 
 
 async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nursery):

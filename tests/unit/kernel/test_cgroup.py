@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,29 @@ def test_cgroup_maps_to_its_directory_in_each_hierarchy(make_tree: FakeTreeMaker
     assert fake.tree.cpu_root is not None
     assert fake.tree.cpu_root / "a" == fake.tree.path("/a", "cpu")
     assert fake.tree.memory_root == fake.tree.path("/")
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_private"),
+    [(0o200, 0, True), (0o644, 0, False), (0o222, 0, False), (0o200, 1000, False)],
+)
+def test_a_file_that_others_than_root_may_open_is_none_to_be_locked(
+    fake: FakeTree, mode: int, owner: int, *, is_private: bool
+) -> None:
+    name = "memory.force_empty" if fake.tree.version is CgroupVersion.V1 else "memory.reclaim"
+    assert fake.tree.open_private("/node") is None
+    path = fake.tree.path("/node") / name
+    path.parent.mkdir()
+    path.touch()
+    path.chmod(mode)
+    if owner and os.geteuid() != 0:
+        pytest.skip("takes root, to have the file belong to another user")
+    if owner:
+        os.chown(path, owner, owner)
+    fd = fake.tree.open_private("/node")
+    assert is_private is (fd is not None)
+    if fd is not None:
+        os.close(fd)
 
 
 def test_controller_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
