@@ -129,7 +129,7 @@ class Field:
 FLOOR: Final = "c-floor"
 KERNEL: Final = "kernel-oom"
 _THROTTLED: Final = Wait(mode="events")  # memory.high, the event that slows the allocator down
-_BESIDE: Final = ("kernelKill", "unhelpfulEvictionPause")
+_BESIDE: Final = ("kernelKill", "unhelpfulEvictionPause", "blackBox")
 _ARMED_SECONDS: Final = 300.0  # BCC compiles, which takes long under emulation
 _NO_EVENT: Final = "pressure comes of reclaim, which allocators below every limit do not cause"
 _SLOW_TO_START: Final = "compiles for minutes where the machine is slow; --full has it"
@@ -145,6 +145,9 @@ def reactors(version: CgroupVersion, *, everybody: bool) -> tuple[list[Contestan
             f"reactor-{one.name}": _SLOW_TO_START for one in taken if one.section.get("ebpf") is not None
         }
         taken = [one for one in taken if f"reactor-{one.name}" not in left_out]
+    if everybody and taken:
+        first, key = taken[0], "blackBox"
+        taken.append(replace(first, name=f"{first.name}-black-box", section={**first.section, key: True}))
     return [_reactor(contender) for contender in taken], left_out
 
 
