@@ -37,6 +37,7 @@ STYLE: Final = """
 @media print { :root { --ink: #000; --soft: #333; --rule: #bbb; --paper: #fff;
  --box: #fff; --low: #900; --now: #046; } figure, tr, .keep { break-inside: avoid; } }
 svg { display: block; width: 100%; max-width: 42rem; height: auto; font: 11px system-ui, sans-serif; }
+@media screen and (max-width: 40rem) { figure { overflow-x: auto; } svg { min-width: 40rem; } }
 svg text { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 svg .soft { fill: var(--soft); }
 svg .rule { stroke: var(--rule); stroke-width: 1; } svg .low { stroke: var(--low); stroke-width: 1.3; }

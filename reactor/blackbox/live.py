@@ -169,4 +169,4 @@ def _amount(amount_bytes: int) -> str:
 
 
 def _minutes(at: float) -> str:
-    return f"{at / 60:g} min" if at else "now"
+    return (f"{at:g} s" if at % 30 else f"{at / 60:g} min") if at else "now"

@@ -264,7 +264,7 @@ def _story_of(each: Document, one: Document) -> Iterator[str]:
 def _time_left(one: Document) -> Iterator[str]:
     """Yield what was foreseen of the time until a threshold, if the record has that."""
     for signal, left in (one.get("time_left") or {}).items():
-        if isinstance(left, Mapping) and left.get("seconds") is not None:
+        if isinstance(left, Mapping) and left.get("seconds"):
             left_text = duration_text(left["seconds"])
             yield f"The hard threshold for {signal} would have been crossed in {left_text}."
 

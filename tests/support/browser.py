@@ -58,6 +58,11 @@ class Page:
         """Return the texts that can't be read whole."""
         return list(self.value(_CUT_OFF))
 
+    def smallest_text(self) -> float:
+        """Return how high the smallest text of the pictures is, in pixels of the window."""
+        heights = "[...document.querySelectorAll('svg text')].map(one => one.getBoundingClientRect().height)"
+        return float(self.value(f"Math.min(...{heights})"))
+
     def text(self) -> str:
         """Return all text that is shown."""
         return str(self.value("document.body.innerText"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,6 +71,12 @@ async def test_page_has_the_nodes_memory_its_thresholds_its_pods_and_what_was_ev
     assert "<script" not in text
 
 
+async def test_axis_of_the_first_minute_has_whole_seconds(fake) -> None:
+    text = page_of(await hour_of(fake, ["cgroup/web"], minutes=1))
+    assert ">-40 s<" in text
+    assert ".6" not in "".join(re.findall(r">-[^<]* (?:min|s)<", text))
+
+
 async def test_page_of_250_pods_with_hostile_names_stays_below_50_kb(fake) -> None:
     names = [HOSTILE[number % len(HOSTILE)] * 3 + str(number) for number in range(250)]
     text = page_of(await hour_of(fake, names, minutes=8), HOSTILE[1])
@@ -92,6 +99,7 @@ async def test_page_in_a_browser_has_no_error_and_no_text_that_is_cut_off(
     found = browser.open(file.as_uri(), width=width, scheme=scheme)
     assert [] == found.complaints
     assert [] == found.cut_off()
+    assert found.smallest_text() >= 10
 
 
 async def test_page_is_served_beside_the_metrics_and_only_read() -> None:

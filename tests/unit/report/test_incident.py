@@ -87,6 +87,12 @@ def test_page_tells_the_story_in_the_words_and_figures_of_the_record(tmp_path: P
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
 
 
+def test_threshold_that_is_crossed_is_not_foreseen() -> None:
+    line = evicted()
+    line["time_left"] = {"memory.available": {"seconds": 0.0, "earliest_seconds": 0.0, "latest_seconds": 0.0}}
+    assert "would have been crossed in" not in page([line], "node-1")
+
+
 def test_hostile_names_are_text_and_nothing_else() -> None:
     text = page([evicted(name=HOSTILE), killed(3, HOSTILE)], HOSTILE)
     assert text.count("<style>") == text.count("</style>") == 1
@@ -140,6 +146,8 @@ def test_page_in_a_browser_has_no_error_and_no_text_that_is_cut_off(
     found = browser.open(file.as_uri(), width=width, scheme=scheme)
     assert [] == found.complaints
     assert [] == found.cut_off()
+    if scheme != "print":  # paper is wider
+        assert found.smallest_text() >= 10
     ink, paper = (
         found.value(f"getComputedStyle(document.body).{what}") for what in ("color", "backgroundColor")
     )
