@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import PolicyState, TimeLeft, Wait
@@ -27,11 +28,11 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Threshold
 
 _FRESH_SECONDS: Final = 1.0
-# Found by tests/soak/in_time.py. What is known to be needed has no margin: it is compared with the
-# earliest crossing, which is a tenth too early for a steady fall.
-_MARGIN: Final = 1.1  # if what is needed is not known
-_REACTION_SECONDS: Final = 0.2  # a sample, a pass, and a signal
-_HELD_SHARE: Final = 0.15  # of the time left, for which the forecast has to have held
+# Found by tests/soak/in_time.py. What is needed has no margin: it is compared with the earliest crossing,
+# which is a tenth too early for a steady fall.
+_REACTION_SECONDS: Final = 0.1  # a pass and a signal; a sample is taken when it is due
+_HELD_SHARE: Final = 0.2  # of the time left but the last moments, for which the forecast has to have held
+_LAST_SECONDS: Final = 0.4
 _HELD_SECONDS: Final = 1.5
 _ENDINGS: Final = 4
 _MOST_SECONDS: Final = 86_400.0
@@ -52,7 +53,12 @@ def due_in_time(
 
     Only asked with `soft_in_time`. `waits` are those of which is known that the pod to go first needs less.
     """
-    waiting = {one.threshold: one for one in waits}
+    waiting = {
+        one.threshold
+        for one in waits
+        if one.at_seconds <= now_seconds < one.until_seconds
+        and spare_seconds(one, time_left.get(one.threshold.signal)) > 0
+    }
     return {
         threshold: left
         for threshold, since_seconds in first_observed.items()
@@ -60,7 +66,7 @@ def due_in_time(
         and threshold.signal in MEMORY_SIGNALS
         and (left := time_left.get(threshold.signal)) is not None
         and _is_due(settings, left, since_seconds + threshold.grace_period_seconds - now_seconds, now_seconds)
-        and not _is_waiting(waiting.get(threshold), left, now_seconds)
+        and threshold not in waiting
     }
 
 
@@ -69,20 +75,17 @@ def _is_due(
 ) -> bool:
     if left.latest_seconds is None or left.earliest_seconds is None:
         return False
+    if settings.max_pod_grace_period_seconds == 0:  # sooner would be no gentler
+        return False
     age_seconds = now_seconds - left.at_seconds
-    if not 0 <= age_seconds <= _FRESH_SECONDS or grace_left_seconds <= 0:
-        return False
-    if left.held_seconds < min(_HELD_SECONDS, _HELD_SHARE * left.earliest_seconds):
-        return False
-    allowed_seconds = settings.max_pod_grace_period_seconds  # without any, sooner would be no gentler
-    return allowed_seconds != 0 and left.latest_seconds - age_seconds < grace_left_seconds
+    wanted_seconds = min(_HELD_SECONDS, _HELD_SHARE * (left.earliest_seconds - _LAST_SECONDS))
+    is_in_time = max(0.0, left.latest_seconds - age_seconds) < grace_left_seconds
+    return left.held_seconds >= wanted_seconds and is_in_time and 0 <= age_seconds <= _FRESH_SECONDS
 
 
-def _is_waiting(wait: Wait | None, left: TimeLeft, now_seconds: float) -> bool:
-    """Return whether there is more time left than is needed, as far as is known still."""
-    if wait is None or not wait.at_seconds <= now_seconds < wait.until_seconds:
-        return False
-    return (left.earliest_seconds or 0.0) > wait.needed_seconds
+def spare_seconds(wait: Wait, left: TimeLeft | None) -> float:
+    """Return how much more time is left, at the least, than is needed."""
+    return (0.0 if left is None else left.earliest_seconds or 0.0) - wait.needed_seconds
 
 
 def wait_in_time(
@@ -96,17 +99,10 @@ def wait_in_time(
     """Return why a pod is not asked to end yet though a threshold is due; None if it is asked now."""
     passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
     needed_seconds = needed(settings, state.endings, pod, passed_seconds)
-    spare_seconds = (left.earliest_seconds or 0.0) - needed_seconds
-    if spare_seconds <= 0:
-        return None
-    return Wait(
-        threshold=threshold,
-        uid=pod.uid,
-        needed_seconds=needed_seconds,
-        at_seconds=now_seconds,
-        # By then another may go first, and what is needed may have grown as fast as what is left shrinks.
-        until_seconds=now_seconds + min(_FRESH_SECONDS, spare_seconds / 2),
-    )
+    wait = Wait(threshold=threshold, uid=pod.uid, needed_seconds=needed_seconds, at_seconds=now_seconds)
+    spare = spare_seconds(wait, left)
+    # By then another may go first, and what is needed may have grown as fast as what is left shrinks.
+    return replace(wait, until_seconds=now_seconds + min(_FRESH_SECONDS, spare / 2)) if spare > 0 else None
 
 
 def allowed_seconds(settings: EvictionSettings, pod: Pod) -> int:
@@ -130,7 +126,7 @@ def needed(
     The soft threshold has been met for `passed_seconds`.
     """
     last = endings.get(work_of(pod))
-    wanted_seconds = _MARGIN * passed_seconds if last is None else max(last)
+    wanted_seconds = passed_seconds if last is None else max(last)
     return min(wanted_seconds, allowed_seconds(settings, pod)) + _REACTION_SECONDS
 
 

@@ -290,7 +290,8 @@ gauge reactor_time_left_seconds{signal,bound}:
     Absent while memory is not short or the time is not foreseeable.
 counter reactor_in_time_evictions{result}:
     Soft evictions that came before their grace period was over, by whether the hard threshold would have been
-    crossed within it (needed), only by the pod's own growth (presumed) or not (not-needed).
+    crossed within it (needed), only if the pod had grown on (presumed), not, but the soft one would have been
+    met throughout (sooner), or not even that (not-needed).
 gauge reactor_pods: Pods that may be ranked.
 gauge reactor_storage_overdue_pods: Pods whose files should have been counted two minutes ago, and are not.
 gauge reactor_evictions_in_flight: Evictions in flight: ordered, and what they free is not free yet.

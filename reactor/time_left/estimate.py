@@ -28,7 +28,7 @@ from reactor.model.thresholds import ThresholdValue
 
 _SHORTEST_SECONDS: Final = 0.3
 _LONGEST_SECONDS: Final = 60.0
-_WINDOWS: Final = tuple(_SHORTEST_SECONDS * 1.6**step for step in range(12))  # the last one is 53 s
+_WINDOWS: Final = tuple(_SHORTEST_SECONDS * 1.3**step for step in range(21))  # the last one is 57 s
 _POINTS: Final = 8
 _DISTANCES: Final = tuple(point / (_POINTS - 1) for point in range(1, _POINTS))
 _FEWEST_POINTS: Final = 4

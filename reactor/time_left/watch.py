@@ -2,10 +2,9 @@
 
 Nothing is sampled before a pass has found a soft memory threshold met, or less than a configured distance
 left until a hard one; an idle node stays idle. From then on there are four samples a second, and ten while a
-fall has just begun or may be over soon. What a victim frees ends a fall, so the samples begin anew after it.
+fall has just begun or may be over soon, and one when it is due. After a victim's end they begin anew.
 
-If a soft eviction would come too late (`due_in_time` in policy/in_time.py), an ordinary pass is asked
-for: it finds the time left in what it observes.
+If a soft eviction would come too late (`due_in_time`), an ordinary pass is asked for: it finds the time left.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.claims import is_memory_awaited
-from reactor.policy.in_time import due_in_time
+from reactor.policy.in_time import due_in_time, spare_seconds
 from reactor.policy.thresholds import thresholds_met
 from reactor.time_left.estimate import Samples
 
 SOURCE: Final = "time-left"
 _SECONDS: Final = 0.25
 _OFTEN_SECONDS: Final = 0.1
+_LEAST_SECONDS: Final = 0.02
 _SOON_SECONDS: Final = 20.0
 
 
@@ -119,8 +119,7 @@ class TimeLeftWatch:
         threshold = self._hard.get(signal)
         if self._within is None or threshold is None or threshold.is_absurd_at(seen.capacity):
             return False
-        wanted = threshold.value.of(seen.capacity)
-        return seen.available < wanted + self._within.of(seen.capacity)
+        return seen.available < threshold.value.of(seen.capacity) + self._within.of(seen.capacity)
 
     def sample(self) -> float:
         """Take a sample, report the time left, and return after how long to take the next; infinity: none."""
@@ -142,7 +141,9 @@ class TimeLeftWatch:
             due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds, state.waits)
             if any(threshold not in state.thresholds_met for threshold in due):
                 self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
-        return _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
+        pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
+        spares = (spare_seconds(one, self._lefts.get(one.threshold.signal)) for one in state.waits)
+        return max(_LEAST_SECONDS, min([pause_seconds, *(one for one in spares if one > 0)]))
 
     def _estimates(
         self, seen: Mapping[Signal, Observation], now_seconds: float
@@ -212,32 +213,35 @@ def time_left_document(threshold: Threshold, left: TimeLeft) -> dict[str, Any]:
 # Whether an eviction that came before its grace period was over was needed.
 #
 # It was if the hard threshold would have been crossed before the grace period was over. So what is available,
-# less what the victim has freed since, is compared with the hard threshold until then. If that is below, the
-# eviction was needed. What the victim itself would have gone on to take can't be known. If only its growth
-# would have crossed, at the rate between the pass that found the soft threshold met and its eviction, the
-# need is presumed. If not even that would have, the eviction was not needed.
+# less what the victim has freed since, is compared with the thresholds until then. If that is below the hard
+# one, it was needed. What the victim would have gone on to take can't be known. If only its growth would have
+# crossed, at the rate since the pass that found the soft threshold met, the need is presumed. If not, but the
+# soft threshold would have been met throughout, it only came sooner than at its end. Else it was not needed.
 
 _MOST_JUDGED: Final = 64
 _MOST_SECONDS: Final = 600.0  # a grace period may be hours, and nothing is sampled for so long
 
 
 class Judged(StrEnum):
-    """What an eviction in time is found to have been; `PRESUMED`: needed if the victim had grown on."""
+    """What an eviction in time is found to have been."""
 
     NEEDED = "needed"
     PRESUMED = "presumed"
+    SOONER = "sooner"
     NOT_NEEDED = "not-needed"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
     uid: str
-    threshold: Threshold
+    hard: Threshold
+    soft: Threshold
     at_seconds: float
     until_seconds: float
     held_bytes: int
     grew_bytes_per_second: float
     is_presumed: bool = False
+    is_over: bool = False  # the soft threshold would not have been met any more
 
 
 class Needs:
@@ -247,8 +251,6 @@ class Needs:
         self.counted: Counter[Judged] = Counter()
         self._cases: list[_Case] = []
         self._began: tuple[float, Mapping[str, int]] | None = None
-        self._last: Mapping[str, int] = {}
-        self._last_seconds = 0.0
 
     @property
     def is_judging(self) -> bool:
@@ -269,12 +271,10 @@ class Needs:
         self, eviction: Eviction, hard: Mapping[Signal, Threshold], grace_left_seconds: float
     ) -> None:
         """Begin to judge an eviction, if it came in time and not after its grace period."""
-        left, shortage = eviction.time_left, eviction.shortage
-        if left is None or shortage is None or len(self._cases) >= _MOST_JUDGED:
-            return
-        threshold = hard.get(Signal(eviction.signal))
-        used = shortage.used
-        if threshold is None or used is None:
+        left = eviction.time_left if len(self._cases) < _MOST_JUDGED else None
+        soft, threshold = eviction.threshold, hard.get(Signal(eviction.signal))
+        used = None if eviction.shortage is None else eviction.shortage.used
+        if left is None or soft is None or used is None or threshold is None:
             return
         uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
         began_seconds, before = self._began or (left.at_seconds, {})
@@ -283,11 +283,13 @@ class Needs:
         self._cases.append(
             _Case(
                 uid=uid,
-                threshold=threshold,
+                hard=threshold,
+                soft=soft,
                 at_seconds=left.at_seconds,
                 until_seconds=left.at_seconds + min(grace_left_seconds, _MOST_SECONDS),
                 held_bytes=held_bytes,
                 grew_bytes_per_second=max(0.0, grew_bytes / elapsed_seconds) if elapsed_seconds > 0 else 0.0,
+                is_over=grace_left_seconds > _MOST_SECONDS,  # that it would have been met is not seen
             )
         )
 
@@ -300,26 +302,24 @@ class Needs:
         """Compare what would be available now, had they not been ordered; count those that are decided."""
         left = []
         for case in self._cases:
-            one = seen.get(case.threshold.signal)
+            one = seen.get(case.hard.signal)
             if one is not None and one.absurdity is None:
-                missing_bytes = case.threshold.value.of(one.capacity) - one.available
-                freed_bytes = max(0, case.held_bytes - (held_bytes(case.uid) or 0))
-                if missing_bytes + freed_bytes > 0:
+                without_bytes = one.available - max(0, case.held_bytes - (held_bytes(case.uid) or 0))
+                missing_bytes = case.hard.value.of(one.capacity) - without_bytes
+                if missing_bytes > 0:
                     self.counted[Judged.NEEDED] += 1
                     continue
                 grown_bytes = case.grew_bytes_per_second * (now_seconds - case.at_seconds)
-                case.is_presumed |= missing_bytes + freed_bytes + grown_bytes > 0
+                case.is_presumed |= missing_bytes + grown_bytes > 0
+                case.is_over |= without_bytes >= case.soft.value.of(one.capacity)
             if now_seconds < case.until_seconds:
                 left.append(case)
             else:
-                self.counted[Judged.PRESUMED if case.is_presumed else Judged.NOT_NEEDED] += 1
+                otherwise = Judged.NOT_NEEDED if case.is_over else Judged.SOONER
+                self.counted[Judged.PRESUMED if case.is_presumed else otherwise] += 1
         self._cases = left
 
     def document(self) -> dict[str, Any]:
         """Return what was counted, as plain JSON values."""
-        return {
-            "needed": self.counted[Judged.NEEDED],
-            "presumed": self.counted[Judged.PRESUMED],
-            "not_needed": self.counted[Judged.NOT_NEEDED],
-            "being_judged": len(self._cases),
-        }
+        counted = {one.replace("-", "_"): self.counted[one] for one in Judged}
+        return {**counted, "being_judged": len(self._cases)}

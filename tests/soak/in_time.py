@@ -4,7 +4,8 @@ The watch of the guard samples, and the policy decides, as in the daemon; memory
 pod takes the time `way_seconds` from the soft threshold to the hard one and needs up to half of it to end.
 How long is known from an ending before, or not. A course either crosses, or it stops at a random point, or
 comes back. A pod that is asked to end grows on until it has ended: if it had the time that it needed, it has
-saved its state.
+saved its state. Who wants almost all of them to save has to ask each at the latest when no more is left than
+it needs: of a fall that stops after that moment nobody can know that it will.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _PIECE_MIB: Final = 0.25
 _LATE_SECONDS: Final = (0.0, 0.03)  # a sample, on a busy machine
 _WAYS: Final = {1: 24, 4: 48, 16: 128, 64: 384, 256: 1536, 1024: 1536}  # MiB between thresholds, by MiB/s
 _MEMORY: Final = Signal.MEMORY_AVAILABLE
+_HALF: Final = "needs exactly half"
+_SPARE: Final = 1.25
+_EARLY: Final = "that much before the threshold that a quarter more is left than it needs"
 
 
 class Known(StrEnum):
@@ -112,16 +116,16 @@ class Result:
         return had_seconds >= self.course.need_seconds
 
     @property
-    def could_be_known(self) -> bool:
-        """Whether a fall that stopped did so before no more time was left than the pod needs."""
+    def spare(self) -> float:
+        """How much time was left where the course was farthest, as a multiple of what the pod needs."""
         left_seconds = (1 - self.course.farthest) * self.course.way_seconds
-        return left_seconds > 1.5 * self.course.need_seconds
+        return left_seconds / self.course.need_seconds
 
 
-def course(shape: Shape, rate_mib: int, drawn: random.Random) -> Course:
-    """Return a course at such a rate, in the mean."""
+def course(shape: Shape, rate_mib: int, drawn: random.Random, half: float | None = None) -> Course:
+    """Return a course at such a mean rate; the pod needs so much of half the way, or a random part of it."""
     way = _WAYS[rate_mib] / rate_mib
-    need = way / 2 * drawn.uniform(0.3, 1.0)
+    need = way / 2 * (drawn.uniform(0.3, 1.0) if half is None else half)
     points = _POINTS[shape](way, drawn)
     return Course(shape=shape, rate_mib=rate_mib, way_seconds=way, need_seconds=need, points=points)
 
@@ -274,28 +278,32 @@ def run(one: Course, drawn: random.Random, known: Known) -> Result:
     return Result(course=one, known=known, crossed_seconds=crossed, asked_seconds=asked, given_seconds=given)
 
 
-def results(seeds: Sequence[int], shapes: Sequence[Shape] = tuple(Shape)) -> Iterator[Result]:
+def results(
+    seeds: Sequence[int], shapes: Sequence[Shape] = tuple(Shape), half: float | None = None
+) -> Iterator[Result]:
     """Yield results of each shape at each rate, with the need known and not, by seeds."""
     for seed in seeds:
         for shape in shapes:
             for rate in _WAYS:
                 for known in Known:
                     drawn = random.Random(f"{seed} {shape} {rate}")
-                    yield run(course(shape, rate, drawn), drawn, known)
+                    yield run(course(shape, rate, drawn, half), drawn, known)
 
 
 def summary(found: Sequence[Result]) -> dict[str, Any]:
     """Return the figures by shape, `known` and `unknown`."""
     cells: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for one in found:
-        cells[one.course.shape, one.known].append(one)
-        if one.course.shape in STOPPING and one.could_be_known:
-            cells[f"{one.course.shape}, 1.5 times what it needs before the threshold", one.known].append(one)
+        is_half = 2 * one.course.need_seconds == one.course.way_seconds
+        cells[f"{one.course.shape}, {_HALF}" if is_half else one.course.shape, one.known].append(one)
+        if one.course.shape in STOPPING and one.spare > _SPARE:
+            cells[f"{one.course.shape}, {_EARLY}", one.known].append(one)
     return {
         f"{shape}|{known}": {
             "courses": len(some),
             "saved": sum(one.saved for one in some),
             "asked": sum(one.asked_seconds is not None for one in some),
+            "too_late_to_know": sum(0 < one.spare <= 1 for one in some),
         }
         for (shape, known), some in cells.items()
     }
@@ -307,14 +315,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=50, help="how many (50)")
     parser.add_argument("--out", type=Path, help="the file for the figures, JSON")
     asked = parser.parse_args(arguments)
-    found = summary(list(results(range(asked.seeds))))
+    seeds = range(asked.seeds)
+    found = summary([*results(seeds), *results(seeds, CROSSING, half=1.0)])
     if asked.out is not None:
         asked.out.write_text(json.dumps(found, indent=1) + "\n")
     print(f"| course | {' | '.join(Known)} |\n|---|--:|--:|--:|")
     for shape in dict.fromkeys(key.split("|")[0] for key in found):
-        of = "saved" if shape in CROSSING else "asked"
+        of = "saved" if shape.removesuffix(f", {_HALF}") in CROSSING else "asked"
         cells = [found[f"{shape}|{known}"] for known in Known]
         shares = [f"{100 * one[of] / one['courses']:.1f} %" for one in cells]
+        if late := cells[0]["too_late_to_know"]:
+            of += f" ({100 * late / cells[0]['courses']:.1f} % stop too late to know)"
         print(f"| {shape}: {of}, of {cells[0]['courses']} | {' | '.join(shares)} |")
     return 0
 

@@ -59,7 +59,8 @@ class Kind(StrEnum):
 _IDLE: Final = (Kind.BURST, Kind.SAWTOOTH, Kind.QUARTER, Kind.HALF, Kind.ANYWHERE)
 _SHARES: Final = {Kind.BURST: 0.25, Kind.SAWTOOTH: 0.25, Kind.QUARTER: 0.25, Kind.HALF: 0.5}
 _WHEN: Final = {True: "early", False: "late"}
-_SPARE: Final = 1.5  # of the time that is needed: with so much left, that a fall will stop can be waited for
+_SPARE: Final = 1.25  # of the time that is needed: with so much left, that a fall will stop can be waited for
+_JUDGED: Final = ("needed", "presumed", "sooner", "not_needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,7 @@ def block(  # noqa: PLR0917 - what an episode is drawn from
     daemon.start()
     time.sleep(_SETTLED_SECONDS)
     base_mib = node.usage_bytes() / _MIB + 1
-    need, is_known = drawn.uniform(0.15, 0.5), False
+    need, is_known = drawn.choice((0.5, drawn.uniform(0.15, 0.5))), False
     try:
         for kind in plans:
             planned = plan(kind, rate_mib, drawn, base_mib, need, is_known=is_known)
@@ -230,7 +231,7 @@ def block(  # noqa: PLR0917 - what an episode is drawn from
                 {
                     key: value
                     for key, value in daemon.status()["time_left"]["in_time"].items()
-                    if key in {"needed", "presumed", "not_needed"}
+                    if key in _JUDGED
                 }
             )
     finally:
@@ -309,9 +310,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
             cells = [f"{one['evicted']} of {one['episodes']}" for one in by_mode.values()]
             lines.append(f"| {kind} | {' | '.join(cells)} |")
     judged = found["judged_by_the_guard"]
-    found_by_guard = ", ".join(
-        f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in ("needed", "presumed", "not_needed")
-    )
+    found_by_guard = ", ".join(f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in _JUDGED)
     early = found["known_early"]
     return [
         *lines,

@@ -97,7 +97,7 @@ def test_less_than_a_second_is_rounded_up() -> None:
         left_of(10.0, at=111.0),  # of a clock that went back
         left_of(70.0),  # perhaps after the grace period
         left_of(60.0),  # there is more time than a pod may take
-        left_of(10.0, held_seconds=1.0),  # foreseen a moment ago for the first time
+        left_of(10.0, held_seconds=0.5),  # foreseen a moment ago for the first time
     ],
 )
 def test_upstreams_grace_period_holds_where_the_hard_threshold_is_not_foreseen_within_it(
@@ -133,12 +133,12 @@ def ended(*seconds: float, was_cut: bool = False) -> PolicyState:
 @pytest.mark.parametrize(
     ("state", "asked_with"),
     [
-        (ended(3.0), 3.2),
-        (ended(3.0, 1.0), 3.2),  # the longest of the last
-        (ended(9.0, 1.0, 1.0, 1.0, 2.0), 2.2),  # which are four
-        (ended(2.0, was_cut=True), 4.2),  # it needs longer than it was given
-        (ended(60.0), 20.2),  # no longer than it is allowed
-        (MET, 11.2),  # not known: for as long as the soft threshold has been met, and a tenth
+        (ended(3.0), 3.1),
+        (ended(3.0, 1.0), 3.1),  # the longest of the last
+        (ended(9.0, 1.0, 1.0, 1.0, 2.0), 2.1),  # which are four
+        (ended(2.0, was_cut=True), 4.1),  # it needs longer than it was given
+        (ended(60.0), 20.1),  # no longer than it is allowed
+        (MET, 10.1),  # not known: for as long as the soft threshold has been met
     ],
 )
 def test_a_pod_is_asked_once_no_more_time_is_left_than_it_needs(

@@ -14,7 +14,14 @@ HARD = {Signal.MEMORY_AVAILABLE: make_threshold(100 * MIB)}
 GRACE_SECONDS = 20.0
 
 
-def evicted(needs: Needs, *, grew_mib: int, held_mib: int = 200, in_time: bool = True) -> None:
+def evicted(
+    needs: Needs,
+    *,
+    grew_mib: int,
+    held_mib: int = 200,
+    in_time: bool = True,
+    grace_seconds: float = GRACE_SECONDS,
+) -> None:
     """Have a pod evicted at 10 s that has grown by so much since the soft threshold was met at 0 s."""
     pod = make_pod("victim")
     used = PodUsage(memory_working_set_bytes=held_mib * MIB)
@@ -31,7 +38,7 @@ def evicted(needs: Needs, *, grew_mib: int, held_mib: int = 200, in_time: bool =
         shortage=Shortage(make_observation(250 * MIB), place, used),
         time_left=TimeLeft(at_seconds=10.0, seconds=5.0) if in_time else None,
     )
-    needs.ordered(eviction, HARD, GRACE_SECONDS)
+    needs.ordered(eviction, HARD, grace_seconds)
 
 
 def course(needs: Needs, available_mib: Callable[[float], float], held_mib: Callable[[float], float]) -> None:
@@ -42,7 +49,7 @@ def course(needs: Needs, available_mib: Callable[[float], float], held_mib: Call
         held = int(held_mib(at) * MIB)
         needs.judge(seen, lambda _, held=held: held, at)  # type: ignore[misc]
         at += 0.25
-        assert at < 100
+        assert at < 1000
 
 
 def counted(needs: Needs) -> list[Judged]:
@@ -58,8 +65,30 @@ def test_a_victim_that_would_have_grown_past_the_threshold_is_presumed_to_have_b
 
 
 def test_a_victim_that_would_not_have_got_so_far_was_not_needed() -> None:
+    """At 15 s others free so much that the soft threshold would not have been met without the eviction."""
     needs = Needs()
     evicted(needs, grew_mib=50)
+    course(
+        needs,
+        lambda at: 250 if at < 12 else 450 if not 15 <= at < 16 else 550,
+        lambda at: 200 if at < 12 else 0,
+    )
+    assert counted(needs) == [Judged.NOT_NEEDED]
+
+
+def test_a_victim_whose_grace_period_would_have_ended_with_the_threshold_met_only_went_sooner() -> None:
+    """250 MiB would have been available all the time: upstream evicts it at the end of the grace period."""
+    needs = Needs()
+    evicted(needs, grew_mib=50)
+    course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
+    assert counted(needs) == [Judged.SOONER]
+    document = needs.document()
+    assert (document["sooner"], document["not_needed"], document["being_judged"]) == (1, 0, 0)
+
+
+def test_a_grace_period_that_is_longer_than_is_watched_is_not_said_to_have_ended() -> None:
+    needs = Needs()
+    evicted(needs, grew_mib=0, grace_seconds=3600.0)
     course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
     assert counted(needs) == [Judged.NOT_NEEDED]
 
@@ -102,4 +131,4 @@ def test_growth_is_measured_from_the_shortage_at_hand() -> None:
     needs.calm()
     evicted(needs, grew_mib=50)
     course(needs, lambda at: 250 if at < 12 else 450, lambda at: 200 if at < 12 else 0)
-    assert counted(needs) == [Judged.NOT_NEEDED]
+    assert counted(needs) == [Judged.SOONER]

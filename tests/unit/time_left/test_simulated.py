@@ -22,6 +22,15 @@ def test_almost_all_save_that_have_twice_the_time_they_need_and_few_are_asked_in
     assert sum(one["asked"] for one in early) > sum(one["asked"] for one in known_early)
 
 
+@pytest.mark.parametrize(("shape", "share"), [(Shape.RAMP, 0.94), (Shape.STEPS, 0.8), (Shape.LEAKING, 0.94)])
+def test_almost_all_save_that_have_exactly_twice_the_time_they_need(shape: Shape, share: float) -> None:
+    """From 1 MiB/s to 1 GiB/s, where the whole way takes a second and a half, and a step a tenth of it."""
+    found = list(results(range(3), (shape,), half=1.0))
+    for known in Known:
+        some = [one for one in found if one.known is known]
+        assert sum(one.saved for one in some) >= share * len(some) > 14
+
+
 @pytest.mark.parametrize("shape", [*STOPPING, *BACK])
 def test_a_course_that_does_not_cross_is_never_said_to_have_saved(shape: Shape) -> None:
     drawn = random.Random(1)

@@ -10,7 +10,7 @@ from fractions import Fraction
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from reactor.model.decisions import PolicyState, Snapshot, TimeLeft
+from reactor.model.decisions import PolicyState, Snapshot, TimeLeft, Wait
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, ThresholdValue
@@ -122,6 +122,23 @@ async def test_a_pass_is_asked_for_once_the_crossing_comes_before_the_grace_peri
     before = len(shown.wakes)
     await trio.sleep(2)
     assert len(shown.wakes) == before
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_sample_is_taken_when_no_more_time_is_left_than_a_pod_needs(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """A tenth of a second later a pod that needs a second would have a tenth of it too little."""
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(20.0)  # 10 s
+    wait = Wait(threshold=SOFT, uid="hog", needed_seconds=1.0, at_seconds=0.0, until_seconds=math.inf)
+    shown.state = replace(shown.state, waits=(wait,))
+    await trio.sleep(10)
+    assert shown.wakes
+    earliest = [one[MEMORY].earliest_seconds for one in shown.lefts if MEMORY in one]
+    assert 0.97 < next(one for one in earliest if one is not None and one <= 1.0)
     nursery.cancel_scope.cancel()
 
 
