@@ -26,6 +26,7 @@ _ACCEPTED = "YAML 1.2 or JSON"
 _LARGEST_YAML: Final = 8 << 20
 _DEEPEST: Final = 100
 _MOST_MERGED: Final = 100_000
+_MOST_VALUES: Final = 5_000_000  # an alias costs no more here, but again each time it is decoded
 # Arbitrary input makes the library raise more than its own errors.
 _UNREADABLE = (
     YAMLError,
@@ -139,7 +140,8 @@ def load_documents(text: str, name: str) -> list[Any]:
             _refuse_large(text, name, error)
     _refuse_large(text, name)
     try:
-        return list(_yaml().load_all(text))
+        documents = list(_yaml().load_all(text))
+        _refuse_aliases(documents if "&" in text else [], name)
     except DuplicateKeyError as error:
         problems = _repeated_yaml_keys(text)
         raise ConfigError(problems or [_problem(error, name, "each key once")]) from error
@@ -151,6 +153,25 @@ def load_documents(text: str, name: str) -> list[Any]:
     except _UNREADABLE as error:
         got = [*f"{type(error).__name__}: {error}".splitlines(), ""][0]
         raise ConfigError([Problem(path=name, got=got, accepted=_ACCEPTED)]) from error
+    return documents
+
+
+def _refuse_aliases(documents: Sequence[Any], name: str) -> None:
+    """Raise ConfigError where aliases of aliases would exhaust time and memory once they are decoded."""
+    if sum(_count_values(one, {}) for one in documents) > _MOST_VALUES:
+        got, accepted = f"aliases (*) for more than {_MOST_VALUES} values", "fewer of them"
+        raise ConfigError([Problem(path=name, got=got, accepted=accepted)])
+
+
+def _count_values(value: Any, counted: dict[int, int]) -> int:
+    """Return how many values there are in one, those behind an alias each time."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in counted:
+        counted[id(value)] = 0  # in case that it holds itself
+        inner = value.values() if isinstance(value, dict) else value
+        counted[id(value)] = 1 + sum(_count_values(one, counted) for one in inner)
+    return counted[id(value)]
 
 
 def _problem(error: MarkedYAMLError, name: str, accepted: str) -> Problem:

@@ -147,11 +147,16 @@ def test_text_that_cannot_be_read_is_reported_by_line_and_column() -> None:
             "file: got 10.0 MiB; accepted: YAML of up to 8 MiB, or JSON, which is read a hund",
         ),
         ('{"a": [' + "1," * (5 << 20), "file:1:10485768: got Expecting value; accepted: JSON"),
+        (
+            "a0: &a0 [x]\n"
+            + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(30)),
+            "file: got aliases (*) for more than 5000000 values; accepted: fewer of them",
+        ),
         ("a: 1" + "0" * 5000, "file:1:4: got Exceeds the limit (4300 digits)"),
         ("a: !" + "b" * 1000 + " c", "file:1:4: got could not determine a constructor for the tag '!bbb"),
         ("a: !%1b c", "file:1:4: got could not determine a constructor for the tag '!\\x1b'; accepted"),
     ],
-    ids=["flow", "block", "merges", "size", "half of a recording", "number", "long tag", "escape"],
+    ids=["flow", "block", "merges", "size", "half of a recording", "aliases", "number", "long tag", "escape"],
 )
 def test_text_that_would_take_all_time_or_memory_is_refused_in_one_short_line(
     text: str, expected: str
