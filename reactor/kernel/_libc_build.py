@@ -18,6 +18,7 @@ int munlockall(void);
 int malloc_trim(size_t pad);
 int inotify_init1(int flags);
 int inotify_add_watch(int fd, const char *pathname, uint32_t mask);
+int inotify_rm_watch(int fd, int number);
 int setns(int fd, int nstype);
 int capset(void *header, const void *data);
 int prctl(int option, unsigned long, unsigned long, unsigned long, unsigned long);

@@ -1,7 +1,9 @@
-"""Whether anything was added to directories or removed from them, without listing them. Source: inotify(7).
+"""Whether anything has changed in directories, without listing or reading them. Source: inotify(7).
 
-cgroup filesystems report mkdir(2) and rmdir(2) like any other, at once and without a limit on the rate.
-The queue holds fs.inotify.max_queued_events; one that ran over says so, and that counts as a change.
+cgroup filesystems report mkdir(2), rmdir(2), write(2) and setxattr(2) like any other, at once and without a
+limit on the rate; what the kernel itself changes they report of few files. A directory that is removed is not
+reported, and its watch stays. The queue holds fs.inotify.max_queued_events; one that ran over says so, and
+that counts as a change.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Container, Hashable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,48 +22,63 @@ _READ: Final = 4  # times so many bytes: of more events it is not known whose th
 _EVENT: Final = struct.Struct("=iIII")  # wd, mask, cookie, len
 _IGNORED: Final = 0x8000  # the directory is gone, and the number with it
 _MOVED: Final = 0x800  # it has another path
+_LOST: Final = 0xFFFFFFFF  # in place of the number: the queue has run over
 
 _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")
 
 
 class DirectoryChanges:
-    """One inotify descriptor for any number of directories. Sets it to -1 on close."""
+    """One inotify descriptor for `what` changes in any number of directories. Sets it to -1 on close.
 
-    def __init__(self) -> None:
+    `watched` are the names of those that are not to be asked for again.
+    """
+
+    def __init__(self, what: int = libc.ENTRIES) -> None:
         self._fd = -1
-        self._directories: dict[int, str] = {}
-        self._watched: set[str] = set()
+        self._what = what
+        self._names: dict[int, str] = {}
+        self.watched: set[str] = set()
         with suppress(OSError):  # tried again when there is something to watch
             self._fd = libc.open_inotify()
 
-    def watch(self, directory: str) -> None:
+    def watch(self, directory: str, name: str = "") -> None:
         """Watch a directory from now on; again only if its end was reported, or maybe lost.
 
-        To be called before it is listed, so that no change falls between. Raises OSError with the path:
-        ENOENT, EMFILE and ENOSPC past fs.inotify's limits.
+        Its changes are reported by the `name`, which is its path without one. To be called before it is
+        read, so that no change falls between. Raises OSError with the path: ENOENT, EMFILE and ENOSPC past
+        fs.inotify's limits.
         """
-        if directory in self._watched:
+        name = name or directory
+        if name in self.watched:
             return
         if self._fd < 0:
             self._fd = libc.open_inotify()
-        self._directories[libc.watch_directory(self._fd, directory)] = directory
-        self._watched.add(directory)
+        number = libc.watch_directory(self._fd, directory, self._what)
+        self.watched.discard(self._names.get(number, name))  # it was moved, and has another name now
+        self._names[number] = name
+        self.watched.add(name)
+
+    def keep(self, names: Container[str]) -> None:
+        """Watch no others any more."""
+        for number in [number for number, name in self._names.items() if name not in names]:
+            self.watched.discard(self._names.pop(number))
+            libc.unwatch_directory(self._fd, number)
 
     def watch_again(self) -> None:
         """Have the next `watch` of each directory ask the kernel again."""
-        self._watched.clear()
+        self.watched.clear()
 
     def fileno(self) -> int:
         """Return what is readable once there was a change since `changed` was called last; -1: nothing."""
         return self._fd
 
     def changed(self) -> Collection[str] | None:
-        """Return the directories with any change since the last call, None while that is not known.
+        """Return the names of directories with any change since the last call, None while it is not known.
 
         So it is after a great many changes: to read whose each of them is would take long.
         """
-        if not self._directories:
+        if not self._names:
             return None
         changed: set[str] = set()
         is_known, times = True, 0
@@ -83,15 +100,15 @@ class DirectoryChanges:
         while at < len(events):
             number, mask, _, length = _EVENT.unpack_from(events, at)
             at += _EVENT.size + length
-            directory = self._directories.get(number)
-            if directory is None:  # IN_Q_OVERFLOW, which has no number
-                is_known = False
+            is_known &= number != _LOST
+            name = self._names.get(number)
+            if name is None:  # it is watched no more
                 continue
-            changed.add(directory)
+            changed.add(name)
             if mask & (_IGNORED | _MOVED):
-                self._watched.discard(directory)
+                self.watched.discard(name)
             if mask & _IGNORED:
-                del self._directories[number]
+                del self._names[number]
         return is_known
 
     def close(self) -> None:
@@ -158,6 +175,8 @@ class CachedListing(Generic[_Listing]):
         self._sections = self._used
         if not self._is_invalid:
             self._kept = found
+            if again:  # what is no part of it any more
+                self._changes.keep({*self._used, *self._changes.watched})
         return found
 
     def section(

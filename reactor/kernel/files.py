@@ -21,6 +21,7 @@ READ_BYTES: Final = 16 << 10
 # What the files of a removed cgroup answer: there is no such path, or what was open has lost its cgroup.
 GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 _VALUE_BYTES: Final = 256
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
 
 
@@ -36,12 +37,11 @@ class KernelFile:
         """Open it; with `directory_fd` the file of that name in that directory, whatever `path` leads to."""
         self._fd = -1  # __del__ must find it even where open fails
         self.path = os.fspath(path)
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         if directory_fd is None:
-            self._fd = os.open(path, flags)
+            self._fd = os.open(path, _FLAGS)
             return
         try:
-            self._fd = os.open(os.path.basename(self.path), flags, dir_fd=directory_fd)
+            self._fd = os.open(os.path.basename(self.path), _FLAGS, dir_fd=directory_fd)
         except OSError as error:
             raise with_path(error, self.path) from None
 
@@ -99,7 +99,7 @@ def read_file(path: Path | str) -> bytes:
     Follows no symlink in the last component. Reads on until the end: lists of processes have no bound.
     """
     name = os.fspath(path)
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(name, _FLAGS)
     try:
         chunks = []
         while chunk := os.read(fd, READ_BYTES):
@@ -118,7 +118,7 @@ def read_value(path: Path | str, most_bytes: int = _VALUE_BYTES) -> bytes:
     with the path.
     """
     name = os.fspath(path)
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(name, _FLAGS)
     try:
         return os.read(fd, most_bytes)
     except OSError as error:

@@ -22,8 +22,10 @@ MCL_FUTURE: Final = 2
 # MCL_FUTURE would make each thread's 8 MiB stack resident.
 MCL_ONFAULT: Final = 4
 _IN_MODIFY: Final = 2
-# IN_CREATE, IN_DELETE, IN_MOVED_FROM and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR
-_DIRECTORY_CHANGES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
+# What is watched of a directory: what is added or removed, and its end (IN_CREATE, IN_DELETE, IN_MOVED_FROM
+# and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR); what is written to its files and attributes (IN_ATTRIB).
+ENTRIES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
+CONTENTS: Final = _IN_MODIFY | 0x4 | 0x01000000
 
 # How openat2 resolves a path (linux/openat2.h); each is a refusal: EXDEV, ELOOP, EXDEV.
 RESOLVE_NO_XDEV: Final = 0x01
@@ -117,15 +119,20 @@ def open_inotify() -> int:
     return inotify_fd
 
 
-def watch_directory(inotify_fd: int, path: str) -> int:
-    """Have an inotify descriptor report what is added to a directory or removed from it, and of its own end.
+def watch_directory(inotify_fd: int, path: str, what: int) -> int:
+    """Have an inotify descriptor report changes of a directory: its ENTRIES, or their CONTENTS.
 
     Return the number that its events have. A second time does nothing, and gives the same number. Raises
     OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
     """
-    number: int = _libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES)
+    number: int = _libc.inotify_add_watch(inotify_fd, os.fsencode(path), what)
     _check(number, path)
     return number
+
+
+def unwatch_directory(inotify_fd: int, number: int) -> None:
+    """Have an inotify descriptor report no more of a directory; that it does not is no error."""
+    _libc.inotify_rm_watch(inotify_fd, number)
 
 
 def lies_in_memory(path: str | bytes) -> bool:

@@ -16,6 +16,7 @@ from reactor.model.pod_lists import PodEntry, PodLists, Preference
 from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.pods import Workloads
 
 PARENT = f"/reactor-test-pods-{os.getpid()}"
@@ -51,6 +52,54 @@ def test_pods_are_what_their_cgroups_say(v1_tree: CgroupTree, parent: Path) -> N
     assert {Resource.MEMORY: 64 * MIB} == burstable.requests
     assert (QosClass.GUARANTEED, "user.oomd_omit") == (guaranteed.qos_class, guaranteed.critical_because)
     assert {} == workloads.problems
+
+
+def _watches() -> int:
+    """Return how many directories this process has watched."""
+    held = (path.read_text() for path in Path("/proc/self/fdinfo").iterdir() if path.exists())
+    return sum(text.count("inotify wd:") for text in held)
+
+
+def test_what_is_written_to_a_pod_is_seen_when_all_are_listed_again(
+    v1_tree: CgroupTree, parent: Path
+) -> None:
+    """The kernel reports writes and attributes; that a cgroup is removed it does not."""
+    for name in ("a", "b"):
+        (parent / name).mkdir()
+    listing = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,)))
+    pod, other = listing.list()
+    assert [True, True] == [one is before for one, before in zip(listing.list(), (pod, other), strict=True)]
+    watches = _watches()
+
+    os.setxattr(parent / "a", "user.reactor.priority", b"7")
+    assert [7, 0] == [one.priority for one in listing.list()]
+    v1_tree.set_memory_limit(f"{PARENT}/b", 64 * MIB)
+    assert [QosClass.BEST_EFFORT, QosClass.BURSTABLE] == [one.qos_class for one in listing.list()]
+    (parent / "a").rename(parent / "c")
+    assert [("b", 0), ("c", 7)] == [(one.name, one.priority) for one in listing.list()]
+    os.removexattr(parent / "c", "user.reactor.priority")
+    (parent / "b").rmdir()
+    (parent / "b").mkdir()
+    found = listing.list()
+    assert [("b", 0, QosClass.BEST_EFFORT), ("c", 0, QosClass.BEST_EFFORT)] == [
+        (one.name, one.priority, one.qos_class) for one in found
+    ]
+    assert found == listing.list()
+    assert watches == _watches()
+
+
+def test_what_is_gone_is_watched_no_more(v1_tree: CgroupTree, parent: Path) -> None:
+    listing = CgroupPods(v1_tree, Settings(pod_parents=(f"{PARENT}/*",)))
+    assert () == listing.list()
+    watches = _watches()
+    for number in range(3):
+        inner = parent / f"user-{number}" / "pod"
+        inner.mkdir(parents=True)
+        assert ["pod"] == [pod.name for pod in listing.list()]
+        inner.rmdir()
+        inner.parent.rmdir()
+    assert () == listing.list()
+    assert watches == _watches()
 
 
 @pytest.fixture

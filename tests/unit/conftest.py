@@ -49,6 +49,7 @@ class FakeTree:
         if self.tree.version is CgroupVersion.V2:
             for name, text in {"memory.max": "max", "memory.low": "0", "memory.min": "0"}.items():
                 self.file(cgroup, name, f"{text}\n")
+            self.file(cgroup, "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
             self.file(cgroup, "cpu.stat", "usage_usec 0\n", "cpu")
             self.file(cgroup, "cpu.max", "max 100000\n", "cpu")
         else:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.directories import DirectoryChanges
+from reactor.kernel.libc import CONTENTS
 from tests.support.this_machine import open_descriptors
 
 
@@ -97,6 +98,48 @@ def test_where_changes_were_lost_each_directory_is_watched_again(tmp_path: Path)
     changes.watch(str(tmp_path / "ended"))
     (tmp_path / "ended" / "pod").mkdir()
     assert {str(tmp_path / "ended")} == changes.changed()
+    changes.close()
+
+
+def test_what_is_written_to_files_is_reported_by_name_and_what_is_read_is_not(tmp_path: Path) -> None:
+    changes = DirectoryChanges(CONTENTS)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "limit").write_text("max")
+        changes.watch(str(tmp_path / name), f"pod {name}")
+    assert "max" == (tmp_path / "one" / "limit").read_text()
+    assert set() == changes.changed()
+    (tmp_path / "one" / "limit").write_text("5")
+    (tmp_path / "two").chmod(0o700)
+    assert [{"pod one", "pod two"}, set()] == [changes.changed(), changes.changed()]
+    changes.close()
+
+
+def test_what_is_not_kept_is_reported_no_more(tmp_path: Path) -> None:
+    changes = DirectoryChanges()
+    for name in ("kept", "other"):
+        (tmp_path / name).mkdir()
+        changes.watch(str(tmp_path / name), name)
+    changes.keep({"kept"})
+    for name in ("kept", "other"):
+        (tmp_path / name / "pod").mkdir()
+    assert {"kept"} == changes.changed()
+    changes.watch(str(tmp_path / "other"), "other")
+    (tmp_path / "other" / "pod").rmdir()
+    assert {"other"} == changes.changed()
+    changes.close()
+
+
+def test_a_directory_that_is_moved_there_and_back_is_watched_by_its_present_name(tmp_path: Path) -> None:
+    changes = DirectoryChanges(CONTENTS)
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    for path, before in ((here, here), (there, here), (here, there)):
+        before.rename(path)
+        changes.watch(str(path), path.name)
+        changes.keep({path.name})
+        (path / "limit").write_text("5")
+        assert {path.name} == changes.changed()
     changes.close()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -342,7 +343,7 @@ def test_refresh_sees_who_came_and_went_without_reading_the_known(fake: FakeTree
 def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_it_is(
     fake: FakeTree, proc: Path
 ) -> None:
-    for number in range(10):
+    for number in range(30):
         fake.add(f"/pods/p{number}")
     listing = pods_of(fake, proc, "/pods")
     listing.list()
@@ -357,7 +358,7 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     pods = _result_of(turns)
 
     found = {pod.name: pod.requests.get(Resource.MEMORY) for pod in pods}
-    assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 10))} == found.keys()
+    assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 30))} == found.keys()
     assert found["a-young-one"] == MIB
     assert pods == listing.refresh()
 
@@ -372,10 +373,18 @@ def _changes(fake: FakeTree, proc: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
 @pytest.mark.parametrize("change", _changes(None, None))  # type: ignore[arg-type]
 def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
-    fake: FakeTree, proc: Path, change: str
+    fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch, change: str, *, is_watched: bool
 ) -> None:
+    """Without inotify it makes all of them anew."""
+
+    def refuse() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if not is_watched:
+        monkeypatch.setattr("reactor.kernel.libc.open_inotify", refuse)
     for number, name in enumerate("abc"):
         fake.add(f"/pods/{name}")
         runs(fake, proc, f"/pods/{name}", "web", pid=7 if name == "a" else 70 + number)
@@ -386,13 +395,14 @@ def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
     now[0] += 10  # they are not young any more
     before = {pod.name: pod for pod in listing.list()}
     again = {pod.name: pod for pod in listing.list()}
-    assert all(again[name] is pod for name, pod in before.items())
+    assert [is_watched] * 3 == [again[name] is pod for name, pod in before.items()]
 
     _changes(fake, proc)[change]()
     after = {pod.name: pod for pod in listing.list()}
 
     assert before["a"] != after["a"]
-    assert (after["b"] is before["b"], after["c"] is before["c"]) == (True, True)
+    assert (after["b"], after["c"]) == (before["b"], before["c"])
+    assert (after["b"] is before["b"], after["c"] is before["c"]) == (is_watched, is_watched)
     assert after == {pod.name: pod for pod in pods_of(fake, proc, "/pods").list()}
 
 
