@@ -201,7 +201,7 @@ class Observations:
         if not _only_memory(wakes):
             self._observe_processes_and_swap(now_seconds)
             if is_housekeeping(wakes):
-                self.usages.note_swap()
+                self.usages.note_swap(has_swap=self.observer.has_swap)
         return memory
 
     def _observe_processes_and_swap(self, now_seconds: float) -> None:
@@ -216,7 +216,7 @@ class Observations:
         wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
         usages: Mapping[str, PodUsage] = {}
         if firing is not None and firing.rule.by is RankedBy.SWAP:
-            self.usages.note_swap()  # no other pass reads it for a rule
+            self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
         if wanting or (firing is not None and firing.rule.action in EVICTING):
             # A pod that came since the last housekeeping may be the very one.
             self._take_pods(self._pod_list.refresh())

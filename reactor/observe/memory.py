@@ -34,7 +34,7 @@ from reactor.kernel.cgroup_directory import parse_limit
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import KernelFile, read_file
 from reactor.kernel.mem_available import Watermarks, available_bytes_of, counters_of, parse_watermarks
-from reactor.kernel.procfs import MemoryInfo, parse_meminfo, parse_memory_in_use
+from reactor.kernel.procfs import MemoryInfo, parse_meminfo, parse_memory_in_use, parse_swap
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.thresholds import Observation
 
@@ -181,6 +181,7 @@ class NodeMemory:
         self._capacity_bytes = 0
         self._counts_available = settings.memory_available is MemoryAvailable.MEM_AVAILABLE
         self.watermarks: Watermarks | None = None
+        self.has_swap = False
         self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
         self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.measured_parents))
@@ -205,7 +206,7 @@ class NodeMemory:
         )
 
     def refresh_machine(self) -> None:
-        """Read again how much memory the machine has.
+        """Read again how much memory the machine has, and whether it has swap.
 
         A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up again
         for each reader (30 us of a pass), and this changes only where memory is plugged in or taken for huge
@@ -214,7 +215,9 @@ class NodeMemory:
         Where memory counts as MemAvailable the watermarks are read again too; counters that go by others are
         opened again.
         """
-        machine = parse_meminfo(self._meminfo.read(), self._meminfo.path)
+        raw = self._meminfo.read()
+        machine = parse_meminfo(raw, self._meminfo.path)
+        self.has_swap = parse_swap(raw, self._meminfo.path)[0] > 0
         if self._counts_available:
             path = self._proc / "zoneinfo"
             watermarks = parse_watermarks(read_file(path), str(path))

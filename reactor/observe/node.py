@@ -47,6 +47,11 @@ class NodeObserver:
         return self._memory.watermarks
 
     @property
+    def has_swap(self) -> bool:
+        """Return whether the machine had swap when its processes were observed last."""
+        return self._memory.has_swap
+
+    @property
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read the last time it was tried, and why, one line each."""
         return {what: why for group in tuple(self._problems.values()) for what, why in group.items()}
@@ -73,7 +78,7 @@ class NodeObserver:
     def processes(self) -> Mapping[Signal, Observation]:
         """Return pid.available, threads included: the node cgroup's if it has a limit, else the machine's.
 
-        The machine's own size is observed along with it.
+        The machine's own size is observed along with it, and whether it has swap.
         """
         problems: dict[str, str] = {}
         _tried(problems, "machine", self._memory.refresh_machine)

@@ -15,7 +15,6 @@ import resource as limits
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
@@ -24,8 +23,7 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
 from reactor.kernel.mem_available import AvailableCounters
-from reactor.kernel.procfs import PROC
-from reactor.kernel.swap import SwapCounter, machine_swap
+from reactor.kernel.swap import SwapCounter
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
@@ -104,7 +102,6 @@ class PodObserver:
         *,
         memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET,
         counts_swap: bool = False,
-        proc: Path = PROC,
         most_held: int | None = None,
         fresh_seconds: float = _FRESH_SECONDS,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -114,7 +111,6 @@ class PodObserver:
         self._kind = AvailableCounters if counts_available else MemoryCounters
         self._most_held = most_held
         self._counts_swap = counts_swap
-        self._proc = proc
         self._swap_counters: dict[str, SwapCounter] = {}
         self._swapped: dict[str, int | None] = {}
         self._cgroups: dict[str, str] = {}
@@ -307,12 +303,8 @@ class PodObserver:
         except (KeyError, OSError, ReactorError):
             return None
 
-    def note_swap(self) -> None:
+    def note_swap(self, *, has_swap: bool) -> None:
         """Read what of each pod is in swap; where the machine has no swap nothing is read or held open."""
-        try:
-            has_swap = machine_swap(self._proc).total_bytes > 0
-        except (OSError, ReactorError):
-            has_swap = False
         if has_swap:
             self._swapped = {uid: self._swap_bytes(uid) for uid in self._cgroups}
             return

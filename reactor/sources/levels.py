@@ -167,11 +167,7 @@ class MemoryLevels:
             level
             for threshold in self._thresholds
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
-            for level in (
-                *self._levels(threshold, seen),
-                *self._early(threshold, seen),
-                *self._rungs(threshold, seen),
-            )
+            for level in (*self._levels(threshold, seen), *self._rungs(threshold, seen))
         ]
         crossings = (level for level in levels if level.threshold.is_hard and not level.is_early)
         for cgroup in {level.cgroup for level in crossings} - {"/"}:
@@ -185,9 +181,26 @@ class MemoryLevels:
             self._counters.popitem()[1].close()
 
     def _levels(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
+        """Yield the crossing, and where victims are prepared for a hard threshold, and a configured one."""
         level_bytes = _crossing_bytes(threshold, seen)
-        if level_bytes is not None:
-            yield from self._placed(threshold, seen, level_bytes)
+        if level_bytes is None:
+            return
+        levels = tuple(self._placed(threshold, seen, level_bytes))
+        yield from levels
+        if not threshold.is_hard:
+            return
+        within = () if self._within is None else (int(self._within.of(seen.capacity)),)
+        for place, distance_bytes in enumerate((*ahead_bytes(seen.capacity), *within), start=1):
+            for level in levels:
+                working_set_bytes = level.working_set_bytes
+                yield replace(
+                    level,
+                    level_bytes=max(0, level.level_bytes - distance_bytes),
+                    working_set_bytes=None
+                    if working_set_bytes is None
+                    else max(0, working_set_bytes - distance_bytes),
+                    place_ahead=place,
+                )
 
     def _placed(self, threshold: Threshold, seen: Observation, level_bytes: int) -> Iterator[MemoryLevel]:
         """Yield a usage of the node, or of all pods, as a level on each cgroup to be watched for it."""
@@ -202,23 +215,6 @@ class MemoryLevels:
                 watermarks=None if self._node_counted is None else self._node_counted.watermarks,
                 capacity_bytes=seen.capacity,
             )
-
-    def _early(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield the levels at which victims are prepared for a hard threshold, and a configured one."""
-        if not threshold.is_hard:
-            return
-        within = () if self._within is None else (int(self._within.of(seen.capacity)),)
-        for place, distance_bytes in enumerate((*ahead_bytes(seen.capacity), *within), start=1):
-            for level in self._levels(threshold, seen):
-                working_set_bytes = level.working_set_bytes
-                yield replace(
-                    level,
-                    level_bytes=max(0, level.level_bytes - distance_bytes),
-                    working_set_bytes=None
-                    if working_set_bytes is None
-                    else max(0, working_set_bytes - distance_bytes),
-                    place_ahead=place,
-                )
 
     def _rungs(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
         """Yield where a level that the page cache has lifted is to be observed again; see MemoryLevel."""

@@ -44,6 +44,7 @@ class FakeNode:
         self.processes_seen: dict[Signal, Observation] = {}
         self.swap_seen: dict[Signal, Observation] = {}
         self.swap_reads = 0
+        self.has_swap = True
         self.problems: dict[str, str] = {}
 
     def memory(self) -> Mapping[Signal, Observation]:
@@ -122,7 +123,8 @@ class FakeUsages:
         left = sum(charged for uid, charged in bounds.items() if uid not in first)
         return {uid: charged if uid in first else left for uid, charged in bounds.items()}, {}
 
-    def note_swap(self) -> None:
+    def note_swap(self, *, has_swap: bool) -> None:
+        del has_swap
         self.swap_notes += 1
 
     def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:

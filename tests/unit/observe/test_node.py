@@ -434,6 +434,16 @@ def test_node_without_swap_has_no_such_signal_and_says_so(fake: FakeTree, proc: 
     assert {Signal.SWAP_AVAILABLE: "the node has no swap: its thresholds are never met"} == node.problems
 
 
+def test_whether_the_machine_has_swap_is_observed_with_its_processes(fake: FakeTree, proc: Path) -> None:
+    node = observer(fake, proc)
+    found = []
+    for total in (0, 1000, 0):
+        meminfo(proc, SwapTotal=total, SwapFree=0)
+        node.processes()
+        found.append(node.has_swap)
+    assert [False, True, False] == found
+
+
 def test_swap_that_can_not_be_read_is_a_problem(fake: FakeTree, proc: Path) -> None:
     node = observer(fake, proc, node_cgroup="/gone")
     assert {} == node.swap()

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -136,15 +135,15 @@ def test_bounds_are_of_the_cgroup_that_was_listed_whatever_its_name_is_by_now(
         assert observer.bounds()[0] == {"a": 200 * MIB, "b": 10 * MIB}
 
 
-def test_what_is_in_swap_counts_in_a_bound_where_it_decides(pods: FakeTree, proc_with_swap: Path) -> None:
+def test_what_is_in_swap_counts_in_a_bound_where_it_decides(pods: FakeTree) -> None:
     """On v1 by the counter of both, if there is one."""
     swap_out(pods, "/pods/a", 70)
-    with closing(PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)) as observer:
+    with closing(PodObserver(pods.tree, counts_swap=True)) as observer:
         observer.track([pod("a"), pod("b")])
         assert observer.bounds()[0] == {"a": 2 * MIB + 70, "b": 3 * MIB}
     if pods.tree.version is CgroupVersion.V1:
         pods.file("/pods/a", "memory.memsw.usage_in_bytes", f"{5 * MIB}\n")
-        with closing(PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)) as observer:
+        with closing(PodObserver(pods.tree, counts_swap=True)) as observer:
             observer.track([pod("a"), pod("b")])
             assert observer.bounds()[0] == {"a": 5 * MIB, "b": 3 * MIB}
 
@@ -459,12 +458,6 @@ def test_cache_that_can_be_reclaimed_is_none_of_a_pods_where_memory_counts_as_me
         observer.close()
 
 
-@pytest.fixture
-def proc_with_swap(tmp_path: Path) -> Path:
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal: 1024 kB\nSwapFree: 512 kB\n")
-    return tmp_path
-
-
 def swap_out(pods: FakeTree, cgroup: str, swapped: int) -> None:
     if pods.tree.version is CgroupVersion.V2:
         pods.file(cgroup, "memory.swap.current", f"{swapped}\n")
@@ -472,24 +465,23 @@ def swap_out(pods: FakeTree, cgroup: str, swapped: int) -> None:
         pods.file(cgroup, "memory.stat", f"cache 1\ntotal_inactive_file 0\ntotal_swap {swapped}\n")
 
 
-def test_swap_of_a_pod_is_what_it_was_when_it_was_noted(pods: FakeTree, proc_with_swap: Path) -> None:
-    observer = PodObserver(pods.tree, proc=proc_with_swap)
+def test_swap_of_a_pod_is_what_it_was_when_it_was_noted(pods: FakeTree) -> None:
+    observer = PodObserver(pods.tree)
     observer.track([pod("a"), pod("b")])
     swap_out(pods, "/pods/a", 70)
     assert observer.memory()["a"].swap_bytes is None
-    observer.note_swap()
+    observer.note_swap(has_swap=True)
     swap_out(pods, "/pods/a", 90)
     for seen in (observer.memory(), observer.full(), observer.of(["a"])):
         assert 70 == seen["a"].swap_bytes
     assert observer.memory()["b"].swap_bytes is None  # not counted there
-    (proc_with_swap / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
-    observer.note_swap()
+    observer.note_swap(has_swap=False)
     assert observer.memory()["a"].swap_bytes is None
     observer.close()
 
 
-def test_swap_is_read_afresh_where_it_decides(pods: FakeTree, proc_with_swap: Path) -> None:
-    observer = PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)
+def test_swap_is_read_afresh_where_it_decides(pods: FakeTree) -> None:
+    observer = PodObserver(pods.tree, counts_swap=True)
     observer.track([pod("a"), pod("b")])
     for swapped in (70, 90):
         swap_out(pods, "/pods/a", swapped)
@@ -498,13 +490,4 @@ def test_swap_is_read_afresh_where_it_decides(pods: FakeTree, proc_with_swap: Pa
             assert seen["b"].swap_bytes is None
     swap_out(pods, "/pods/a", 10)
     observer.track([pod("b")])
-    observer.close()
-
-
-def test_machine_whose_meminfo_is_gone_has_no_swap_to_note(pods: FakeTree, tmp_path: Path) -> None:
-    observer = PodObserver(pods.tree, proc=tmp_path)
-    observer.track([pod("a")])
-    swap_out(pods, "/pods/a", 70)
-    observer.note_swap()
-    assert observer.memory()["a"].swap_bytes is None
     observer.close()
