@@ -271,11 +271,10 @@ class Loop:
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
         is_powerless = self.passes.is_powerless
+        pause_seconds = self._pace.between_passes_seconds(is_powerless=is_powerless)
+        slowed_seconds = self._pace.between_slowed_passes_seconds()
         wait_seconds = next_pass_seconds(
-            state,
-            self._clock_seconds(),
-            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
-            slowed_pause_seconds=self._pace.between_slowed_passes_seconds(),
+            self.settings.eviction, state, self._clock_seconds(), pause_seconds, slowed_seconds
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
         wanted_seconds, left_bytes = math.inf, 0

@@ -48,8 +48,9 @@ class EvictionSettings:
     containerfs) included. `max_pod_grace_period_seconds` below zero leaves soft evictions the pod's own
     grace period. `evictions_per_minute` None is without bound, and does not count for hard memory thresholds,
     which have `hard_memory_evictions_per_minute`; those that turn out not to help are one in
-    `unhelpful_eviction_pause_seconds` (0: not slowed down). `minimum_victim` is what a pod has to hold to be
-    worth a hard memory eviction, in bytes or as a share of what is missing (None: anything).
+    `unhelpful_eviction_pause_seconds`, as are those for soft memory thresholds (0: not slowed down).
+    `minimum_victim` is what a pod has to hold to be worth a hard memory eviction, in bytes or as a share of
+    what is missing (None: anything).
     With `soft_in_time` a soft eviction for memory that would not be in time comes before its grace period is
     over. With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and

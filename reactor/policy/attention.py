@@ -19,7 +19,7 @@ from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.holds import under_way
+from reactor.policy.holds import is_soft_memory, soft_pause_end, under_way
 from reactor.policy.thresholds import is_hard_memory, thresholds_met
 
 _SOONEST_PASS_SECONDS: Final = 0.02
@@ -135,9 +135,9 @@ def cache_has_gone(before: Mapping[Signal, Observation], seen: Mapping[Signal, O
 
 
 def next_pass_seconds(
+    settings: EvictionSettings,
     state: PolicyState,
     now_seconds: float,
-    *,
     pause_seconds: float = 0.0,
     slowed_pause_seconds: float = 0.0,
 ) -> float:
@@ -148,7 +148,8 @@ def next_pass_seconds(
     A level that stays crossed fires only once. While a victim is still freeing its memory others may
     take more than it gives, and while a soft threshold is in its grace period nothing need happen at all: no
     source reports either before the ticker. While evictions are slowed down it is to be seen soon that the
-    cause is gone, or that the pods grow. A reclaim before a soft eviction may hang.
+    cause is gone, or that the pods grow. A reclaim before a soft eviction may hang. A soft memory threshold
+    evicts again at the end of its pause.
     """
     awaited = under_way(state, Reclaim.MEMORY, now_seconds) is not None or any(
         claim.resource is Resource.MEMORY for claim in state.claims
@@ -158,10 +159,14 @@ def next_pass_seconds(
     soon_seconds = max(_SOONEST_PASS_SECONDS, pause_seconds) if is_soon else math.inf
     slowed_pause_seconds = max(pause_seconds, slowed_pause_seconds)
     soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, slowed_pause_seconds))
+    ends = list(_grace_periods_end(state).values())
     soft = under_way(state, Reclaim.POD_MEMORY, now_seconds)
     if soft is not None:
-        soon_seconds = min(soon_seconds, soft.until_seconds + _ROUNDING_SECONDS - now_seconds)
-    return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
+        ends.append(soft.until_seconds + _ROUNDING_SECONDS)
+    pause_end = soft_pause_end(settings, state) + _ROUNDING_SECONDS
+    if now_seconds < pause_end and any(map(is_soft_memory, state.thresholds_met)):
+        ends.append(pause_end)
+    return min(soon_seconds, *(end - now_seconds for end in ends), math.inf)
 
 
 def _slowed_seconds(state: PolicyState, now_seconds: float, pause_seconds: float) -> float:

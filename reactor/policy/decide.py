@@ -34,7 +34,7 @@ from reactor.model.signals import (
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
-from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, pod_memory_hold, with_hold
+from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, paced, pod_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.judged_evictions import (
     slowed_for_disk,
@@ -125,7 +125,7 @@ def observed(
 ) -> tuple[PolicyState, tuple[Threshold, ...]]:
     """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh.
 
-    One whose grace period would be over too late is due as well; see `due_in_time`.
+    One whose grace period or pause would be over too late is due as well; see `due_in_time`.
     """
     observations = snapshot.signals
     configured = frozenset(settings.thresholds)
@@ -143,22 +143,23 @@ def observed(
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
     over = thresholds_met_grace_period(first_observed, now_seconds)
-    waits = tuple(one for one in state.waits if one.threshold in first_observed)
-    if settings.soft_in_time:
-        over += tuple(due_in_time(settings, first_observed, snapshot.time_left, now_seconds, waits))
-    due = in_eviction_order(over, settings.thresholds)
-    fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
-    return replace(
+    before = state.observed_at
+    state = replace(
         state,
         conditions=conditions,
         condition_last_observed=last_observed,
         condition_since=conditions_since(conditions, state.condition_since, now_seconds),
         first_observed=first_observed,
-        thresholds_met=due,
+        thresholds_met=in_eviction_order(over, settings.thresholds),
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
-        waits=waits,
-    ), fresh
+        waits=tuple(one for one in state.waits if one.threshold in first_observed),
+    )
+    in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
+    if in_time:
+        due = in_eviction_order({*over, *in_time}, settings.thresholds)
+        state = replace(state, thresholds_met=due)
+    return state, thresholds_with_fresh_statistics(state.thresholds_met, observations, before)
 
 
 def _act(
@@ -171,11 +172,7 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
-    in_time = (
-        due_in_time(settings, state.first_observed, snapshot.time_left, now_seconds, state.waits)
-        if settings.soft_in_time
-        else {}
-    )
+    in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
@@ -185,9 +182,10 @@ def _act(
         if hold is not None:
             state, decision = with_hold(state, hold), replace(decision, memory_reclaim=hold)
         reason = kept_because(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
-        if reason is None:
-            hold = pod_memory_hold(settings, state, threshold, seen, now_seconds)
-            if hold is not None and threshold not in in_time:
+        if reason is None and threshold not in in_time:
+            reason = paced(settings, state, threshold, pods, now_seconds)
+            hold = pod_hold(settings, state, threshold, seen, now_seconds) if reason is None else None
+            if hold is not None:
                 state, decision = with_hold(state, hold), replace(decision, soft_reclaim=hold)
                 reason = hold.reason
         if reason is None:

@@ -9,6 +9,9 @@ grows. Less than 1 MiB is not reclaimed first: the kernel itself holds about as 
 the counters are read one after the other, and a shortage that grows by as much waits no longer. If only the
 cgroups of ended pods can be emptied, what they hold counts and nothing else that is outside the pods.
 
+A soft memory threshold is no emergency: it evicts one pod in `unhelpfulEvictionPause` after any eviction,
+since whether that one helped is not judged.
+
 POD_MEMORY is of what pods have not used for long, before the first eviction for a soft threshold. That one
 has time: such memory can go to swap, or be read from the disk again, before a pod ends. So if the operator
 wants that, its first eviction waits for a reclaim, once its grace period is over: for as long as is
@@ -18,6 +21,7 @@ for it, and none begins while one is met.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -63,6 +67,26 @@ def holds(
             yield hold.reason
 
 
+def soft_pause_end(settings: EvictionSettings, state: PolicyState) -> float:
+    """Return until when no pod is evicted for a soft memory threshold, in seconds."""
+    return max(state.evicted_at, default=-math.inf) + settings.unhelpful_eviction_pause_seconds
+
+
+def paced(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    pods: Iterable[Pod],
+    now_seconds: float,
+) -> str | None:
+    """Return that a soft memory eviction comes too soon after the last one, None if it does not."""
+    is_over = now_seconds >= soft_pause_end(settings, state)
+    if is_over or not is_soft_memory(threshold) or is_hopeless(state, pods):
+        return None
+    pause_seconds = settings.unhelpful_eviction_pause_seconds
+    return f"pause: one eviction in {pause_seconds:g} s for soft memory thresholds"
+
+
 def is_hopeless(state: PolicyState, pods: Iterable[Pod]) -> bool:
     """Return whether nothing is awaited and no pod can be evicted: no slowdown and no rate keeps one then."""
     return not (state.claims or can_be_evicted(pods))
@@ -70,7 +94,7 @@ def is_hopeless(state: PolicyState, pods: Iterable[Pod]) -> bool:
 
 def _is_about(hold: Hold, threshold: Threshold, seen: Observation) -> bool:
     if hold.kind is Reclaim.POD_MEMORY:
-        return _is_soft_memory(threshold)
+        return is_soft_memory(threshold)
     if hold.threshold is None or hold.threshold.signal is not threshold.signal:
         return False
     return hold.void_below_bytes is None or seen.available >= hold.void_below_bytes
@@ -146,7 +170,9 @@ def memory_hold(
     if is_memory_awaited(state):
         return None  # what victims bring back is seen first
     seen = snapshot.signals[threshold.signal]
-    outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
+    # In the pods' parents beside the pods: on a machine the system has its own memory.
+    parents = snapshot.signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
+    outside_bytes = memory_outside_pods(parents, pods, snapshot.pods)
     if settings.reclaims_ended_only and outside_bytes is not None:
         outside_bytes = min(outside_bytes, left_by_ended_bytes(state, {}, snapshot.pods))
     if outside_bytes is None or outside_bytes < least_worth_bytes(threshold, seen):
@@ -187,18 +213,7 @@ def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:
     return max(threshold.missing(seen), LEAST_BYTES)
 
 
-def _outside_bytes(
-    signals: Mapping[Signal, Observation],
-    seen: Observation,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-) -> int | None:
-    """Return what lies in the pods' parents beside the pods; on a machine the system has its own memory."""
-    parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
-    return memory_outside_pods(parents, pods, used)
-
-
-def pod_memory_hold(
+def pod_hold(
     settings: EvictionSettings,
     state: PolicyState,
     threshold: Threshold,
@@ -209,7 +224,7 @@ def pod_memory_hold(
 
     To be asked if nothing else keeps the eviction from being ordered now.
     """
-    if not settings.reclaims_memory or settings.soft_reclaim_seconds <= 0 or not _is_soft_memory(threshold):
+    if not settings.reclaims_memory or settings.soft_reclaim_seconds <= 0 or not is_soft_memory(threshold):
         return None
     if any(map(is_hard_memory, state.thresholds_met)):
         return None
@@ -235,5 +250,5 @@ def _last(state: PolicyState, kind: Reclaim) -> Hold | None:
     return next((one for one in state.holds if one.kind is kind), None)
 
 
-def _is_soft_memory(threshold: Threshold) -> bool:
+def is_soft_memory(threshold: Threshold) -> bool:
     return not threshold.is_hard and threshold.signal in MEMORY_SIGNALS

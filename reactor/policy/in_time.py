@@ -8,6 +8,8 @@ once no more is left than it needs to end, and upstream's grace period holds unt
     not known   half of the time between the thresholds: as long as the soft one has been met
     at most     what it is allowed: its termination grace period, capped as upstream caps it
 
+A further one within the pause after an eviction (holds.py) comes sooner likewise: at once.
+
 Only a forecast counts that has held for a moment, and whose slowest likely rate crosses within the grace
 period. A tenant writes how long its pods take to end, and their names: with either it has its own pods asked
 sooner or later, within the same cap, and the crossing kills at once as ever.
@@ -17,15 +19,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import PolicyState, TimeLeft, Wait
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
+from reactor.policy.holds import is_soft_memory, soft_pause_end
 
 _FRESH_SECONDS: Final = 1.0
 # Found by tests/soak/in_time.py. What is needed has no margin: it is compared with the earliest crossing,
@@ -44,42 +47,41 @@ _GENERATED: Final = re.compile(r"(?:-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdf
 
 def due_in_time(
     settings: EvictionSettings,
-    first_observed: Mapping[Threshold, float],
+    state: PolicyState,
     time_left: Mapping[Signal, TimeLeft],
     now_seconds: float,
-    waits: Iterable[Wait] = (),
 ) -> dict[Threshold, TimeLeft]:
-    """Return the soft thresholds that are due before their grace period is over, with the time left.
+    """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 
-    Only asked with `soft_in_time`. `waits` are those of which is known that the pod to go first needs less.
+    None without `soft_in_time`. Of those in `state.waits` is known that the pod to go first needs less.
     """
+    if not settings.soft_in_time:
+        return {}
     waiting = {
         one.threshold
-        for one in waits
+        for one in state.waits
         if one.at_seconds <= now_seconds < one.until_seconds
         and spare_seconds(one, time_left.get(one.threshold.signal)) > 0
     }
+    pause_end = soft_pause_end(settings, state)
     return {
         threshold: left
-        for threshold, since_seconds in first_observed.items()
-        if not threshold.is_hard
-        and threshold.signal in MEMORY_SIGNALS
+        for threshold, since in state.first_observed.items()
+        if is_soft_memory(threshold)
         and (left := time_left.get(threshold.signal)) is not None
-        and _is_due(settings, left, since_seconds + threshold.grace_period_seconds - now_seconds, now_seconds)
+        and _is_due(settings, left, max(since + threshold.grace_period_seconds, pause_end), now_seconds)
         and threshold not in waiting
     }
 
 
-def _is_due(
-    settings: EvictionSettings, left: TimeLeft, grace_left_seconds: float, now_seconds: float
-) -> bool:
+def _is_due(settings: EvictionSettings, left: TimeLeft, end_seconds: float, now_seconds: float) -> bool:
     if left.latest_seconds is None or left.earliest_seconds is None:
         return False
     if settings.max_pod_grace_period_seconds == 0:  # sooner would be no gentler
         return False
     age_seconds = now_seconds - left.at_seconds
     wanted_seconds = min(_HELD_SECONDS, _HELD_SHARE * (left.earliest_seconds - _LAST_SECONDS))
-    is_in_time = max(0.0, left.latest_seconds - age_seconds) < grace_left_seconds
+    is_in_time = max(0.0, left.latest_seconds - age_seconds) < end_seconds - now_seconds
     return left.held_seconds >= wanted_seconds and is_in_time and 0 <= age_seconds <= _FRESH_SECONDS
 
 
@@ -98,6 +100,8 @@ def wait_in_time(
 ) -> Wait | None:
     """Return why a pod is not asked to end yet though a threshold is due; None if it is asked now."""
     passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
+    if passed_seconds >= threshold.grace_period_seconds:
+        return None
     needed_seconds = needed(settings, state.endings, pod, passed_seconds)
     wait = Wait(threshold=threshold, uid=pod.uid, needed_seconds=needed_seconds, at_seconds=now_seconds)
     spare = spare_seconds(wait, left)

@@ -2,11 +2,12 @@
 
 A pod that is killed gives its memory to the node, or the memory turns up outside the pods: what a leak out
 there took at once, a tmpfs that outlives its writer, page cache of a cgroup that is gone. So the kills are
-judged by the memory outside the pods. Where it has grown by more than three quarters of what was credited to
-the kills since then, less than a quarter came back. What pods hold that grow, restart or are still dying is
-theirs and counts against no kill: a second hog is killed at once, whatever became of the first. What a victim
-leaves charged to its cgroup counts against the kill of that victim and no other: it ends at any time, also
-after a later victim that has freed all it held.
+judged by the memory outside the pods. They did not help where it has grown since by more than half of what
+was credited to them, or by all that is missing, and by more than the pods took: what they brought back was
+enough but for that, as where a leak is faster than the first kill. What pods hold that grow, restart or are
+still dying is theirs and counts against no kill: a second hog is killed at once, whatever became of the
+first. What a victim leaves charged to its cgroup counts against the kill of that victim and no other: it ends
+at any time, also after a later victim that has freed all it held.
 
 The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
 failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
@@ -86,9 +87,6 @@ class NodeAtThreshold(NamedTuple):
     def kept(self) -> tuple[str, ...]:
         return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
 
-    def can_evict(self) -> bool:
-        return not all(self._is_kept(pod) for pod in self.pods)
-
     def moved_outside_bytes(self, kills: Iterable[HardMemoryKill]) -> Callable[[HardMemoryKill], int]:
         """Return by how much less would be outside if the pods were those that could be evicted at a kill.
 
@@ -152,35 +150,16 @@ def with_kill(  # noqa: PLR0913 - what it is judged by
         at_seconds=now_seconds,
         credited_bytes=credited_bytes,
     )
-    node = _node_at(state, threshold, snapshot, pods, now_seconds)
-    if node is not None:
+    seen = snapshot.signals.get(threshold.signal)
+    if seen is not None:
+        node = NodeAtThreshold(threshold, seen, pods, snapshot.pods, state.dying(now_seconds))
         others = node if process_bytes is not None else node._replace(dying=node.dying | {eviction.pod.uid})
         pods_bytes = others.living_bytes()
         if pods_bytes is not None:
             pods_bytes = max(0, pods_bytes - (process_bytes or 0))
         kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes, kept=node.kept())
-    return _with_last(settings, state, kill)
-
-
-def _node_at(
-    state: PolicyState,
-    threshold: Threshold,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> NodeAtThreshold | None:
-    """Return the node as it was decided on, None where its signal was not observed."""
-    seen = snapshot.signals.get(threshold.signal)
-    if seen is None:
-        return None
-    dying = state.dying(now_seconds)
-    return NodeAtThreshold(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
-
-
-def _with_last(settings: EvictionSettings, state: PolicyState, kill: HardMemoryKill) -> PolicyState:
-    """Return the state with one more kill, and none that is too long ago to be judged."""
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
-    recent = [one for one in state.hard_memory_kills if kill.at_seconds - one.at_seconds < window_seconds]
+    recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
     return replace(state, hard_memory_kills=(*recent, kill))
 
 
@@ -201,8 +180,7 @@ def hopeless(
     stuck = stuck_victims(state, threshold, seen, used, now_seconds)
     if not stuck:
         return frozenset()
-    dying = state.dying(now_seconds)
-    node = NodeAtThreshold(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying)
+    node = NodeAtThreshold(threshold, seen, pods, used, state.dying(now_seconds))
     first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
     return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))
 
@@ -294,9 +272,15 @@ def slowdown_in_vain(
         return None, kills
     in_force = before if before is not None and now_seconds < before.until_seconds else None
     if is_explained is False:
-        if node.pods and not node.can_evict():
+        if node.pods and len(node.kept()) == len(node.pods):
             return None, kills  # there is nothing to slow down
-        return _outside_slowdown(kills, node, before, pause_seconds, now_seconds), kills
+        was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
+        since_seconds = before.since_seconds if before is not None and was_so else now_seconds
+        from_seconds = max(since_seconds, _last_seconds(kills))
+        why = f"{bytes_text(node.outside_bytes() or 0)} are used outside the pods: evicting can't end this"
+        return _slowdown(
+            node, SlowReason.OUTSIDE_PODS, why, since_seconds, from_seconds, pause_seconds
+        ), kills
     outside_bytes = None
     if is_explained:
         is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
@@ -311,29 +295,6 @@ def slowdown_in_vain(
     return found, kills
 
 
-def _outside_slowdown(
-    kills: Sequence[HardMemoryKill],
-    node: NodeAtThreshold,
-    before: Slowdown | None,
-    pause_seconds: float,
-    now_seconds: float,
-) -> Slowdown:
-    was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
-    since_seconds = before.since_seconds if before is not None and was_so else now_seconds
-    outside = bytes_text(node.outside_bytes() or 0)
-    holder = node.holder()
-    return Slowdown(
-        signal=node.threshold.signal,
-        reason=SlowReason.OUTSIDE_PODS,
-        since_seconds=since_seconds,
-        until_seconds=max(since_seconds, _last_seconds(kills)) + pause_seconds,
-        message=f"{outside} are used outside the pods: evicting can't end this; one eviction in "
-        f"{pause_seconds:g} s{_held_by(holder)}",
-        held_by=None if holder is None else holder[0].key,
-        held_by_bytes=None if holder is None else holder[1],
-    )
-
-
 def _unhelpful_slowdown(
     kills: tuple[HardMemoryKill, ...],
     node: NodeAtThreshold,
@@ -345,28 +306,39 @@ def _unhelpful_slowdown(
     judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
     if not judged or _pods_have_grown(kills[-1], node):
         return None, kills
-    holder = node.holder()
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
+    why = (
+        f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
+        "are used outside the pods since: evicting does not help"
+    )
+    since_seconds = now_seconds if before is None else before.since_seconds
+    found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, _last_seconds(kills), pause_seconds)
+    return found, tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
+
+
+def _slowdown(
+    node: NodeAtThreshold,
+    reason: SlowReason,
+    why: str,
+    since_seconds: float,
+    from_seconds: float,
+    pause_seconds: float,
+) -> Slowdown:
+    """Return the slowdown for a pause, which names the pod that holds much and can't be evicted."""
+    message = f"{why}; one eviction in {pause_seconds:g} s"
+    holder = node.holder()
+    if holder is not None:
+        kept = "could not be evicted" if holder[0].could_not_be_ended else "is never evicted"
+        message += f"; {bytes_text(holder[1])} are held by {printable(holder[0].key)}, which {kept}"
     return Slowdown(
         signal=node.threshold.signal,
-        reason=SlowReason.UNHELPFUL,
-        since_seconds=now_seconds if before is None else before.since_seconds,
-        until_seconds=_last_seconds(kills) + pause_seconds,
-        message=f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
-        f"are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s"
-        f"{_held_by(holder)}",
-        held_by=None if holder is None else holder[0].key,
-        held_by_bytes=None if holder is None else holder[1],
-    ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
-
-
-def _held_by(holder: tuple[Pod, int] | None) -> str:
-    """Return, in words, which pod holds much and can't be evicted."""
-    if holder is None:
-        return ""
-    pod, held_bytes = holder
-    why = "could not be evicted" if pod.could_not_be_ended else "is never evicted"
-    return f"; {bytes_text(held_bytes)} are held by {printable(pod.key)}, which {why}"
+        reason=reason,
+        since_seconds=since_seconds,
+        until_seconds=from_seconds + pause_seconds,
+        message=message,
+        held_by=holder and holder[0].key,
+        held_by_bytes=holder and holder[1],
+    )
 
 
 def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
@@ -378,6 +350,8 @@ def _unhelpful(
 ) -> tuple[list[HardMemoryKill], int, int]:
     """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
     noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
+    dying_bytes = sum(_held_bytes(node.used, uid) or 0 for uid in node.dying)
+    missing_bytes = node.threshold.missing(node.seen) - dying_bytes
     latest: list[HardMemoryKill] = []
     credited_bytes = left_bytes = 0
     found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
@@ -385,22 +359,28 @@ def _unhelpful(
     moved_bytes = node.moved_outside_bytes(of_signal)
     for kill in reversed(of_signal):
         latest.append(kill)
+        later_bytes = credited_bytes
         credited_bytes += kill.credited_bytes or 0
         left_bytes += kill.left_bytes
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
-        if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
+        is_most = 2 * lost_bytes > credited_bytes
+        is_all = not found[0] and 0 < missing_bytes <= lost_bytes
+        if lost_bytes >= noise_bytes and (
+            # What later victims held the pods have taken, too.
+            is_most or (is_all and _pods_have_grown(kill, node, lost_bytes - later_bytes) is False)
+        ):
             found = ([*latest], credited_bytes, lost_bytes)
     return found
 
 
-def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold) -> bool:
-    """Return whether the pods that live have taken a good part of what is missing since a kill."""
+def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold, by_bytes: int | None = None) -> bool | None:
+    """Return whether the pods that live have grown by much since a kill; None: one was not observed."""
     before_bytes, now_bytes = kill.pods_bytes, node.living_bytes(kill.kept)
     if before_bytes is None or now_bytes is None:
-        return False
-    return now_bytes - before_bytes > node.wanted_bytes // _GROWN_SHARE
+        return None
+    return now_bytes - before_bytes > (node.wanted_bytes // _GROWN_SHARE if by_bytes is None else by_bytes)
 
 
 def slowdown_by_rate(

@@ -3,7 +3,7 @@
 kill_results.py judges the kills.
 
     outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
-    unhelpful      the last kills brought back less than a quarter of their credit
+    unhelpful      half of what the last kills brought back, or all that is missing, went outside the pods
     rate           as many as are allowed in a minute
 
 The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
@@ -60,9 +60,7 @@ def with_slowdowns(
     for threshold, by_pods in explained.items():
         signal = threshold.signal
         in_vain = (signal, False)
-        node = NodeAtThreshold(
-            threshold=threshold, seen=snapshot.signals[signal], pods=pods, used=snapshot.pods, dying=dying
-        )
+        node = NodeAtThreshold(threshold, snapshot.signals[signal], pods, snapshot.pods, dying)
         since_seconds = state.first_observed.get(threshold, now_seconds)
         found[in_vain], kills = slowdown_in_vain(
             settings,

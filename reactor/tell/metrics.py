@@ -244,8 +244,7 @@ counter reactor_oom_kills{scope}:
 counter reactor_pod_oom_kills{pod,scope}:
     Processes of a pod that the kernel's OOM killer killed, by whose limit was met; counted from the
     steward's start on.
-counter reactor_evictions_unhelpful:
-    Evictions for hard memory thresholds that freed less than a quarter of their credit.
+counter reactor_evictions_unhelpful: Evictions that did not help, and slow down the next ones.
 counter reactor_state_write_failures: Writes of the state file that failed.
 counter reactor_reclaims{kind,outcome}:
     Node-level reclaims before an eviction, by what was to be reclaimed and whether all succeeded.

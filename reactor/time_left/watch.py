@@ -25,6 +25,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.claims import is_memory_awaited
+from reactor.policy.holds import soft_pause_end
 from reactor.policy.in_time import due_in_time, spare_seconds
 from reactor.policy.thresholds import thresholds_met
 from reactor.time_left.estimate import Samples
@@ -137,10 +138,9 @@ class TimeLeftWatch:
         self._was_awaiting = is_awaiting
         self._lefts = dict(self._estimates(seen, now_seconds))
         self._report(self._lefts)
-        if self._settings.soft_in_time:
-            due = due_in_time(self._settings, state.first_observed, self._lefts, now_seconds, state.waits)
-            if any(threshold not in state.thresholds_met for threshold in due):
-                self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+        due = due_in_time(self._settings, state, self._lefts, now_seconds)
+        if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self._settings, state)):
+            self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
         pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
         spares = (spare_seconds(one, self._lefts.get(one.threshold.signal)) for one in state.waits)
         return max(_LEAST_SECONDS, min([pause_seconds, *(one for one in spares if one > 0)]))

@@ -554,6 +554,18 @@ def _two_soft_thresholds_wait_for_one_reclaim() -> Decision:
     return scene.decide()
 
 
+@_case
+def _soft_threshold_has_evicted_a_pod_a_moment_ago() -> Decision:
+    scene = _short(SOFT, available_mib=150, unhelpful_eviction_pause_seconds=10.0)
+    scene.decide()
+    scene.later(30)
+    scene.evict()
+    scene.core.pod_ended("uid-hog")
+    scene.remove("hog")
+    scene.later(5)
+    return scene.decide()
+
+
 # Rules.
 
 

@@ -23,7 +23,7 @@ MISSED_NS: Final = 1_000_000_000
 _NOT_NOTICED_BYTES: Final = 2 << 20
 # The per-CPU batches of the kernel let usage swing by this about a level that it stands at.
 _SAME_CROSSING_NS: Final = 20_000_000
-_HELPS_SHARE: Final = 0.25
+_HELPS_SHARE: Final = 0.5
 # What of the files in memory that a killed pod left a daemon need not count: the kernel's statistics lag
 # behind by 64 pages for each CPU, and the memory that the kernel itself holds for the cgroup stays.
 _UNCOUNTED_BYTES: Final = 768 << 10
@@ -517,13 +517,23 @@ def _window(samples: Sequence[Sample], from_ns: int, to_ns: int) -> Sequence[Sam
 
 
 def _helped(episode: Episode, kill: Kill) -> bool | None:
-    """Tell whether a quarter of what the victim held came back by the end; None where nothing was held."""
+    """Tell whether half of what the victim held came back by the end; None where nothing was held.
+
+    If all that is still missing went outside the pods, and the others took less, that is no help either.
+    """
     before = next((one for one in reversed(episode.samples) if one.ended_ns <= kill.at_ns), None)
     if before is None or kill.instance not in before.pods:
         return None
     held_bytes = before.pods[kill.instance].working_set_bytes
-    back_bytes = _beside(before, kill) - _beside(episode.samples[-1], kill)
-    return None if held_bytes == 0 else back_bytes >= _HELPS_SHARE * held_bytes
+    end = episode.samples[-1]
+    back_bytes = _beside(before, kill) - _beside(end, kill)
+    lost_bytes = held_bytes - back_bytes
+    missing_bytes = min(
+        rules.hard_bytes - rules.capacity_bytes + end.node.working_set_bytes for rules in episode.rules
+    )
+    taken_bytes = end.node.working_set_bytes - before.node.working_set_bytes + back_bytes
+    is_lost = lost_bytes >= missing_bytes > 0 and lost_bytes > taken_bytes
+    return None if held_bytes == 0 else back_bytes >= _HELPS_SHARE * held_bytes and not is_lost
 
 
 def _beside(sample: Sample, kill: Kill) -> int:

@@ -20,7 +20,7 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
 
     record = loop.passes.make([WAKE])
     assert (loop.kills.killed, (record.decision.memory_reclaim,)) == ([], loop.known.state.holds)
-    assert next_pass_seconds(loop.known.state, loop.now_seconds) < 0.1
+    assert next_pass_seconds(loop.known.settings, loop.known.state, loop.now_seconds) < 0.1
 
     loop.now_seconds += 0.1
     reclaimed = Reclaimed(

@@ -109,7 +109,9 @@ def test_a_pass_is_worth_it_at_a_new_threshold_or_if_much_less_is_left_of_a_hard
 def test_the_end_of_a_reclaim_before_a_soft_eviction_is_observed() -> None:
     hold = Hold(kind=Reclaim.POD_MEMORY, reason="", began_seconds=1.0, until_seconds=9.0)
 
-    assert 4.0 == pytest.approx(next_pass_seconds(PolicyState(holds=(hold,)), 5.0), abs=0.01)
+    assert 4.0 == pytest.approx(
+        next_pass_seconds(EvictionSettings(), PolicyState(holds=(hold,)), 5.0), abs=0.01
+    )
 
 
 @pytest.mark.parametrize(

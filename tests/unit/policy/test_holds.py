@@ -12,7 +12,7 @@ from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.holds import evictions_left, goes_on, holds, is_on, over, under_way, with_hold
+from reactor.policy.holds import evictions_left, goes_on, holds, is_on, over, paced, under_way, with_hold
 from tests.support.builders import make_claim, make_pod, make_threshold
 
 MEMORY = st.sampled_from(sorted(MEMORY_SIGNALS))
@@ -74,6 +74,19 @@ def test_every_hold_ends(
     settings = replace(settings, evictions_per_minute=settings.evictions_per_minute or None)
 
     assert [] == list(holds(settings, state, threshold, seen, PODS, 80.0))
+
+
+@given(STATES, THRESHOLDS, st.sampled_from([0.0, 10.0]), SECONDS)
+def test_a_pause_is_for_soft_memory_thresholds_alone_and_ends(
+    state: PolicyState, threshold: Threshold, pause: float, now: float
+) -> None:
+    settings = EvictionSettings(unhelpful_eviction_pause_seconds=pause)
+
+    reason = paced(settings, state, threshold, PODS, now)
+
+    is_soft_memory = not threshold.is_hard and threshold.signal in MEMORY_SIGNALS
+    assert (reason is not None) == (is_soft_memory and any(now < at + pause for at in state.evicted_at))
+    assert None is paced(settings, state, threshold, PODS, 30.0)
 
 
 @given(STATES, HOLDS, SECONDS)

@@ -157,10 +157,9 @@ def test_a_pod_is_asked_once_no_more_time_is_left_than_it_needs(
 def test_who_goes_first_is_looked_up_again_within_a_second_and_not_at_each_sample() -> None:
     """Another pod may be the first by then, which needs longer."""
     state, _ = passed(left_of(15.0), ended(3.0))
-    observed = state.first_observed
 
     def is_due(left: TimeLeft, at: float) -> bool:
-        return bool(due_in_time(SETTINGS, observed, {Signal.MEMORY_AVAILABLE: left}, at, state.waits))
+        return bool(due_in_time(SETTINGS, state, {Signal.MEMORY_AVAILABLE: left}, at))
 
     assert not is_due(left_of(14.1, at=110.9), 110.9)
     assert is_due(left_of(14.0, at=111.0), 111.0)
@@ -221,6 +220,34 @@ def test_no_second_pod_is_asked_while_the_first_frees_enough() -> None:
     state, decision = passed(left_of(9.0, at=111.0), state, at=111.0)
     assert decision.evictions == ()
     assert "in flight" in (decision.deferred_because or "")
+
+
+PAUSED = replace(SETTINGS, unhelpful_eviction_pause_seconds=10.0, soft_reclaim_seconds=0.0)
+
+
+def test_an_eviction_in_time_waits_for_no_pause() -> None:
+    state, decision = passed(left_of(10.0), replace(MET, evicted_at=(109.0,)), settings=PAUSED)
+    assert [("large", 10.0)] == [
+        (one.pod.name, one.time_left and one.time_left.seconds) for one in decision.evictions
+    ]
+    assert state.thresholds_met == (SOFT,)
+
+
+@pytest.mark.parametrize(
+    ("left", "victims"), [(left_of(7.0, at=200.0), ["large"]), (left_of(8.0, at=200.0), []), (None, [])]
+)
+def test_a_pause_is_cut_short_by_a_crossing_that_would_come_within_it_and_by_no_other(
+    left: TimeLeft | None, victims: list[str]
+) -> None:
+    """The grace period is over; the pause lasts 9 s more."""
+    state = replace(MET, evicted_at=(199.0,), thresholds_met=(SOFT,))
+    after, decision = passed(left, state, at=200.0, settings=PAUSED)
+
+    assert victims == [one.pod.name for one in decision.evictions]
+    assert ("pause" in (decision.deferred_because or "")) == (not victims)
+    assert after.thresholds_met == (SOFT,)
+    _, decision = passed(left, state, at=200.0, settings=replace(PAUSED, soft_in_time=False))
+    assert "pause" in (decision.deferred_because or "")
 
 
 def test_the_crossing_kills_at_once_as_ever() -> None:

@@ -482,6 +482,28 @@ def test_shortage_that_only_critical_pods_could_end_is_not_missed() -> None:
     assert judge(episode(samples, lives=lives)).missed == ()
 
 
+@pytest.mark.parametrize(
+    ("small", "beside", "helped"),
+    [
+        (16, 63, True),  # enough came back
+        (20, 63, False),  # not enough, since 13 MiB of 30 went outside
+        (30, 63, True),  # the other took as much
+        (36, 53, True),  # or most of it
+        (20, 66, False),
+        (20, 54, True),
+    ],
+)
+def test_kill_did_not_help_if_what_is_missing_went_outside(
+    small: float, beside: float, *, helped: bool
+) -> None:
+    samples = [
+        *(sample(at_ms, {HOG: 30, SMALL: 17}, beside_mib=50) for at_ms in range(4)),
+        sample(10, {HOG: 0, SMALL: small}, beside_mib=beside),
+    ]
+
+    assert only(episode(samples, [kill(HOG, 2.5, 8)])).helped is helped
+
+
 def test_kill_that_brings_nothing_back_did_not_help() -> None:
     samples = [*CROSSED[:4], sample(10, {SMALL: 5}, beside_mib=78)]
 
