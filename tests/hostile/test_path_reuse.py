@@ -77,7 +77,7 @@ def test_no_unit_is_killed_for_the_one_before_whenever_the_daemon_was_stopped(
             "evictionMaxPodGracePeriod": GRACE_SECONDS,
             "evictionHard": {},
         },
-        {"housekeepingInterval": "200ms"},
+        {"housekeepingInterval": "200ms", "unhelpfulEvictionPause": "0s"},  # one round comes after the other
     )
     daemon.start()
     trial.rounds = ROUNDS
