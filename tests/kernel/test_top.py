@@ -9,6 +9,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pexpect
 import pyte
@@ -17,6 +18,7 @@ import pytest
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
+from tests.support.this_machine import virtual_node
 from tests.support.waiting import eventually
 
 FAR_TOO_LONG = "pod-with-a-name-that-is-far-too-long-for-its-column"
@@ -82,26 +84,34 @@ class Viewer:
         self.process.close(force=True)
 
 
-@pytest.fixture
-def guarded(node: VirtualNode, daemon: RunningDaemon) -> RunningDaemon:
-    """A daemon that guards a small pod and a larger one."""
+def _guard(node: VirtualNode, daemon: RunningDaemon) -> None:
+    """Have the daemon guard a small pod and a larger one."""
     for name, size, request in (("small", 8, 16), ("large", 60, 0)):
-        pod = node.add_pod(
-            f"{name}-pod-with-a-name-that-is-far-too-long-for-its-column", request_bytes=request * MIB
-        )
+        pod = node.add_pod(f"{name}-{FAR_TOO_LONG}", request_bytes=request * MIB)
         node.spawn(pod, hold(size))
     daemon.configure(HARD)
     daemon.start()
-    return daemon
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon at work, for all tests that do no more than watch it."""
+    with virtual_node("top", 256) as node:
+        daemon = RunningDaemon(tmp_path_factory.mktemp("top"), node.cgroup)
+        try:
+            _guard(node, daemon)
+            yield daemon
+        finally:
+            daemon.stop()
 
 
 @pytest.fixture
-def view(guarded: RunningDaemon) -> Iterator[Callable[..., Viewer]]:
+def viewer_of() -> Iterator[Callable[..., Viewer]]:
     """A maker of viewers, which are ended after the test."""
     made: list[Viewer] = []
 
-    def make(**environment: str) -> Viewer:
-        made.append(Viewer(guarded, **environment))
+    def make(daemon: RunningDaemon, **environment: str) -> Viewer:
+        made.append(Viewer(daemon, **environment))
         return made[-1]
 
     yield make
@@ -109,12 +119,19 @@ def view(guarded: RunningDaemon) -> Iterator[Callable[..., Viewer]]:
         viewer.close()
 
 
+@pytest.fixture
+def view(viewer_of: Callable[..., Viewer], guarded: RunningDaemon) -> Callable[..., Viewer]:
+    """A maker of viewers of the daemon that is only watched."""
+    return partial(viewer_of, guarded)
+
+
 def _row(lines: list[str], start: str) -> str:
     return next(line for line in lines if line.strip().startswith(start))
 
 
-def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon) -> None:
-    viewer = view()
+def test_signals_pods_sources_and_events_are_seen_as_they_are(viewer_of, node, daemon) -> None:
+    _guard(node, daemon)
+    viewer = viewer_of(daemon)
     lines = viewer.shows("memory.available")
 
     assert "2 pods" in lines[0]
@@ -157,8 +174,9 @@ def test_another_size_of_the_terminal_is_filled_at_once(view) -> None:
     viewer.shows("PRIORITY QOS")
 
 
-def test_a_daemon_that_ends_is_named_and_watched_on_when_it_is_back(view, daemon) -> None:
-    viewer = view()
+def test_a_daemon_that_ends_is_named_and_watched_on_when_it_is_back(viewer_of, node, daemon) -> None:
+    _guard(node, daemon)
+    viewer = viewer_of(daemon)
     viewer.shows("memory.available")
 
     daemon.stop()
