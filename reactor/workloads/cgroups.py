@@ -364,10 +364,9 @@ class CgroupPods:
         if attributes.problems:
             problems[found.cgroup] = "; ".join(attributes.problems)
         request_bytes, limit_bytes = self._request_and_limit(found, directory, young)
-        # Who was given a part of the tree could ask for all of the node there, and never exceed it.
-        if request_bytes and not found.is_trusted:
-            by_root = is_written_by_root(directory, self._tree.request_files)
-            request_bytes = request_bytes if by_root else 0
+        # Who was given the cgroup, or a part of the tree, could ask for all of the node, and never exceed it.
+        if request_bytes and not is_written_by_root(directory, self._tree.request_files):
+            request_bytes = 0
         main = self._main.get(found.uid, UNKNOWN)
         units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
         if self._exact_names is not None:

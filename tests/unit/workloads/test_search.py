@@ -214,14 +214,15 @@ def test_what_a_user_asks_for_in_his_part_of_the_tree_does_not_protect_him(
 ) -> None:
     if (name == "memory.soft_limit_in_bytes") is not (fake.tree.version is CgroupVersion.V1):
         return
-    for cgroup in (application(7, "hog"), application(7, "of-root"), "/jobs/a/b"):
+    for cgroup in (application(7, "hog"), application(7, "of-root"), "/jobs/a/given", "/jobs/a/b"):
         fake.add(cgroup)
         fake.file(cgroup, name, f"{1 << 30}\n")
-    for cgroup in (application(7, "hog"), "/jobs/a/b"):
+    for cgroup in (application(7, "hog"), "/jobs/a/given"):
         (fake.directory(cgroup) / name).chmod(0o666)
     listing = listing_of(fake, tmp_path, APPLICATIONS, "/jobs/*")
     for pods in (listing.list(), listing.refresh()):
-        assert {"hog": {}, "of-root": {Resource.MEMORY: 1 << 30}, "b": {Resource.MEMORY: 1 << 30}} == {
+        asked = {Resource.MEMORY: 1 << 30}
+        assert {"hog": {}, "of-root": asked, "given": {}, "b": asked} == {
             pod.name: pod.requests for pod in pods
         }
 
