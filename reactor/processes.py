@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
@@ -49,7 +48,6 @@ _loading: Final = threading.RLock()
 _OPTIMIZED: Final = 0x1  # flags of code, see Include/cpython/code.h
 _HAS_DOCSTRING: Final = 0x4000000  # since Python 3.14; before, the first constant is the docstring or None
 _BEGINNING: Final = 64  # of a class's or module's code: the docstring is stored there
-_SELDOM_CALLED: Final = ("__repr__", "__setattr__", "__delattr__")  # of a frozen dataclass
 _TAKE_CONSTANTS: Final = tuple(operation for operation in hasconst if operation < 256)
 
 
@@ -252,28 +250,9 @@ def _place_of_docstring(code: CodeType) -> int | None:
 
 
 def import_dataclasses() -> None:
-    """Import `dataclasses` without `inspect`; to be called before anything else imports it.
-
-    To compile methods takes a third of our imports: what is seldom called is compiled when it is. Since
-    Python 3.13 all of a class are compiled at once.
-    """
+    """Import `dataclasses` without `inspect`; to be called before anything else imports it."""
     with replaced({"inspect": _INSPECT}):
-        import dataclasses  # noqa: PLC0415
-    create = vars(dataclasses).get("_create_fn")
-    if create is not None and not isinstance(create, partial):
-        vars(dataclasses)["_create_fn"] = partial(_created_when_called, create)
-
-
-def _created_when_called(
-    create: Callable[..., Callable[..., object]], name: str, *form: object, **names: object
-) -> Callable[..., object]:
-    """Return a method, made by dataclasses._create_fn."""
-
-    def method(*given: object) -> object:
-        return create(name, *form, **names)(*given)
-
-    method.__name__ = name
-    return method if name in _SELDOM_CALLED else create(name, *form, **names)
+        import dataclasses  # noqa: F401, PLC0415
 
 
 class _Inspect(ModuleType):
