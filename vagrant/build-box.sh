@@ -98,6 +98,10 @@ if [ "$suite" != "$release" ]; then
   sources=("deb http://deb.debian.org/debian $release main" "deb http://deb.debian.org/debian $suite main")
 fi
 
+# A release is updated by hand, unstable every six hours: a mirror that is days behind has one that is not valid now.
+apt_options=()
+[ "$suite" != sid ] || apt_options=(--aptopt='Acquire::Check-Valid-Until "false"')
+
 say "packages"
 # shellcheck disable=SC2016  # mmdebstrap's hooks expand $1
 PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
@@ -105,7 +109,7 @@ PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --for
   --include="$packages" \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='force-unsafe-io' \
-  --aptopt='Acquire::Languages "none"' \
+  --aptopt='Acquire::Languages "none"' "${apt_options[@]}" \
   --skip=download/empty --skip=essential/unlink \
   --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
   --setup-hook="$work/initrd" \

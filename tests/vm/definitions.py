@@ -17,8 +17,9 @@ MEMORY_MIB: Final[int] = _DOCUMENT["memory_mib"]
 class Definition:
     """One machine: its Debian suite and architecture, that suite's Python, its kernel's command line.
 
-    `tests` are pytest's arguments there, where not all of the tests are for it. A machine of another
-    architecture than the host's is emulated, and slow: it runs where it is named.
+    `tests` are pytest's arguments there, where not all of the tests are for it. A machine runs `on_request`,
+    where it is named, if its suite changes every day, or if its architecture is another than the host's: it
+    is emulated, and slow.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Definition:
     python: str
     arguments: str
     tests: tuple[str, ...] = ()
+    on_request: bool = False
 
     @property
     def box(self) -> str:
@@ -47,7 +49,9 @@ MACHINES: Final = {
         python=machine["python"],
         arguments=f"{_DOCUMENT['arguments']} {machine['arguments']}".strip(),
         tests=tuple(machine.get("tests", "").split()),
+        on_request=machine.get("on_request", "architecture" in machine),
     )
     for name, machine in _DOCUMENT["machines"].items()
 }
 NATIVES: Final = [name for name, machine in MACHINES.items() if machine.architecture == NATIVE]
+USUAL: Final = [name for name, machine in MACHINES.items() if not machine.on_request]

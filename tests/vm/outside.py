@@ -19,8 +19,9 @@ from debian_packages import collect as collect_packages
 from host import HOST_SECONDS, HostError, run, say
 
 _FETCH: Final = Path(__file__).resolve().with_name("fetch-packages.sh")
-# The last two for a user without a login: loginctl enable-linger, systemctl --machine user@.host.
-_PACKAGES: Final = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session")
+# Of them libpam-systemd and dbus-user-session for a user without a login: loginctl enable-linger, systemctl
+# --machine user@.host; the last two for hooks.
+_PACKAGES: Final = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session", "socat", "jq")
 _SOURCES: Final = {"trixie": "linux-source-6.12"}
 SELFTESTS: Final = ("core", "cpu", "freezer", "kill", "memcontrol", "pids", "zswap")
 _SELFTESTS: Final = "tools/testing/selftests"
@@ -77,8 +78,9 @@ def _systemd_tests(cache: Path, suite: str, status: str, into: Path) -> None:
         ["dpkg-deb", "-x", _fetched(cache, suite, status, "systemd-tests"), unpacked],
         limit_seconds=HOST_SECONDS,
     )
-    units = unpacked / "usr/lib/systemd/tests/testdata/units"
-    for path in units.iterdir():
+    data = unpacked / "usr/lib/systemd/tests/testdata"
+    # The units that it starts are beside it, or from systemd 258 on in a directory of their own.
+    for path in (*(data / "units").iterdir(), *data.glob("TEST-55-OOMD.units/*")):
         if path.name.startswith("TEST-55-OOMD") or path.name in {"test-control.sh", "util.sh"}:
             shutil.move(path, into / path.name)
     shutil.rmtree(unpacked)

@@ -28,7 +28,7 @@ import host
 import kube_programs
 import outside as outside_suites
 import wheelhouse
-from definitions import MACHINES, NATIVES
+from definitions import MACHINES, NATIVES, USUAL
 from direct_qemu import DirectQemu
 from figures import tables
 from host import CACHE, HOST_SECONDS, ROOT, GuestLostError, HostError, InstallError, say
@@ -265,7 +265,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("verb", choices=(*verbs, "destroy"))
     parser.add_argument(
-        "machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: {', '.join(NATIVES)}"
+        "machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: {', '.join(USUAL)}"
     )
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
@@ -287,7 +287,7 @@ def _arguments() -> argparse.Namespace:
     unknown = sorted(set(arguments.machines) - set(MACHINES))
     if unknown:
         parser.error(f"no such machine: {', '.join(unknown)}; there are {', '.join(MACHINES)}")
-    arguments.machines = arguments.machines or (list(MACHINES) if arguments.verb == "destroy" else NATIVES)
+    arguments.machines = arguments.machines or (list(MACHINES) if arguments.verb == "destroy" else USUAL)
     return arguments
 
 

@@ -29,7 +29,17 @@ SHIPPED: Final = HERE.parent / "deploy/systemd-oomd"
 OOMD: Final = ("systemd-oomd.service", "systemd-oomd.socket")
 POLICY: Final = Path("/etc/dbus-1/system.d/reactor-oom1.conf")
 WORKLOAD: Final = "TEST.slice/TEST-55.slice/TEST-55-OOMD.slice/TEST-55-OOMD-workload.slice"
-CASES: Final = ("basic_system", "basic_user", "preference_avoid", "duration_analyze", "duration_override")
+SCRIPT: Final = UNITS / "TEST-55-OOMD.sh"
+# systemd 257 has five, 262 twelve.
+_CASE: Final = re.compile(r"^testcase_(\w+)\(\)", re.MULTILINE)
+CASES: Final = _CASE.findall(SCRIPT.read_text()) if SCRIPT.is_file() else ["none"]
+# Where a case ends that can't pass here: it looks for systemd-oomd's own words in the journal of its unit,
+# or for a hook before a kill by pressure, which reactor calls before a soft eviction alone.
+ENDS_AT: Final = {
+    "oom_rulesets": "grep 'Rule '\\''testrule'\\'' conditions met'",
+    "oom_rulesets_missing_warning": "timeout 30 bash -c",
+    "prekill_hook": "jq -r .method",
+}
 # They compare times of CPUs with a tolerance, which an emulated machine keeps now and then, guard or not.
 UNSTEADY: Final = {"test_cpucg_stats", "test_cpucg_max", "test_cpucg_max_nested"}
 _VERDICT: Final = re.compile(r"^(ok|not ok) \d+ (# SKIP )?(\S+)", re.MULTILINE)
@@ -106,7 +116,7 @@ def in_oomds_place() -> Iterator[None]:
     Path("/etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{PACKAGES} ./\n")
     run("apt-get", "-qq", "update")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    names = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session")
+    names = ("systemd-oomd", "stress-ng", "libpam-systemd", "dbus-user-session", "socat", "jq")
     command = ["apt-get", "-qq", "install", "--yes", *names]
     installed = subprocess.run(
         command, env=environment, check=False, capture_output=True, text=True, timeout=2 * SECONDS
@@ -162,7 +172,7 @@ def test_systemds_own_test_of_systemd_oomd_passes_with_reactor_in_its_place(
         lambda: "Dry Run" in run("oomctl", check=False), "oomctl's answer", SECONDS, pause_seconds=5
     )
     done = subprocess.run(
-        ["timeout", "1200", "bash", UNITS / "TEST-55-OOMD.sh"],
+        ["timeout", "1200", "bash", SCRIPT],
         env={**os.environ, "TEST_MATCH_TESTCASE": f"^testcase_{case}$"},
         cwd=UNITS,
         stdout=subprocess.PIPE,
@@ -177,4 +187,9 @@ def test_systemds_own_test_of_systemd_oomd_passes_with_reactor_in_its_place(
     print(done.stdout[-6000:])
     print(json.dumps(service.status()["systemd_oomd"], indent=1))
     print(json.dumps(service.status()["rules"], indent=1)[:4000])
+    if case in ENDS_AT:
+        assert done.returncode != 0
+        until_then, _, _ = done.stdout.rpartition("\n+ rc=")
+        assert ENDS_AT[case] in "\n".join(until_then.splitlines()[-4:])  # a pipeline is more than one
+        return
     assert done.returncode == 0
