@@ -30,7 +30,7 @@ def _run(path: str, output: str) -> int:
         scenario = scenario_in(path)
     except ConfigError as error:
         for problem in error.problems:
-            print(f"reactor: {printable(str(problem))}", file=sys.stderr)
+            print(printable(str(problem)), file=sys.stderr)
         return 2
     warn(scenario)
     if output == "json":

@@ -33,7 +33,7 @@ MUTANTS: Final = (
     Mutant("model/thresholds.py", "self.capacity <= 0", "self.capacity < 0"),
     Mutant("model/thresholds.py", "_single(_single(float(self.percent)) / 100)", "float(self.percent) / 100"),
     Mutant("policy/decide.py", "observations,\n        with_minimum_reclaim=True,\n", "observations,\n"),
-    Mutant("policy/decide.py", "observations, with_minimum_reclaim=True)", "observations)"),
+    Mutant("policy/decide.py", "[1].signals, with_minimum_reclaim=True)", "[1].signals)"),
     Mutant(
         "policy/decide.py",
         "grace_period_seconds=0 if threshold.is_hard else",
