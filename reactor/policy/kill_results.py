@@ -367,10 +367,11 @@ def _unhelpful(
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
         is_most = 2 * lost_bytes > credited_bytes
         is_all = not found[0] and 0 < missing_bytes <= lost_bytes
-        if lost_bytes >= noise_bytes and (
-            # What later victims held the pods have taken, too.
-            is_most or (is_all and _pods_have_grown(kill, node, lost_bytes - later_bytes) is False)
-        ):
+        # What later victims held the pods have taken, too.
+        have_taken_more = _pods_have_grown(kill, node, lost_bytes - later_bytes)
+        if lost_bytes < noise_bytes or have_taken_more:
+            continue
+        if is_most or (is_all and have_taken_more is False):
             found = ([*latest], credited_bytes, lost_bytes)
     return found
 

@@ -205,6 +205,21 @@ def test_hog_that_took_what_the_first_victim_brought_back_is_killed_at_once(outs
     assert ["first", "innocent-3"] == node.killed
 
 
+@pytest.mark.parametrize(("grown", "killed"), [(10, ["files", "hog"]), (8, ["files"])])
+def test_hog_that_took_more_than_a_victims_files_is_killed_at_once(grown, killed):
+    """As well as if it had taken that since the last kill: it is by more than what they keep."""
+    hard = replace(HARD, value=draw.amount(41 * MIB))
+    node = Node(settings=replace(SETTINGS, thresholds=(hard,)), files=12, hog=6, **innocents(4, 2))
+    node.outside = CAPACITY - 41 + 0.5 - sum(node.pods.values())
+    node.leaves = {"files": 9}
+    node.step()
+    node.pods["hog"] += grown
+    node.step()
+
+    assert killed == node.killed
+    assert ([] if "hog" in killed else [SlowReason.UNHELPFUL]) == node.reasons
+
+
 def test_shortage_that_all_pods_together_can_not_explain_ends_no_pod_before_a_pause_is_over():
     node = Node(outside=480, **innocents(5, 4))
     node.step()
