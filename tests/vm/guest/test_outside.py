@@ -158,9 +158,11 @@ def in_oomds_place() -> Iterator[None]:
 def test_systemds_own_test_of_systemd_oomd_passes_with_reactor_in_its_place(
     case: str, service: Service, tmp_path: Path
 ) -> None:
+    # Units with rule files of their own are started in the slice of all services.
+    parent = "/system.slice" if case.startswith("oom_rulesets") else f"/{WORKLOAD}"
     section = {
         "nodeCgroup": "/",
-        "pods": {"parents": [f"/{WORKLOAD}", f"/user.slice/user-[1-9]*.slice/user@*.service/{WORKLOAD}"]},
+        "pods": {"parents": [parent, f"/user.slice/user-[1-9]*.slice/user@*.service/{WORKLOAD}"]},
         "systemdOomd": "replace",
         "housekeepingInterval": "5s",
     }
