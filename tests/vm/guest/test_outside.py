@@ -130,7 +130,7 @@ def in_oomds_place() -> Iterator[None]:
                 copy(unit, place / unit.name)
     # As root, stress-ng lowers its own oom_score_adj to -1000, and such a unit is never evicted. systemd-oomd
     # kills it all the same: the one thing in which the test is changed.
-    for name in ("testbloat", "testmunch"):
+    for name in ("testbloat", "testmunch", "testrules"):
         drop_in = Path(f"/etc/systemd/system/TEST-55-OOMD-{name}.service.d/score.conf")
         drop_in.parent.mkdir(exist_ok=True)
         drop_in.write_text("[Service]\nCapabilityBoundingSet=~CAP_SYS_RESOURCE\n")
