@@ -246,7 +246,7 @@ def table(figures: dict[str, Any]) -> list[str]:
         f"{machine['cpus']} CPUs ({machine['model']})",
         f"load {load['before']:.1f} before and {load['after']:.1f} after",
         f"{figures['seconds']:,} s",
-        *([f"{failed} tests failed"] if failed else []),
+        *([f"{failed} test{'s' * (failed != 1)} failed"] if failed else []),
         *([f"{skipped} tests skipped"] if skipped else []),
     ]
     return [
