@@ -165,7 +165,7 @@ class Approach:
         """
         room = _MOST_PUT_ASIDE - len(self._node.emptied_among(self._node.pods))
         held_bytes = {uid: one.memory_working_set_bytes for uid, one in found.used.items()}
-        idle = (pod for pod in found.prepared if held_bytes.get(pod.uid, -1) == 0)
+        idle = (pod for pod in found.prepared if held_bytes.get(pod.uid) == 0)
         empty = [pod.uid for pod in idle if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:
             self._node.apply(PodFoundEmpty(uid=uid))
@@ -228,10 +228,9 @@ class LastStretch:
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
             if at_once:
                 at_once -= 1
-            elif is_paused := not is_paused:
-                self._sleep(_PAUSE_SECONDS)
             else:
-                self._approach.prepare(again=True)
+                self._approach.prepare(again=True) if is_paused else self._sleep(_PAUSE_SECONDS)
+                is_paused = not is_paused
             usage_bytes = self._levels.usage_bytes(nearest.cgroup)
             now_seconds = self._clock_seconds()
             if usage_bytes is None:

@@ -222,7 +222,7 @@ class Wait:
     uid: str
     needed_seconds: float
     at_seconds: float
-    until_seconds: float = 0.0
+    until_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,10 +155,9 @@ def observed(
         claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
         waits=tuple(one for one in state.waits if one.threshold in first_observed),
     )
-    in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
-    if in_time:
-        due = in_eviction_order({*over, *in_time}, settings.thresholds)
-        state = replace(state, thresholds_met=due)
+    if settings.soft_in_time:
+        in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
+        state = replace(state, thresholds_met=in_eviction_order({*over, *in_time}, settings.thresholds))
     return state, thresholds_with_fresh_statistics(state.thresholds_met, observations, before)
 
 
@@ -172,7 +171,7 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     now_seconds = decision.at_seconds
-    in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
+    in_time = due_in_time(settings, state, snapshot.time_left, now_seconds) if settings.soft_in_time else {}
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import PolicyState, TimeLeft, Wait
@@ -53,15 +52,13 @@ def due_in_time(
 ) -> dict[Threshold, TimeLeft]:
     """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 
-    None without `soft_in_time`. Of those in `state.waits` is known that the pod to go first needs less.
+    Only asked with `soft_in_time`. Of those in `state.waits` is known that the pod to go first needs less.
     """
-    if not settings.soft_in_time:
-        return {}
     waiting = {
         one.threshold
         for one in state.waits
         if one.at_seconds <= now_seconds < one.until_seconds
-        and spare_seconds(one, time_left.get(one.threshold.signal)) > 0
+        and spare_seconds(one.needed_seconds, time_left.get(one.threshold.signal)) > 0
     }
     pause_end = soft_pause_end(settings, state)
     return {
@@ -85,9 +82,9 @@ def _is_due(settings: EvictionSettings, left: TimeLeft, end_seconds: float, now_
     return left.held_seconds >= wanted_seconds and is_in_time and 0 <= age_seconds <= _FRESH_SECONDS
 
 
-def spare_seconds(wait: Wait, left: TimeLeft | None) -> float:
+def spare_seconds(needed_seconds: float, left: TimeLeft | None) -> float:
     """Return how much more time is left, at the least, than is needed."""
-    return (0.0 if left is None else left.earliest_seconds or 0.0) - wait.needed_seconds
+    return (0.0 if left is None else left.earliest_seconds or 0.0) - needed_seconds
 
 
 def wait_in_time(
@@ -100,13 +97,18 @@ def wait_in_time(
 ) -> Wait | None:
     """Return why a pod is not asked to end yet though a threshold is due; None if it is asked now."""
     passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
-    if passed_seconds >= threshold.grace_period_seconds:
-        return None
     needed_seconds = needed(settings, state.endings, pod, passed_seconds)
-    wait = Wait(threshold=threshold, uid=pod.uid, needed_seconds=needed_seconds, at_seconds=now_seconds)
-    spare = spare_seconds(wait, left)
+    spare = spare_seconds(needed_seconds, left)
+    if spare <= 0 or passed_seconds >= threshold.grace_period_seconds:
+        return None
     # By then another may go first, and what is needed may have grown as fast as what is left shrinks.
-    return replace(wait, until_seconds=now_seconds + min(_FRESH_SECONDS, spare / 2)) if spare > 0 else None
+    return Wait(
+        threshold=threshold,
+        uid=pod.uid,
+        needed_seconds=needed_seconds,
+        at_seconds=now_seconds,
+        until_seconds=now_seconds + min(_FRESH_SECONDS, spare / 2),
+    )
 
 
 def allowed_seconds(settings: EvictionSettings, pod: Pod) -> int:

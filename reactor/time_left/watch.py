@@ -138,11 +138,13 @@ class TimeLeftWatch:
         self._was_awaiting = is_awaiting
         self._lefts = dict(self._estimates(seen, now_seconds))
         self._report(self._lefts)
-        due = due_in_time(self._settings, state, self._lefts, now_seconds)
+        is_asked = self._settings.soft_in_time
+        due = due_in_time(self._settings, state, self._lefts, now_seconds) if is_asked else {}
         if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self._settings, state)):
             self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
         pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
-        spares = (spare_seconds(one, self._lefts.get(one.threshold.signal)) for one in state.waits)
+        lefts = self._lefts
+        spares = (spare_seconds(one.needed_seconds, lefts.get(one.threshold.signal)) for one in state.waits)
         return max(_LEAST_SECONDS, min([pause_seconds, *(one for one in spares if one > 0)]))
 
     def _estimates(
