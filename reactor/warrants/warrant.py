@@ -7,18 +7,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from reactor.errors import ReactorError
-from reactor.kernel.bpf.records import CounterAddresses, WarrantRecord
-from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, PageCache, Result, Terms
+from reactor.kernel.bpf.records import CounterAddresses
+from reactor.kernel.bpf.warrants import PLACES, SPARED, Result, WarrantProbe
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.policy.decide import decide
-from reactor.sources.ebpf_watch import PAGE_BYTES, Probe
+from reactor.sources.ebpf_watch import PAGE_BYTES
 from reactor.warrants.certainty import CertainVictim, without_reclaim
 
 
@@ -35,7 +34,6 @@ class WarrantResult:
         self._kept: Result | None = None
 
     def __call__(self) -> Result:
-        """Return it as far as it is written."""
         return self._read() if self._kept is None else self._kept
 
     def keep(self) -> None:
@@ -102,46 +100,6 @@ class ArmedWarrant:
 
 
 _LOG: Final = logging.getLogger("reactor.warrants")
-
-
-class WarrantProbe(Probe[WarrantRecord], Protocol):
-    """The programs, see kernel/bpf/warrants.py."""
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters."""
-
-    def place(self, address: int, place: int) -> None:
-        """Have the pod with this counter held to the bound at `place`."""
-
-    def displace(self, address: int) -> bool:
-        """Hold a pod to no bound any more."""
-
-    def bound(self, place: int, pages: int) -> None:
-        """Let the pod at `place` have so many pages."""
-
-    def arrivals(self) -> int:
-        """Return how many cgroups have come so far."""
-
-    def page_cache(self) -> PageCache:
-        """Return the machine's page cache."""
-
-    def is_claimed(self) -> bool:
-        """Return whether a draft or a warrant stands there, or one that was served."""
-
-    def is_live(self) -> bool:
-        """Return whether a warrant stands there that may be served."""
-
-    def draft(self, generation: int, terms: Terms) -> bool:
-        """Write a warrant, whose bounds are in force from then on."""
-
-    def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
-        """Have the draft served, while no more page cache than that is active."""
-
-    def withdraw(self) -> ClaimState | None:
-        """Take the claim."""
-
-    def result(self) -> Result:
-        """Return what has come of the last warrant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

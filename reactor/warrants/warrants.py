@@ -34,7 +34,7 @@ import trio
 from reactor.errors import BpfError, ReactorError
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
-from reactor.kernel.bpf.warrants import ClaimState, Terms
+from reactor.kernel.bpf.warrants import ClaimState, Terms, WarrantProbe
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, PolicyState
@@ -60,7 +60,7 @@ from reactor.warrants.certainty import (
     certain_victim,
     settled_until_seconds,
 )
-from reactor.warrants.warrant import ArmedWarrant, KernelPods, PlacedPod, WarrantProbe, WarrantResult
+from reactor.warrants.warrant import ArmedWarrant, KernelPods, PlacedPod, WarrantResult
 
 _LOG: Final = logging.getLogger("reactor.warrants")
 NAME: Final = "warrant"
