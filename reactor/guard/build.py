@@ -24,13 +24,7 @@ from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
 from reactor.guard.evictor import Evictor
-from reactor.guard.filesystem_facts import (
-    DiskCheck,
-    FilesystemFacts,
-    StewardEmptying,
-    StewardHooks,
-    StewardReclaim,
-)
+from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim, empty, run_hooks
 from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
 from reactor.guard.node import Node
 from reactor.guard.pass_ import RULES, Passes
@@ -612,11 +606,10 @@ def evictor_of(
     evicted, its owner starts another in its place, and the kubelet kills it at the end in any case.
     """
 
-    async def empty(pod: Pod) -> tuple[str, ...]:
-        """Remove the files that end with a pod, and return what went wrong."""
+    async def remove_files(pod: Pod) -> tuple[str, ...]:
         known.storage.hold(pod.uid)
         try:
-            return await StewardEmptying(steward).empty(pod)
+            return await empty(steward, pod)
         finally:
             known.storage.release(pod.uid)
             loop().emptied()
@@ -627,7 +620,7 @@ def evictor_of(
         lambda uid: loop().pod_ended(uid),
         deadline_seconds=settings.eviction.in_flight_deadline_seconds,
         dry_run=settings.dry_run,
-        empty=empty,
+        empty=remove_files,
         confirm=lambda attempt: (
             (cluster is not None and attempt.process is None)
             or loop().passes.results.confirm(attempt.eviction)
@@ -637,7 +630,7 @@ def evictor_of(
         on_process_killed=known.process_killed,
         on_ending=known.ending_observed,
         on_process_over=lambda uid: loop().process_over(uid),
-        before_soft=StewardHooks(steward, lambda: loop().settings.hooks).run,
+        before_soft=lambda eviction: run_hooks(steward, loop().settings.hooks, eviction),
     )
 
 

@@ -19,6 +19,7 @@ from reactor.errors import ReactorError, StewardError
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.filesystem import FilesystemSpace, read_mounts, read_space
 from reactor.kernel.scheduling import Bounded
+from reactor.link.frames import FrameKind
 from reactor.link.requests import Space
 from reactor.model.decisions import Eviction
 from reactor.model.pods import Pod
@@ -169,27 +170,26 @@ class FilesystemFacts:
             self._on_layout(layout)
 
 
-class StewardEmptying:
-    """Has the steward empty the emptyDirs of pods that have ended: tenants may make millions of files."""
+async def empty(link: StewardLink, pod: Pod) -> tuple[str, ...]:
+    """Have the steward empty the emptyDirs of a pod that has ended; return what went wrong.
 
-    def __init__(self, link: StewardLink) -> None:
-        self._link = link
-
-    async def empty(self, pod: Pod) -> tuple[str, ...]:
-        """Empty a pod's emptyDirs; return what went wrong. Where a steward ends, the next one is asked."""
-        problems = []
-        for path in empty_dirs(pod):
-            why = await self._empty(path, pod.cgroup)
-            problems += [] if why is None else [f"{path} was not emptied: {why}"]
-        return tuple(problems)
-
-    async def _empty(self, path: str, cgroup: str | None) -> str | None:
+    Tenants may make millions of files. Where a steward ends, the next one is asked.
+    """
+    problems = []
+    for path in empty_dirs(pod):
+        why: str | None = f"not done within {_MOST_SECONDS:g} s"
         with trio.move_on_after(_MOST_SECONDS):
-            while True:
-                with suppress(StewardError):
-                    return "; ".join((await self._link.empty(path, cgroup)).problems) or None
-                await trio.sleep(_AGAIN_SECONDS)
-        return f"not done within {_MOST_SECONDS:g} s"
+            why = await _empty(link, path, pod.cgroup)
+        problems += [] if why is None else [f"{path} was not emptied: {why}"]
+    return tuple(problems)
+
+
+async def _empty(link: StewardLink, path: str, cgroup: str | None) -> str | None:
+    while True:
+        with suppress(StewardError):
+            over = await link.ask(FrameKind.EMPTY, path=path, cgroup=cgroup)
+            return "; ".join(over.problems) or None
+        await trio.sleep(_AGAIN_SECONDS)
 
 
 def empty_dirs(pod: Pod) -> Iterator[str]:
@@ -207,39 +207,29 @@ class StewardReclaim:
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
         """Have it reclaimed, and return when that is done. Raises StewardError."""
         with trio.move_on_after(self._most_seconds):
-            over = await self._link.reclaim(self._kind, filesystems)
+            over = await self._link.ask(FrameKind.RECLAIM, kind=self._kind, filesystems=sorted(filesystems))
             return None if over.did is None else ReclaimReport(did=over.did, problems=over.problems)
         return ReclaimReport(problems=(f"not done within {self._most_seconds:g} s",))
 
 
-class StewardHooks:
-    """Has the steward run the hooks before a soft eviction that are configured by then.
+async def run_hooks(link: StewardLink, hooks: HookSettings, eviction: Eviction) -> tuple[str, ...]:
+    """Have the steward run the hooks before a soft eviction; return what went wrong.
 
-    The time limit counts here, too: a steward that hangs costs that limit. Nothing hard waits for it.
+    It takes half of the pod's grace period at most, also if the steward hangs. Nothing hard waits for it.
     """
-
-    def __init__(self, link: StewardLink, settings: Callable[[], HookSettings]) -> None:
-        self._link = link
-        self._settings = settings
-
-    async def run(self, eviction: Eviction) -> tuple[str, ...]:
-        """Have them run; return what went wrong. It takes half of the pod's grace period at most."""
-        hooks = self._settings()
-        if not hooks:
-            return ()
-        seconds = min(hooks.timeout_seconds, _HOOKS_SHARE * eviction.grace_period_seconds)
-        problems: tuple[str, ...] = (f"hooks: not done within {seconds:g} s",)
-        with trio.move_on_after(seconds + _HOOKS_ANSWER_SECONDS):
-            try:
-                over = await self._link.before_eviction(_hook_document(eviction), seconds)
-                problems = over.problems
-            except ReactorError as error:
-                problems = (f"hooks: {error}",)
-        return problems
+    if not hooks:
+        return ()
+    seconds = min(hooks.timeout_seconds, _HOOKS_SHARE * eviction.grace_period_seconds)
+    with trio.move_on_after(seconds + _HOOKS_ANSWER_SECONDS):
+        try:
+            about = _hook_document(eviction)
+            return (await link.ask(FrameKind.BEFORE, eviction=about, seconds=seconds)).problems
+        except ReactorError as error:
+            return (f"hooks: {error}",)
+    return (f"hooks: not done within {seconds:g} s",)
 
 
 def _hook_document(eviction: Eviction) -> dict[str, Any]:
-    """Return what a hook is given of an eviction, as plain JSON values."""
     return {
         "event": "before-eviction",
         "pod": printable(eviction.pod.key),

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -35,7 +35,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord, process_document
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.documents import Outcome, process_text
-from reactor.link.requests import ReclaimOver
+from reactor.link.frames import FrameKind
 from reactor.model.decisions import NoVictim
 from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown
 from reactor.model.pods import Pod
@@ -95,13 +95,6 @@ class Unobserved:
         return tuple(one for one in NodeCondition if one in unknown and one not in in_force)
 
 
-class Steward(Protocol):
-    """Asks the container runtime."""
-
-    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
-        """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
-
-
 class RuntimeKills:
     """Kills pods of a Kubernetes node: at once by their cgroups, with a grace period through the runtime.
 
@@ -110,7 +103,7 @@ class RuntimeKills:
     without a steward, or without an answer, the processes are asked themselves.
     """
 
-    def __init__(self, kills: KillPath, tree: CgroupTree, steward: Steward) -> None:
+    def __init__(self, kills: KillPath, tree: CgroupTree, steward: StewardLink) -> None:
         self._kills = kills
         self._tree = tree
         self._steward = steward
@@ -144,7 +137,7 @@ class RuntimeKills:
 
     async def _stop(self, pod: Pod, grace_period_seconds: float) -> None:
         """Return when the containers have ended. Raises StewardError where that can't be had."""
-        over = await self._steward.stop(pod.uid, grace_period_seconds)
+        over = await self._steward.ask(FrameKind.STOP, uid=pod.uid, grace_seconds=grace_period_seconds)
         if over.problems:
             raise StewardError("; ".join(over.problems))
 
@@ -315,8 +308,9 @@ class KubernetesNode:
         """
         with trio.move_on_after(seconds) as scope:
             try:
+                # On CLOCK_MONOTONIC: a steward that has just started reads it seconds later.
                 until_seconds = time.monotonic() + seconds - _ANSWER_SECONDS
-                over = await self._link.leave(stands_by=stands_by, until_seconds=until_seconds)
+                over = await self._link.ask(FrameKind.LEAVE, stands_by=stands_by, until_seconds=until_seconds)
             except StewardError as error:
                 _LOG.warning("conditions and taints stay on the node: %s", error)
                 return

@@ -236,9 +236,10 @@ class ClusterReports(_Kept):
 
     eviction        a pod was evicted, or is to end within its grace period; its uid is the key, by which the
                     latest report stands for those before it
-    conditions      those of the node that are in force; sent to each new steward
-    marks           what the node shows by rules; sent to each new steward
-    shutdown        whether the node shuts down; sent to each new steward while it does
+    conditions      those of the node that are in force
+    marks           what the node shows by rules
+    shutdown        whether the node shuts down
+                    these three are reported where they differ from before, and to each new steward
     events          about the node: a threshold was met, the kernel killed, evictions are slowed down; about a
                     pod: a process of it was killed
     """
@@ -246,48 +247,36 @@ class ClusterReports(_Kept):
     def __init__(self) -> None:
         super().__init__()
         self._number = 0
-        self._conditions: tuple[tuple[NodeCondition, ...], tuple[NodeCondition, ...]] | None = None
-        self._marks: Marks | None = None
-        self._is_shutting_down = False
+        self._lasting: dict[str, Document] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def evicted(self, uid: str, document: Mapping[str, Any]) -> None:
-        self._report((EVICTION, uid), {"report": EVICTION, "uid": uid, **document})
+    def evicted(self, uid: str, document: Document) -> None:
+        self._report((EVICTION, uid), EVICTION, {"uid": uid, **document})
 
     def conditions(
         self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()
     ) -> None:
-        """Report the conditions in force, and the unknown ones, where they are other ones than before."""
-        both = tuple(conditions), tuple(unknown)
-        if both != self._conditions:
-            self._conditions = both
-            self._report_conditions(*both)
+        """Report the conditions in force, and the unknown ones."""
+        also = {"unknown": list(unknown)} if unknown else {}
+        self._show(CONDITIONS, conditions=list(conditions), **also)
 
     def marks(self, marks: Marks) -> None:
-        """Report what the node is to show by rules, where that is something else than before."""
-        if marks != self._marks:
-            self._marks = marks
-            self._report_marks(marks)
+        self._show(MARKS, shown=[list(one) for one in marks.shown], left=[list(one) for one in marks.left])
 
     def shutdown(self, *, is_under_way: bool) -> None:
-        """Report that the node shuts down, or not any more."""
-        self._is_shutting_down = is_under_way
-        self._report(SHUTDOWN, {"report": SHUTDOWN, "is_under_way": is_under_way})
+        self._show(SHUTDOWN, is_under_way=is_under_way)
 
     def event(self, kind: str, **about: object) -> None:
-        self._report((kind, self._number), {"report": kind, **about})
+        self._report((kind, self._number), kind, about)
 
     def restart(self) -> None:
-        """Begin again with what is not safe yet: there is another steward."""
+        """Begin again with what is not safe yet, and with what lasts: there is another steward."""
         super().restart()
-        if self._conditions is not None and CONDITIONS not in self._kept:
-            self._report_conditions(*self._conditions)
-        if self._marks is not None and MARKS not in self._kept:
-            self._report_marks(self._marks)
-        if self._is_shutting_down and SHUTDOWN not in self._kept:
-            self.shutdown(is_under_way=True)
+        for kind, document in self._lasting.items():
+            if kind not in self._kept:
+                self._report(kind, kind, document)
 
     def reported(self, number: int) -> None:
         """Forget a report that is safe. Raises FormError for one that was not sent.
@@ -305,20 +294,15 @@ class ClusterReports(_Kept):
                 return kept
             await self._changed.wait()
 
-    def _report_conditions(
-        self, conditions: tuple[NodeCondition, ...], unknown: tuple[NodeCondition, ...]
-    ) -> None:
-        document = {"report": CONDITIONS, "conditions": list(conditions)}
-        self._report(CONDITIONS, document | ({"unknown": list(unknown)} if unknown else {}))
+    def _show(self, kind: str, **document: object) -> None:
+        if self._lasting.get(kind) != document:
+            self._lasting[kind] = document
+            self._report(kind, kind, document)
 
-    def _report_marks(self, marks: Marks) -> None:
-        document = {"shown": [list(one) for one in marks.shown], "left": [list(one) for one in marks.left]}
-        self._report(MARKS, {"report": MARKS, **document})
-
-    def _report(self, key: Hashable, document: Mapping[str, Any]) -> None:
+    def _report(self, key: Hashable, kind: str, document: Document) -> None:
         self._number += 1
         self._kept.pop(key, None)
-        self._kept[key] = Message(FrameKind.REPORT, self._number, encode(document))
+        self._kept[key] = Message(FrameKind.REPORT, self._number, encode({"report": kind, **document}))
         while len(self._kept) > _MOST:
             if not self.lost:
                 _API_LOG.error("reports to the API server are being lost: the steward does not take them")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import trio
 
-from reactor.guard.outbox import Make, RecordQueue
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import (
     EvictionAttempt,
     PassRecord,
@@ -34,6 +34,8 @@ from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.decision")
 _NOTED_RANKING: Final = 20
+# What is counted with two labels.
+_LABELLED: Final = ("evictions", "process_evictions", "rules", "rules_unhelpful", "reclaims", "reclaimed")
 
 OnPass = Callable[[PassRecord], None]
 _Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
@@ -47,8 +49,8 @@ class Hooks:
     `faults` are what a test lets happen to the parts of the daemon.
     """
 
-    on_pass: OnPass | None = None
-    on_ended: OnEnded | None = None
+    on_pass: OnPass = lambda _: None
+    on_ended: OnEnded = lambda *_: None
     faults: Faults | None = None
 
 
@@ -64,8 +66,8 @@ class Recorder:
 
     def __init__(
         self,
-        journal: RecordQueue | None,
-        meter: Tally | None,
+        journal: RecordQueue,
+        meter: Tally,
         *,
         patience_seconds: float,
         hooks: Hooks,
@@ -78,10 +80,8 @@ class Recorder:
 
     def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
-        if self._hooks.on_pass is not None:
-            self._hooks.on_pass(record)
-        if self._meter is not None:
-            self._meter.observe_pass(record)
+        self._hooks.on_pass(record)
+        self._meter.observe_pass(record)
         is_news = record.decision.rule is None and self._is_news(record.decision)
         if not (is_news or record.decision.rule is not None or record.attempts or record.reclaimed):
             return
@@ -89,15 +89,14 @@ class Recorder:
         if not record.attempts:
             self._write_decision(record)
             return
-        if self._journal is not None:
-            self._journal.note(partial(record.document, _NOTED_RANKING))
+        self._journal.note(partial(record.document, _NOTED_RANKING))
         if any(not attempt.ended.is_set() for attempt in record.attempts):
-            self._write(partial(ordered_document, record.as_it_stands()))
+            self._journal.write(partial(ordered_document, record.as_it_stands()))
         nursery.start_soon(self._complete, record)
 
     def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
-        self._write(partial(ordered_document, record.as_it_stands(), kind=RESUMED))
+        self._journal.write(partial(ordered_document, record.as_it_stands(), kind=RESUMED))
         nursery.start_soon(self._account_late, record, record.attempts)
 
     def _is_news(self, decision: Decision) -> bool:
@@ -125,7 +124,7 @@ class Recorder:
         for attempt in late:
             await attempt.ended.wait()
             self._account(record, attempt)
-            self._write(partial(outcome_document, record.id, time.time(), attempt))
+            self._journal.write(partial(outcome_document, record.id, time.time(), attempt))
 
     def _patience_over(self, record: PassRecord) -> list[EvictionAttempt]:
         """Write the decision as it stands; return its evictions that have not come to their end."""
@@ -136,19 +135,12 @@ class Recorder:
         return [attempt for attempt in record.attempts if not attempt.ended.is_set()]
 
     def _account(self, record: PassRecord, attempt: EvictionAttempt) -> None:
-        if self._meter is not None:
-            self._meter.observe_attempt(record, attempt)
-        if self._hooks.on_ended is not None:
-            self._hooks.on_ended(record, attempt)
+        self._meter.observe_attempt(attempt)
+        self._hooks.on_ended(record, attempt)
         _log_ending(record, attempt)
 
     def _write_decision(self, record: PassRecord) -> None:
-        if self._journal is not None:
-            self._journal.write(partial(record.as_it_stands().document, 0), record.ranking_documents)
-
-    def _write(self, make: Make) -> None:
-        if self._journal is not None:
-            self._journal.write(make)
+        self._journal.write(partial(record.as_it_stands().document, 0), record.ranking_documents)
 
 
 class Tally:
@@ -157,34 +149,27 @@ class Tally:
     def __init__(self) -> None:
         self.is_configuration_refused = False
         self._configured_unix_seconds = time.time()
-        self._evictions: Counter[tuple[str, str]] = Counter()
-        self._process_evictions: Counter[tuple[str, str]] = Counter()
+        self._labelled: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _LABELLED}
+        self._counted = Counter(unhelpful=0, state_failures=0)
+        self._durations = {"wake_to_kill": Durations(), "passes": Durations()}
         self._stages: dict[str, Durations] = {}
-        self._wake_to_kill = Durations()
         self._stats_ages: dict[str, Durations] = {}
-        self._passes = Durations()
-        self._reloads = Counter({"taken": 0, "refused": 0})
+        self._reloads = Counter(taken=0, refused=0)
         self._oom_kills: Counter[str] = Counter(dict.fromkeys(OomScope, 0))
-        self._unhelpful = 0
-        self._state_failures = 0
-        self._rules: Counter[tuple[str, str]] = Counter()
-        self._rules_unhelpful: Counter[tuple[str, str]] = Counter()
-        self._reclaims: Counter[tuple[str, str]] = Counter()
-        self._reclaimed: Counter[tuple[str, str]] = Counter()
 
     def observe_pass(self, record: PassRecord) -> None:
         """Count one pass, and the stages of one that evicted."""
         times = record.times
-        self._passes.observe((times.done_ns - times.started_ns) / 1e9)
+        self._durations["passes"].observe((times.done_ns - times.started_ns) / 1e9)
         for given in record.reclaimed:
-            self._reclaims[given.kind, "failed" if given.problems else "done"] += 1
+            self._labelled["reclaims"][given.kind, "failed" if given.problems else "done"] += 1
             resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
-            self._reclaimed[resource, given.kind] += max(0, given.freed or 0)
+            self._labelled["reclaimed"][resource, given.kind] += max(0, given.freed or 0)
         if record.decision.rule is not None and not record.decision.waits:
             self._observe_rule(record.decision.rule)
         if record.dry_run:
             return
-        self._unhelpful += len(record.decision.unhelpful)
+        self._counted["unhelpful"] += len(record.decision.unhelpful)
         if not record.attempts or record.decision.rule is not None:  # no source has woken for a rule
             return
         self._stage("wake", max(0, times.started_ns - times.woke_ns))
@@ -195,12 +180,12 @@ class Tally:
         if times.killed_ns is not None:
             # The kernel kills before anything is observed, and before the loop is woken.
             self._stage("kill", max(0, times.killed_ns - times.decided_ns))
-            self._wake_to_kill.observe(max(0, times.killed_ns - times.woke_ns) / 1e9)
+            self._durations["wake_to_kill"].observe(max(0, times.killed_ns - times.woke_ns) / 1e9)
 
     def _observe_rule(self, firing: Firing) -> None:
         labels = (printable(firing.rule.name), str(firing.rule.action))
-        self._rules[labels] += 1
-        self._rules_unhelpful[labels] += bool(firing.unhelpful)
+        self._labelled["rules"][labels] += 1
+        self._labelled["rules_unhelpful"][labels] += bool(firing.unhelpful)
 
     def _observe_ages(self, record: PassRecord) -> None:
         """Count how old the statistics were that a pod was evicted by. Source: synchronize."""
@@ -210,11 +195,10 @@ class Tally:
                 age_seconds = max(0.0, record.decision.at_seconds - seen.taken_at_seconds)
                 self._stats_ages.setdefault(threshold.signal, Durations()).observe(age_seconds)
 
-    def observe_attempt(self, record: PassRecord, attempt: EvictionAttempt) -> None:
+    def observe_attempt(self, attempt: EvictionAttempt) -> None:
         """Count one eviction that came to its end, of a pod or of one process of one."""
-        del record
-        counts = self._evictions if attempt.process is None else self._process_evictions
-        counts[attempt.eviction.signal, attempt.outcome] += 1
+        kind = "evictions" if attempt.process is None else "process_evictions"
+        self._labelled[kind][attempt.eviction.signal, attempt.outcome] += 1
         if attempt.killed_ns is not None and attempt.freed_ns is not None:
             self._stage("free", attempt.freed_ns - attempt.killed_ns)
 
@@ -232,35 +216,27 @@ class Tally:
         self._oom_kills[kill.scope] += kill.kills
 
     def count_state_failure(self) -> None:
-        self._state_failures += 1
+        self._counted["state_failures"] += 1
 
     def document(self) -> dict[str, Any]:
         """Return all as plain JSON values; what has labels as lists of them and the count."""
         return {
-            "evictions": _labelled(self._evictions),
-            "rules": _labelled(self._rules),
-            "rules_unhelpful": _labelled(self._rules_unhelpful),
-            "process_evictions": _labelled(self._process_evictions),
+            **{
+                name: [(*labels, count) for labels, count in counts.items()]
+                for name, counts in self._labelled.items()
+            },
+            **{name: durations.document() for name, durations in self._durations.items()},
             "stages": {stage: durations.document() for stage, durations in self._stages.items()},
             "stats_ages": {signal: durations.document() for signal, durations in self._stats_ages.items()},
-            "wake_to_kill": self._wake_to_kill.document(),
-            "passes": self._passes.document(),
             "reloads": dict(self._reloads),
             "configuration_refused": self.is_configuration_refused,
             "configured_unix_seconds": self._configured_unix_seconds,
             "oom_kills": dict(self._oom_kills),
-            "unhelpful": self._unhelpful,
-            "state_failures": self._state_failures,
-            "reclaims": _labelled(self._reclaims),
-            "reclaimed": _labelled(self._reclaimed),
+            **self._counted,
         }
 
     def _stage(self, name: str, nanoseconds: int) -> None:
         self._stages.setdefault(name, Durations()).observe(nanoseconds / 1e9)
-
-
-def _labelled(counts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
-    return [(*labels, count) for labels, count in counts.items()]
 
 
 def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]]:

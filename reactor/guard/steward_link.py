@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,6 @@ from reactor.link.requests import (
     read_request,
 )
 from reactor.model.settings import Command, Settings
-from reactor.model.signals import Filesystem, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
 
 if TYPE_CHECKING:
@@ -199,15 +198,15 @@ class StewardLink:
             return True
         return False
 
-    async def reclaim(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimOver:
-        """Have something reclaimed. Raises StewardError where the steward ends meanwhile."""
-        return await self._ask_until_over(
-            FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)}
-        )
+    async def ask(self, order: FrameKind, /, **about: object) -> ReclaimOver:
+        """Have the steward do what this kind of message asks for, and return what came of it.
 
-    async def empty(self, path: str, cgroup: str | None) -> ReclaimOver:
-        """Have an emptyDir emptied. Raises StewardError where the steward ends meanwhile."""
-        return await self._ask_until_over(FrameKind.EMPTY, {"path": path, "cgroup": cgroup})
+        Raises StewardError where there is no steward, or it ends meanwhile.
+        """
+        over = await self._ask(order, about)
+        if not isinstance(over, ReclaimOver):
+            raise StewardError(f"steward: answers {order.name} with something else")
+        return over
 
     async def count(self, *, urgent: bool) -> None:
         """Have the places counted soon, if there are any. Raises StewardError without a steward."""
@@ -234,31 +233,7 @@ class StewardLink:
             raise StewardError("steward: has ended meanwhile") from error
         return session
 
-    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
-        """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
-        return await self._ask_until_over(FrameKind.STOP, {"uid": pod_uid, "grace_seconds": grace_seconds})
-
-    async def before_eviction(self, eviction: Mapping[str, Any], seconds: float) -> ReclaimOver:
-        """Have the operator's hooks run. Raises StewardError where the steward ends meanwhile."""
-        return await self._ask_until_over(FrameKind.BEFORE, {"eviction": eviction, "seconds": seconds})
-
-    async def leave(self, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
-        """Have what is set on the node removed unless a successor comes, until then (CLOCK_MONOTONIC).
-
-        A steward that has just started reads it seconds later. Raises StewardError.
-        """
-        return await self._ask_until_over(
-            FrameKind.LEAVE, {"stands_by": stands_by, "until_seconds": until_seconds}
-        )
-
-    async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
-        over = await self._ask(kind, document)
-        if not isinstance(over, ReclaimOver):
-            raise StewardError(f"steward: answers {kind.name} with something else")
-        return over
-
     def document(self) -> dict[str, Any]:
-        """Return how it stands, as plain JSON values."""
         return {
             "pid": self.pid,
             "restarts": max(0, self.starts - 1),

@@ -28,6 +28,7 @@ from reactor.guard.kubernetes import RuntimeKills
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.procfs import read_meminfo
+from reactor.link.frames import FrameKind
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
@@ -67,9 +68,10 @@ class Steward:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
+    async def ask(self, order: FrameKind, *, uid: str, grace_seconds: float) -> ReclaimOver:
+        assert order is FrameKind.STOP
         try:
-            await stop_containers(self._runtime.client, pod_uid, grace_seconds)
+            await stop_containers(self._runtime.client, uid, grace_seconds)
         except ReactorError as error:
             return ReclaimOver(number=1, did=(), problems=(str(error),))
         return ReclaimOver(number=1, did=())

@@ -14,9 +14,10 @@ from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.ahead import Ahead
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
+from reactor.guard.outbox import RecordQueue
 from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import NodeReport, Report, Reports
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
@@ -466,7 +467,7 @@ def make_view(make_loop, make_threshold, nursery):
     def make(*sources: SourceState):
         thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
         loop = make_loop(*thresholds)
-        recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
+        recorder = Recorder(RecordQueue("now"), Tally(), patience_seconds=10, hooks=Hooks())
 
         settings = Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node")
 

@@ -25,6 +25,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.documents import Outcome
+from reactor.link.frames import FrameKind
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
 from reactor.model.decisions import Decision, Eviction, NoVictim, Snapshot
@@ -344,7 +345,8 @@ class LeavingLink:
     def attend_cluster(self, pods, reports) -> None:
         pass
 
-    async def leave(self, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
+    async def ask(self, order: FrameKind, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
+        assert order is FrameKind.LEAVE
         self.asked.append(stands_by)
         self.until_seconds = until_seconds
         await trio.sleep(self.seconds)

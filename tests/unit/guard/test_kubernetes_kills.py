@@ -12,6 +12,7 @@ from reactor.act.reap import KillReport
 from reactor.errors import StewardError
 from reactor.guard.kubernetes import RuntimeKills
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.link.frames import FrameKind
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod
 
@@ -49,8 +50,9 @@ class Steward:
         self.ends = ends
         self.asked: list[tuple[str, float]] = []
 
-    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
-        self.asked.append((pod_uid, grace_seconds))
+    async def ask(self, order: FrameKind, *, uid: str, grace_seconds: float) -> ReclaimOver:
+        assert order is FrameKind.STOP
+        self.asked.append((uid, grace_seconds))
         await trio.sleep(self.seconds)
         if self.ends:
             raise StewardError("steward: has ended meanwhile")

@@ -376,6 +376,6 @@ async def test_it_is_counted_apart_from_evicted_pods(make, processes):
     loop = make()
     tally = Tally()
     record = loop.passes.make([wake()])
-    tally.observe_attempt(record, record.attempts[0])
+    tally.observe_attempt(record.attempts[0])
     assert [("memory.available", "process-killed", 1)] == tally.document()["process_evictions"]
     assert [] == tally.document()["evictions"]

@@ -167,7 +167,7 @@ def firing(action: RuleAction) -> Firing:
 async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     """Return a journal with a line of each kind."""
     journal = Lines()
-    recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
     loop.now_seconds += 100
     loop.known.state = replace(loop.known.state, claims=(), slowdowns=())
     loop.usages.seen = {

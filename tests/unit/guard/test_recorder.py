@@ -9,7 +9,7 @@ import trio.testing
 
 from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
-from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -48,7 +48,7 @@ def journal():
 
 @pytest.fixture
 def make_recorder(journal):
-    return lambda hooks=None: Recorder(journal, None, patience_seconds=10.0, hooks=hooks or Hooks())
+    return lambda hooks=None: Recorder(journal, Tally(), patience_seconds=10.0, hooks=hooks or Hooks())
 
 
 async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_loop, journal, make_recorder):
@@ -125,7 +125,7 @@ async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_anot
     nursery, make_loop, make_pod, make_threshold, observation, journal, autojump_clock
 ):
     loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
-    recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
     loop.have(make_pod("slow"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     loop.passes.make([WAKE])
@@ -164,7 +164,7 @@ async def test_lines_that_are_taken_late_say_what_was_known_when_they_were_writt
 ):
     journal = LateJournal()
     loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
-    recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
     loop.have(make_pod("slow"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     loop.passes.make([WAKE])
@@ -280,7 +280,7 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     seen = []
     loop = make_loop()
     recorder = Recorder(
-        journal, None, patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, attempt: seen.append(attempt))
+        journal, Tally(), patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, attempt: seen.append(attempt))
     )
     flight = make_claim("uid-slow", kill_at_seconds=1030, deadline_seconds=1040)
     attempt = loop.evictor.resume(make_pod("slow"), flight, loop.now_seconds)

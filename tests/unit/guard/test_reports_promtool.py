@@ -105,7 +105,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     record = loop.passes.make([Wake(source="test", kind=WakeKind.MEMORY, at_ns=0)])
     await record.attempts[0].ended.wait()
     tally.observe_pass(record)
-    tally.observe_attempt(record, record.attempts[0])
+    tally.observe_attempt(record.attempts[0])
     tally.count_reload(taken=False)
     told = reading(make_threshold, tally).reading()
     own = StewardReading(

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
-from reactor.guard.filesystem_facts import StewardEmptying
+from reactor.guard.filesystem_facts import empty
 from reactor.guard.node import Node
 from reactor.guard.outbox import ClusterReports, RecordQueue
 from reactor.guard.pod_facts import PodFacts
@@ -391,21 +391,21 @@ async def test_other_commands_are_run_by_another_steward_and_the_change_is_no_fa
     first, second = tmp_path / "first", tmp_path / "second"
 
     def order(*command: str) -> None:
-        reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (command,)})
-        guard.link.order(replace(guard.settings, reclaim=reclaim), news)
+        settings = ReclaimSettings(commands={Filesystem.NODEFS: (command,)})
+        guard.link.order(replace(guard.settings, reclaim=settings), news)
 
     order("/bin/touch", str(first))
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
-        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        await reclaim(guard)
         before = guard.link.pid
         guard.records.write(lambda: {"kind": "x"})
         order("/bin/touch", str(second))
         await until(lambda: guard.link.pid not in {None, before}, "another steward")
-        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        await reclaim(guard)
         second_pid = guard.link.pid
         guard.link.order(replace(guard.link._orders.settings, metrics_address=None), news)
-        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        await reclaim(guard)
         assert second_pid == guard.link.pid
 
     assert first.exists()
@@ -570,13 +570,13 @@ async def test_layouts_are_adopted_at_a_bounded_rate(tmp_path, autojump_clock):
 async def test_filesystems_are_observed_by_the_steward_and_what_it_frees_is_reported(tmp_path):
     guard, news = Guard(tmp_path), News()
     done = tmp_path / "done"
-    reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (("/bin/touch", str(done)), ("/bin/false",))})
-    guard.link.order(replace(guard.settings, reclaim=reclaim), news)
+    commands = {Filesystem.NODEFS: (("/bin/touch", str(done)), ("/bin/false",))}
+    guard.link.order(replace(guard.settings, reclaim=ReclaimSettings(commands=commands)), news)
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
         assert await guard.link.observe(20)
-        over = await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
-        nothing = await guard.link.reclaim(Reclaim.IMAGES, [Filesystem.NODEFS])
+        over = await reclaim(guard)
+        nothing = await reclaim(guard, Reclaim.IMAGES)
 
     assert done.exists()
     assert (over.did, over.problems) == ((f"/bin/touch {done}", "/bin/false"), ("/bin/false: exit status 1",))
@@ -602,7 +602,7 @@ async def test_emptydirs_are_emptied_by_the_steward_and_by_the_next_where_it_end
         await until(lambda: guard.link.pid is not None)
         os.kill(guard.link.pid, signal.SIGKILL)
         with trio.fail_after(90):
-            assert () == await StewardEmptying(guard.link).empty(pod)
+            assert () == await empty(guard.link, pod)
 
     assert [] == os.listdir(volume)
 
@@ -702,7 +702,7 @@ async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_i
     with trio.fail_after(90):
         assert not await guard.link.observe(20)
         with pytest.raises(StewardError, match="none at present"):
-            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+            await reclaim(guard)
 
 
 async def test_reclaim_during_which_the_steward_ends_is_an_error(tmp_path):
@@ -712,8 +712,12 @@ async def test_reclaim_during_which_the_steward_ends_is_an_error(tmp_path):
         await until(lambda: guard.link._session is not None)
         nursery.start_soon(_kill_soon, guard.link.pid)
         with pytest.raises(StewardError, match="ended meanwhile"):
-            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+            await reclaim(guard)
         nursery.cancel_scope.cancel()
+
+
+async def reclaim(guard: Guard, kind: Reclaim = Reclaim.COMMANDS) -> ReclaimOver:
+    return await guard.link.ask(FrameKind.RECLAIM, kind=kind, filesystems=[Filesystem.NODEFS])
 
 
 async def _kill_soon(pid: int) -> None:
@@ -777,10 +781,10 @@ async def test_pods_of_a_cluster_are_refused_on_a_plain_node(tmp_path):
 async def test_without_a_runtime_the_guard_asks_the_processes_themselves(tmp_path):
     guard = Guard(tmp_path)
     with pytest.raises(StewardError, match="none at present"):
-        await guard.link.stop("u", 30)
+        await guard.link.ask(FrameKind.STOP, uid="u", grace_seconds=30)
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
-        over = await guard.link.stop("u", 30)
+        over = await guard.link.ask(FrameKind.STOP, uid="u", grace_seconds=30)
     assert over.problems == ("no container runtime is known",)
 
 
