@@ -3,8 +3,16 @@
 A pod on a virtual node takes memory at a rate (bench/course.c). It is given the time from the soft threshold
 to the hard one, and needs half of that, or less, to save its state at SIGTERM. Several pods of one name come
 one after the other and need about as long: the guard knows how long from the second on. Other pods hold
-memory within their requests. Half of the pods come back before the hard threshold, or stop: then no eviction
-is needed. Whether one was is known from the plan, and what the guard says of it is kept beside.
+memory within their requests. Of all pods
+
+    half             cross the hard threshold
+    a tenth each     grow in a burst or in a sawtooth to a quarter of the way, and come back
+    a tenth each     stop at a quarter of the way, half way, or anywhere; every second one of them keeps its
+                     memory, the others give it back at some time before the grace period is over
+
+Each plan with which a pod was evicted in time is had again with upstream's way, as the control. There the pod
+is killed at the hard threshold (the eviction was needed), or evicted once the grace period is over (it came
+sooner), or left alone (it was in vain). What the guard itself says of it is kept beside.
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,14 +48,16 @@ _HELD_MIB: Final = (64, 128)
 # From the soft to the hard threshold, by rates, all in MiB: 24 s at the slowest, 1.5 s at the fastest.
 _WAYS: Final = {1: 24, 4: 48, 16: 128, 64: 384, 256: 1536, 1024: 1536}
 _RATES: Final = tuple(_WAYS)
-_GRACE_SECONDS: Final = 30
+_GRACE: Final = 1.5  # times the way: pods cross before its end, and what comes sooner can be told from it
 _REST_SECONDS: Final = 0.7
-_OVER_SECONDS: Final = 40.0
+_HOLD_SECONDS: Final = 5.0
+_BACK: Final = 0.9  # of the grace period: when memory is given back at the latest
+_OVER_SECONDS: Final = 120.0
 _SETTLED_SECONDS: Final = 0.5
 
 
 class Kind(StrEnum):
-    """What a pod does past the soft threshold; but for the first, it never gets to the hard one."""
+    """What a pod does past the soft threshold; but for the first, none gets to the hard one."""
 
     CROSSES = "crosses"
     BURST = "a burst of 1 to 2 s to a quarter of the way, and back"
@@ -57,17 +68,28 @@ class Kind(StrEnum):
 
 
 _IDLE: Final = (Kind.BURST, Kind.SAWTOOTH, Kind.QUARTER, Kind.HALF, Kind.ANYWHERE)
+_STOPS: Final = (Kind.QUARTER, Kind.HALF, Kind.ANYWHERE)
 _SHARES: Final = {Kind.BURST: 0.25, Kind.SAWTOOTH: 0.25, Kind.QUARTER: 0.25, Kind.HALF: 0.5}
-_WHEN: Final = {True: "early", False: "late"}
 _SPARE: Final = 1.25  # of the time that is needed: with so much left, that a fall will stop can be waited for
+_SOONER: Final = "sooner"
+_IN_VAIN: Final = "in vain"
 _JUDGED: Final = ("needed", "presumed", "sooner", "not_needed")
+
+
+class Verdict(StrEnum):
+    """What an eviction in time was, by what upstream's way does with the same plan."""
+
+    NEEDED = "needed"
+    SOONER = _SOONER
+    IN_VAIN = _IN_VAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One episode. After SIGTERM the pod needs `save_ms` of `left_ms` between the thresholds.
 
-    It goes `share` of the way to the hard one. `is_known`: another of its name has ended before.
+    It goes `share` of the way to the hard one, and keeps its memory or not. `segments` are for course.c, with
+    the use of the whole node.
     """
 
     kind: Kind
@@ -75,7 +97,7 @@ class Plan:
     save_ms: int
     left_ms: int
     share: float
-    is_known: bool
+    keeps: bool
     segments: Sequence[tuple[float, float]]
 
     @property
@@ -83,19 +105,29 @@ class Plan:
         """Whether a fall stops while there is plenty of time for an eviction."""
         return (1 - self.share) * self.left_ms > _SPARE * self.save_ms
 
+    @property
+    def name(self) -> str:
+        keeps = "keeps its memory" if self.keeps else "gives it back"
+        return f"{self.kind}, {keeps}" if self.kind in _STOPS else self.kind
+
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What became of it: `asked` is whether the pod had SIGTERM, `killed` whether it was killed."""
+    """What became of it: `asked` is whether the pod had SIGTERM, `killed` whether it was killed.
+
+    `is_known`: another of its name has ended before. `verdict` is of an eviction in time.
+    """
 
     mode: str
     plan: Plan
+    is_known: bool
     asked: bool
     saved: bool
     killed: bool
     took_ms: int | None
     others_died: int
     oom_kills: int
+    verdict: Verdict | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,34 +141,49 @@ def distance_mib(rate_mib: int) -> int:
     return _WAYS[rate_mib]
 
 
-def plan(
-    kind: Kind, rate_mib: int, drawn: random.Random, base_mib: float, need: float, *, is_known: bool
-) -> Plan:
-    """Return an episode on a node that uses so much without the pod, which needs about `need` of the way."""
+def grace_seconds(rate_mib: int) -> float:
+    return max(10.0, _GRACE * distance_mib(rate_mib) / rate_mib)
+
+
+def plan(kind: Kind, rate_mib: int, drawn: random.Random, need: float) -> Plan:
+    """Return an episode of a pod that needs about `need` of the way."""
     way = distance_mib(rate_mib)
     seconds = way / rate_mib
-    before = _CROSSING_MIB - way - max(4.0, way / 25) - base_mib
+    soft = _CROSSING_MIB - way
+    before = soft - max(4.0, way / 25)
     begin = [(0.0, before), (_REST_SECONDS, before)]
     share = 1.0 if kind is Kind.CROSSES else _SHARES.get(kind) or drawn.uniform(0.1, 0.95)
+    keeps = kind is Kind.CROSSES or (kind in _STOPS and drawn.random() < 0.5)
+    top = soft + way * share
+    rise_seconds = (top - before) / rate_mib
+    most_seconds = _BACK * grace_seconds(rate_mib) - seconds * share
     if kind is Kind.CROSSES:
-        segments = [*begin, ((way + 64) / rate_mib, before + way + 64)]
+        segments = [*begin, (rise_seconds + 64 / rate_mib, top + 64)]
     elif kind is Kind.BURST:
-        burst = drawn.uniform(1.0, 2.0)
-        segments = [*begin, (burst, before + way / 4), (0.2, before), (4.0, before)]
+        segments = [*begin, (drawn.uniform(1.0, 2.0), top), (0.2, before), (4.0, before)]
     elif kind is Kind.SAWTOOTH:
-        tooth = [(seconds / 4, before + way / 4), (0.05, before)]
-        segments = [*begin, *tooth * 5]
+        segments = [*begin, *[(rise_seconds, top), (0.05, before)] * 5]
+    elif keeps:
+        segments = [*begin, (rise_seconds, top), (min(_HOLD_SECONDS, most_seconds), top)]
     else:
-        segments = [*begin, (seconds * share, before + way * share), (5.0, before + way * share)]
+        hold_seconds = drawn.uniform(0, most_seconds)
+        segments = [*begin, (rise_seconds, top), (hold_seconds, top), (0.2, before), (1.0, before)]
     return Plan(
         kind=kind,
         rate_mib=rate_mib,
         save_ms=int(1000 * seconds * min(0.5, need * drawn.uniform(0.9, 1.1))),
         left_ms=int(1000 * seconds),
         share=share,
-        is_known=is_known,
+        keeps=keeps,
         segments=segments,
     )
+
+
+def verdict(control: Result) -> Verdict:
+    """Return what an eviction in time was, from the same plan with upstream's way."""
+    if control.asked:
+        return Verdict.SOONER
+    return Verdict.NEEDED if control.killed else Verdict.IN_VAIN
 
 
 def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
@@ -145,7 +192,7 @@ def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
         {
             "evictionHard": {"memory.available": f"{_HARD_MIB}Mi"},
             "evictionSoft": {"memory.available": f"{soft:g}Mi"},
-            "evictionSoftGracePeriod": {"memory.available": f"{_GRACE_SECONDS}s"},
+            "evictionSoftGracePeriod": {"memory.available": f"{grace_seconds(rate_mib):g}s"},
             "evictionMaxPodGracePeriod": 20,
         },
         # One course comes right after the other.
@@ -154,17 +201,27 @@ def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
 
 
 def run(
-    node: VirtualNode, directory: Path, mode: str, number: int, planned: Plan, others: list[Any]
+    node: VirtualNode,
+    directory: Path,
+    mode: str,
+    planned: Plan,
+    base_mib: float,
+    others: Sequence[subprocess.Popen[bytes]],
 ) -> Result:
-    """Have an episode happen, and wait until the pod is gone."""
-    name, record = "hog", directory / f"record-{number}"
+    """Have an episode happen on a node that uses so much without the pod, and wait until it is decided.
+
+    Upstream's way evicts each pod that keeps its memory, in the end.
+    """
+    name, record = "hog", directory / "record"
+    record.unlink(missing_ok=True)
     pod = node.add_pod(name)
-    segments = [f"{seconds:.6f}:{mib:.3f}" for seconds, mib in planned.segments]
+    segments = [f"{seconds:.6f}:{mib - base_mib:.3f}" for seconds, mib in planned.segments]
     tool = str(compiled_tool("course", package="bench"))
     process = node.spawn(pod, [tool, str(record), str(planned.save_ms), *segments])
     deadline = time.monotonic() + _OVER_SECONDS
+    is_evicted = planned.keeps and (planned.kind is Kind.CROSSES or mode == "upstream")
     while process.poll() is None and time.monotonic() < deadline:
-        if planned.kind is not Kind.CROSSES and "done" in _read(record):
+        if not is_evicted and "done" in _read(record):
             break
         time.sleep(0.01)
     lines = dict(line.split() for line in _read(record).splitlines())
@@ -173,11 +230,11 @@ def run(
     oom_kills = _oom_kills(node.tree, pod)
     node.remove_pod(pod)
     process.wait()
-    record.unlink(missing_ok=True)
     took = int(lines["saved"]) - int(lines["term"]) if "saved" in lines and "term" in lines else None
     return Result(
         mode=mode,
         plan=planned,
+        is_known=False,
         asked="term" in lines,
         saved="saved" in lines,
         killed=not killed_by_us and status != 0,
@@ -199,35 +256,29 @@ def _oom_kills(tree: CgroupTree, cgroup: str) -> int:
     return int(fields.get("oom_kill", 0))
 
 
-def block(  # noqa: PLR0917 - what an episode is drawn from
-    node: VirtualNode,
-    directory: Path,
-    mode: str,
-    rate_mib: int,
-    plans: Sequence[Kind],
-    drawn: random.Random,
-    counted: Counted,
-    numbers: Iterator[int],
+def block(
+    node: VirtualNode, directory: Path, mode: str, plans: Sequence[Plan], counted: Counted
 ) -> Iterator[Result]:
-    """Run some episodes with a daemon of their own."""
+    """Run episodes of one rate with a daemon of their own."""
     others = [
         node.spawn(node.add_pod(f"other-{mib}", request_bytes=2 * mib * _MIB), hold(mib)) for mib in _HELD_MIB
     ]
     daemon = RunningDaemon(directory, node.cgroup)
+    rate_mib = plans[0].rate_mib
     configure(daemon, mode, rate_mib)
     daemon.start()
     time.sleep(_SETTLED_SECONDS)
     base_mib = node.usage_bytes() / _MIB + 1
-    need, is_known = drawn.choice((0.5, drawn.uniform(0.15, 0.5))), False
+    is_known = False
     try:
-        for kind in plans:
-            planned = plan(kind, rate_mib, drawn, base_mib, need, is_known=is_known)
-            result = run(node, directory, mode, next(numbers), planned, others)
+        for planned in plans:
+            result = run(node, directory, mode, planned, base_mib, others)
+            result.is_known = is_known
             is_known |= result.saved
             yield result
             time.sleep(_SETTLED_SECONDS)
         if mode == "inTime":
-            _await_judged(daemon)
+            _await_judged(daemon, grace_seconds(rate_mib))
             counted.judged.update(
                 {
                     key: value
@@ -243,8 +294,8 @@ def block(  # noqa: PLR0917 - what an episode is drawn from
             (directory / name).unlink(missing_ok=True)
 
 
-def _await_judged(daemon: RunningDaemon) -> None:
-    deadline = time.monotonic() + _GRACE_SECONDS + 5
+def _await_judged(daemon: RunningDaemon, seconds: float) -> None:
+    deadline = time.monotonic() + seconds + 5
     while time.monotonic() < deadline:
         with suppress(ReactorError):
             if not daemon.status()["time_left"]["in_time"]["being_judged"]:
@@ -254,73 +305,69 @@ def _await_judged(daemon: RunningDaemon) -> None:
 
 def summary(results: Sequence[Result], counted: Counted) -> dict[str, Any]:
     """Return the figures."""
-    crossing = [one for one in results if one.plan.kind is Kind.CROSSES]
     in_time = [one for one in results if one.mode == "inTime"]
-    groups = {"upstream": [one for one in results if one.mode == "upstream"]}
-    groups |= {"not known": [one for one in in_time if not one.plan.is_known]}
-    groups |= {"known": [one for one in in_time if one.plan.is_known]}
-    asked = [one for one in in_time if one.asked]
-    in_vain = [one for one in asked if one.plan.kind is not Kind.CROSSES]
-    early = [one for one in in_time if one.plan.kind is not Kind.CROSSES and one.plan.stops_early]
-    known = [one for one in asked if one.plan.is_known]
-    known_early = [one for one in known if one in early]
+    groups = {
+        "upstream": [one for one in results if one.mode == "upstream"],
+        "not known": [one for one in in_time if not one.is_known],
+        "known": [one for one in in_time if one.is_known],
+    }
+    in_vain = [one for one in in_time if one.verdict is Verdict.IN_VAIN]
     return {
         "saved_by_rate": {
             str(rate): {
-                group: {
-                    "episodes": sum(one.plan.rate_mib == rate for one in crossing if one in some),
-                    "saved": sum(one.saved for one in crossing if one in some and one.plan.rate_mib == rate),
-                }
+                group: {"episodes": len(found), "saved": sum(one.saved for one in found)}
                 for group, some in groups.items()
+                for found in [
+                    [one for one in some if one.plan.kind is Kind.CROSSES and one.plan.rate_mib == rate]
+                ]
             }
             for rate in _RATES
         },
-        "not_crossing": {
-            f"{kind}, {_WHEN[is_early]}": {
-                group: {
-                    "episodes": len(found),
-                    "evicted": sum(one.asked or one.killed for one in found),
-                }
-                for group, some in groups.items()
-                for found in [
-                    [one for one in some if one.plan.kind is kind and one.plan.stops_early is is_early]
-                ]
-            }
-            for kind in _IDLE
-            for is_early in (True, False)
+        "by_kind": {
+            name: _verdicts([one for one in in_time if one.plan.name == name])
+            for kind in Kind
+            for name in sorted({one.plan.name for one in in_time if one.plan.kind is kind})
         },
-        "evicted_in_time": len(asked),
-        "not_needed": len(in_vain),
-        "known_early": {"evicted": len(known_early), "of_evicted": len(known)},
+        "all": _verdicts(in_time),
+        "in_vain_known": sum(one.is_known for one in in_vain),
+        "in_vain_known_early": sum(one.is_known and one.plan.stops_early for one in in_vain),
         "judged_by_the_guard": dict(counted.judged),
         "others_died": sum(one.others_died for one in results),
         "oom_kills": sum(one.oom_kills for one in results),
     }
 
 
+def _verdicts(results: Sequence[Result]) -> dict[str, int]:
+    """Return how many there were, how many were evicted in time, and what these evictions were."""
+    verdicts = Counter(one.verdict for one in results if one.verdict is not None)
+    return {"episodes": len(results), "evicted": verdicts.total(), **{one: verdicts[one] for one in Verdict}}
+
+
 def table(found: Mapping[str, Any]) -> list[str]:
     """Return the figures as tables in Markdown."""
-    heads = "upstream | inTime, ending not known | inTime, ending known"
-    lines = [f"| rate | {heads} |", "|---|--:|--:|--:|"]
+    lines = ["| saved | upstream | inTime, ending not known | inTime, ending known |", "|---|--:|--:|--:|"]
     for rate, by_mode in found["saved_by_rate"].items():
         cells = [f"{one['saved']} of {one['episodes']}" for one in by_mode.values()]
         lines.append(f"| {_rate(int(rate))} | {' | '.join(cells)} |")
-    lines += ["", f"| does not cross | {heads} |", "|---|--:|--:|--:|"]
-    for kind, by_mode in found["not_crossing"].items():
-        if any(one["episodes"] for one in by_mode.values()):
-            cells = [f"{one['evicted']} of {one['episodes']}" for one in by_mode.values()]
-            lines.append(f"| {kind} | {' | '.join(cells)} |")
-    judged = found["judged_by_the_guard"]
+    lines += ["", "| evicted in time | | needed | sooner | in vain | |", "|---|--:|--:|--:|--:|--:|"]
+    lines += [_row(name, one) for name, one in [*found["by_kind"].items(), ("all", found["all"])]]
+    judged, every = found["judged_by_the_guard"], found["all"]
     found_by_guard = ", ".join(f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in _JUDGED)
-    early = found["known_early"]
     return [
         *lines,
         "",
-        f"Evicted in time: {found['evicted_in_time']}; would not have crossed: {found['not_needed']}.",
-        f"Of {early['of_evicted']} whose ending was known, {early['evicted']} would have stopped early.",
+        f"Evicted in time: {every['evicted']}; would not have crossed: {every[_SOONER] + every[_IN_VAIN]};",
+        f"in vain: {every[_IN_VAIN]}. The ending of {found['in_vain_known']} of these was known,",
+        f"{found['in_vain_known_early']} of which stopped early.",
         f"The guard counts: {found_by_guard}.",
         f"Others that died: {found['others_died']}; kernel OOM kills: {found['oom_kills']}.",
     ]
+
+
+def _row(name: str, one: Mapping[str, int]) -> str:
+    share = f"{100 * one[_IN_VAIN] / one['evicted']:.1f} %" if one["evicted"] else "-"
+    cells = [f"{one['evicted']} of {one['episodes']}", *(str(one[verdict]) for verdict in Verdict), share]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def _rate(mib: int) -> str:
@@ -346,7 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in episodes(Path(directory), random.Random(seed), asked.minutes * 60, counted):
             results.append(one)
             outcome = "saved" if one.saved else "killed" if one.killed else "left alone"
-            print(f"{one.mode} {one.plan.rate_mib} MiB/s {one.plan.kind}: {outcome}", flush=True)
+            print(f"{one.mode} {one.plan.rate_mib} MiB/s {one.plan.name}: {outcome}", flush=True)
     found = summary(results, counted)
     if asked.out is not None:
         document = {"seed": seed, **found, "episodes": [asdict(one) for one in results]}
@@ -356,21 +403,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def episodes(directory: Path, drawn: random.Random, seconds: float, counted: Counted) -> Iterator[Result]:
-    """Yield episodes for so long, all rates and both modes in turns."""
+    """Yield episodes for so long, all rates in turns: in time, and those evicted with upstream's way."""
     deadline = time.monotonic() + seconds
-    numbers = iter(range(1, 1 << 30))
     with VirtualNode(CgroupTree.discover(), _NODE_MIB * _MIB, "reactor-saving") as node:
         while True:
             for rate in _RATES:
-                first, *chosen = drawn.sample(_IDLE, len(_IDLE))
-                for mode in ("inTime", "upstream"):
-                    if time.monotonic() >= deadline:
-                        return
-                    plans = [Kind.CROSSES, first]
-                    if mode == "inTime":  # the ending of the first is not known, or of the first two
-                        plans = drawn.sample(plans, 2)
-                        plans += [kind for one in chosen for kind in (Kind.CROSSES, one)]
-                    yield from block(node, directory, mode, rate, plans, drawn, counted, numbers)
+                if time.monotonic() >= deadline:
+                    return
+                need = drawn.choice((0.5, drawn.uniform(0.15, 0.5)))
+                first, *others = drawn.sample(_IDLE, len(_IDLE))
+                # The ending of the first is not known, or of the first two.
+                kinds = [*drawn.sample([Kind.CROSSES, first], 2)]
+                kinds += [kind for one in others for kind in (Kind.CROSSES, one)]
+                plans = [plan(kind, rate, drawn, need) for kind in kinds]
+                evicted = []
+                for result in block(node, directory, "inTime", plans, counted):
+                    evicted += [result] if result.asked else []
+                    yield result
+                if not evicted:
+                    continue
+                controls = block(node, directory, "upstream", [one.plan for one in evicted], counted)
+                for result, control in zip(evicted, controls, strict=True):
+                    result.verdict = verdict(control)
+                    yield control
 
 
 if __name__ == "__main__":
