@@ -127,7 +127,7 @@ enum warrant_outcome {
 	WARRANT_SHRUNK = 5,      /* the victim holds less than it has to */
 	WARRANT_GROWN = 6,       /* another pod has grown beyond its bound */
 	WARRANT_CACHE = 7,       /* page cache has grown by more than it may: the crossing may be a reader's */
-	WARRANT_NEWCOMER = 8,    /* a cgroup was made: it may be a pod that goes first */
+	WARRANT_NEWCOMER = 8,    /* a cgroup was made: it may be the pod to be evicted first */
 	WARRANT_GONE = 9,        /* the victim's cgroup was removed */
 	WARRANT_WITHDRAWN = 10,  /* user space took the claim */
 	WARRANT_OUTSIDE = 11,    /* memory that no pod holds has grown, and may be reclaimed first */

@@ -42,15 +42,15 @@ def add_command(
     return command
 
 
-def add_config(command: argparse.ArgumentParser, default: Path | None) -> None:
-    """Add `--config`."""
-    shown = f" ({default})" if default else ""
+def add_config(command: argparse.ArgumentParser, default: Path | None, *, is_sought: bool = False) -> None:
+    """Add `--config`; `is_sought`: without it the command takes the default file if there is one."""
+    shown = f" ({default})" if default else f" ({DEFAULT_CONFIG}, if it exists)" if is_sought else ""
     command.add_argument(
         "--config",
         metavar="FILE",
         type=Path,
         default=default,
-        help=f"KubeletConfiguration's keys and a section of reactor's own{shown}",
+        help=f"the configuration{shown}: KubeletConfiguration's keys and a section of reactor's own",
     )
 
 
@@ -113,6 +113,12 @@ def settings_given(options: argparse.Namespace) -> Settings | None:
     if options.config is None and options.config_dir is None:
         return None
     return settings_in(options.config or DEFAULT_CONFIG, options.config_dir)
+
+
+def settings_sought(options: argparse.Namespace) -> Settings | None:
+    """Return the settings given, else those in the default file, None without one. Raises ConfigError."""
+    settings = settings_given(options)
+    return settings_in(DEFAULT_CONFIG) if settings is None and DEFAULT_CONFIG.exists() else settings
 
 
 def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
@@ -192,7 +198,5 @@ def journal_of(options: argparse.Namespace) -> Path:
 
     if options.journal not in {None, CONFIGURED}:
         return Path(options.journal)
-    settings = settings_given(options)
-    if settings is None and DEFAULT_CONFIG.exists():
-        settings = settings_in(DEFAULT_CONFIG)
+    settings = settings_sought(options)
     return Path((JournalSettings() if settings is None else settings.journal).path)

@@ -17,7 +17,7 @@ from reactor.commands.arguments import (
     journal_of,
     positive_number,
     positive_seconds,
-    settings_given,
+    settings_sought,
     socket_of,
 )
 
@@ -25,7 +25,7 @@ from reactor.commands.arguments import (
 def add_status(commands: Commands) -> None:
     """Declare `reactor status`."""
     command = add_command(
-        commands, "status", _status, "show the node's state", "reactor status --output json"
+        commands, "status", _status, "show the node's state", "sudo reactor status --output json"
     )
     add_socket(command)
     add_output(command)
@@ -44,12 +44,16 @@ def add_top(commands: Commands) -> None:
         "top",
         _top,
         "watch the node's state: signals, the pods that would be evicted next, sources, events",
-        "reactor top --config /etc/reactor/config.yaml",
+        "sudo reactor top --once",
     )
     add_socket(command)
     command.add_argument("--once", action="store_true", help="print once and exit")
     command.add_argument(
-        "--interval-seconds", type=positive_seconds, default=1.0, help="how often the daemon is asked (1)"
+        "--interval-seconds",
+        metavar="SECONDS",
+        type=positive_seconds,
+        default=1.0,
+        help="how often the daemon is asked (1)",
     )
 
 
@@ -70,7 +74,7 @@ def add_explain(commands: Commands) -> None:
         "explain",
         _explain,
         "show why a pod was evicted, or its place in the ranking now; why a rule acted, or why it does not",
-        "reactor explain default/web; without a daemon: reactor explain --journal",
+        "sudo reactor explain default/web; without a daemon: sudo reactor explain --journal",
     )
     command.add_argument(
         "pod",
@@ -114,13 +118,15 @@ def add_report(commands: Commands) -> None:
         _report,
         "write one HTML page of an eviction or a span of time, from the journal on disk; without POD and a "
         "span of the last one",
-        "reactor report web.service --out web.html; reactor report --since 2h",
+        "sudo reactor report web.service --out web.html; sudo reactor report --since 2h",
     )
-    command.add_argument("pod", metavar="POD", nargs="?", help="of this pod alone; a name as for explain")
+    command.add_argument("pod", metavar="POD", nargs="?", help="this pod alone, named as for explain")
     when = "an instant such as 2026-11-22T10:14 (UTC unless it has a zone), or how long ago: 90s, 30m, 2h, 3d"
     command.add_argument("--since", metavar="WHEN", type=instant_or_ago, help=when)
-    command.add_argument("--until", metavar="WHEN", type=instant_or_ago, help="the same")
-    command.add_argument("--last", metavar="N", type=positive_number, help="the last N (1; of a span: all)")
+    command.add_argument("--until", metavar="WHEN", type=instant_or_ago, help="likewise (now)")
+    command.add_argument(
+        "--last", metavar="N", type=positive_number, help="the last N evictions (1; of a span: all)"
+    )
     command.add_argument(
         "--out",
         metavar="FILE",
@@ -131,7 +137,7 @@ def add_report(commands: Commands) -> None:
     command.add_argument(
         "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
     )
-    add_config(command, default=None)
+    add_config(command, default=None, is_sought=True)
     add_config_dir(command)
 
 
@@ -151,9 +157,9 @@ def add_doctor(commands: Commands) -> None:
         "doctor",
         _doctor,
         "show what this node offers, which sources would be used, and the remedy for what is missing",
-        "reactor doctor --config /etc/reactor/config.yaml",
+        "sudo reactor doctor",
     )
-    add_config(command, default=None)
+    add_config(command, default=None, is_sought=True)
     add_config_dir(command)
     add_output(command)
     command.add_argument(
@@ -173,4 +179,4 @@ def add_doctor(commands: Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from reactor.doctor.doctor import examine
 
-    return examine(settings_given(options), options.output, verbose=options.verbose, strict=options.strict)
+    return examine(settings_sought(options), options.output, verbose=options.verbose, strict=options.strict)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_run(commands: Commands) -> None:
     """Declare it."""
     command = add_command(
-        commands, "run", _run, "guard this node", "reactor run --config /etc/reactor/config.yaml"
+        commands, "run", _run, "guard this node", "sudo reactor run --config /etc/reactor/config.yaml"
     )
     add_config(command, default=DEFAULT_CONFIG)
     add_config_dir(command)
@@ -87,7 +87,7 @@ def add_clean(commands: Commands) -> None:
         "clean",
         _clean,
         "restore what a killed daemon has left: oom_score_adj of processes, freezers and limits of pods",
-        "reactor clean --config /etc/reactor/config.yaml",
+        "sudo reactor clean --config /etc/reactor/config.yaml",
     )
     add_config(command, default=DEFAULT_CONFIG)
     add_config_dir(command)
@@ -166,10 +166,10 @@ def add_notify(commands: Commands) -> None:
         "try the notifications: send a test by the webhook, the commands and all else that is configured",
         "sudo reactor notify --test",
     )
-    command.add_argument("--test", action="store_true", required=True, help="send one test event by each way")
     command.add_argument(
-        "--config", metavar="FILE", type=Path, default=DEFAULT_CONFIG, help=f"whose ways ({DEFAULT_CONFIG})"
+        "--test", action="store_true", required=True, help="send one event `test` by each configured way"
     )
+    add_config(command, default=DEFAULT_CONFIG)
     add_config_dir(command)
 
 
@@ -204,12 +204,12 @@ def add_cluster(commands: Commands) -> None:
         command.add_subparsers(metavar="COMMAND", required=True),
         "clean",
         _clean_cluster,
-        "remove the taints and conditions that a reactor which is gone has left on nodes",
+        "remove the taints and conditions that an uninstalled reactor has left on nodes",
         _CLUSTER_EXAMPLE,
     )
     nodes = clean.add_mutually_exclusive_group(required=True)
     nodes.add_argument("--all", action="store_true", help="every node of the cluster")
-    nodes.add_argument("--node", metavar="NAME", action="append", help="this node; may be repeated")
+    nodes.add_argument("--node", metavar="NAME", action="append", help="this node; may be given again")
     clean.add_argument(
         "--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: its service account)"
     )

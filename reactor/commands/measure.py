@@ -196,7 +196,7 @@ def _add_race(commands: Commands) -> None:
         commands,
         "race",
         _race,
-        "the reactor beside earlyoom, nohang, oomd, pollers and the floors, in turns (root)",
+        "race reactor against earlyoom, nohang, oomd, pollers and the C floor, in turns (root)",
         "sudo reactor bench race --rounds 5 --courses step,ramp-1000",
     )
     race.add_argument(
@@ -226,7 +226,7 @@ def _add_race(commands: Commands) -> None:
         type=Path,
         help="where the peers' packages are unpacked (what is installed)",
     )
-    race.add_argument("--seed", type=int, help="for the turns and pauses of an earlier race")
+    race.add_argument("--seed", type=int, help="the seed of an earlier race, for the same turns and pauses")
     race.add_argument(
         "--render", metavar="FILE.json", type=Path, help="instead: print a stored result and write its report"
     )
@@ -319,10 +319,10 @@ def add_simulate(commands: Commands) -> None:
         "'rule:NAME>=40%%,60%%@10s,30s' (the limit of its first condition, its time); given again, all "
         "combinations",
     )
+    command.add_argument("--csv", metavar="FILE", type=Path, help="with --sweep: also write a table as CSV")
     command.add_argument(
-        "--csv", metavar="FILE", type=Path, help="with --sweep: a line for each of them, too"
+        "--report", metavar="FILE", type=Path, help="with --sweep: also write one HTML page with plots"
     )
-    command.add_argument("--report", metavar="FILE", type=Path, help="with --sweep: plots, as one HTML file")
     command.add_argument(
         "--benchmark", action="store_true", help="instead: how many passes over 110 pods are made in a second"
     )
@@ -371,12 +371,12 @@ def add_shadow(commands: Commands) -> None:
         "shadow",
         _shadow,
         "compare what reactor decided, in a dry run or in force, with what kubelet and kernel did then",
-        "reactor shadow --journal /var/log/reactor/journal.jsonl --report shadow.html",
+        "sudo reactor shadow --journal /var/log/reactor/journal.jsonl --report shadow.html",
     )
     command.add_argument(
         "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
     )
-    add_config(command, default=None)
+    add_config(command, default=None, is_sought=True)
     add_config_dir(command)
     _add_comparison(command)
 
@@ -387,7 +387,7 @@ def add_fleet(commands: Commands) -> None:
         commands,
         "fleet",
         _fleet,
-        "the same for the journals and recordings of many nodes, by pool, and under another policy",
+        "compare what reactor and others did on many nodes, by pool, and try another policy on their history",
         "reactor fleet journals/ --policy new.yaml --allow-fewer 0 --report fleet.html",
     )
     command.add_argument(
@@ -405,10 +405,10 @@ def add_fleet(commands: Commands) -> None:
         help="a configuration: which evictions it would make more, and which fewer, in all recordings",
     )
     command.add_argument(
-        "--allow-more", metavar="N", type=_count, help="with --policy: exit with 3 if there are more than N"
+        "--allow-more", metavar="N", type=_count, help="with --policy: exit with 3 if it makes over N more"
     )
     command.add_argument(
-        "--allow-fewer", metavar="N", type=_count, help="with --policy: exit with 3 if there are N fewer"
+        "--allow-fewer", metavar="N", type=_count, help="with --policy: exit with 3 if it makes over N fewer"
     )
     command.add_argument(
         "--allow-disagreements",
@@ -431,7 +431,7 @@ def _add_comparison(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--within-seconds", metavar="SECONDS", type=positive_seconds, default=600.0, help=_WITHIN
     )
-    command.add_argument("--report", metavar="FILE", type=Path, help="one HTML page, too")
+    command.add_argument("--report", metavar="FILE", type=Path, help="also write one HTML page")
     command.add_argument(
         "--anonymise", metavar="FILE", nargs="?", type=Path, const=CONFIGURED, help=_ANONYMISE
     )
@@ -525,29 +525,34 @@ def add_record(commands: Commands) -> None:
         "record",
         _record,
         "turn this node's statistics and pods into a scenario for simulate",
-        "reactor record --config /etc/reactor/config.yaml --seconds 600 node.json",
+        "sudo reactor record --config /etc/reactor/config.yaml --seconds 600 node.json",
     )
     command.add_argument("output_file", metavar="SCENARIO", help="the file to write, - for standard output")
     add_config(command, default=DEFAULT_CONFIG)
     add_config_dir(command)
     command.add_argument(
         "--interval-seconds",
+        metavar="SECONDS",
         type=positive_seconds,
         default=10.0,
         help="how often the node is observed, or its kubelet asked (10)",
     )
     command.add_argument("--seconds", type=positive_seconds, help="for how long (until Ctrl-C)")
     command.add_argument(
-        "--journal", metavar="FILE", type=Path, help="take the reactor's own journal instead"
+        "--journal", metavar="FILE", type=Path, help="make it of this file of the journal instead"
     )
     command.add_argument(
         "--rotate-hours",
         metavar="HOURS",
         type=positive_seconds,
-        help="begin the file anew so often, and compress the one before to SCENARIO-TIME.json.gz",
+        help="begin a new file this often, and compress the one before to SCENARIO-TIME.json.gz",
     )
     command.add_argument(
-        "--keep", metavar="N", type=_positive_count, default=30, help="with --rotate-hours: older files (30)"
+        "--keep",
+        metavar="N",
+        type=_positive_count,
+        default=30,
+        help="with --rotate-hours: how many compressed files are kept (30)",
     )
     command.add_argument(
         "--label",

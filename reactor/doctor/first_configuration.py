@@ -147,8 +147,8 @@ _SERVER: Final = Purpose(
     grace_seconds=30,
     who="""\
   # For a server. Each service is a pod, and so is each container, and each user who is
-  # logged in with everything they run. The pod that exceeds its request by most goes first;
-  # MemoryLow= of a unit is its request.""",
+  # logged in with everything they run. The pod that exceeds its request by most is
+  # evicted first; MemoryLow= of a unit is its request.""",
     lists="""\
     # Never, beside a built-in list that `reactor config show` prints (sshd, dbus, journald,
     # logind, udevd, container runtimes, the kubelet):
@@ -237,7 +237,7 @@ _CONTAINERS: Final = Purpose(
     who="""\
   # For a host of containers. Each container is a pod, and a pod of podman's as a whole.
   # Services of this machine are none. The container that exceeds its request by most
-  # goes first; --memory-reservation is its request.
+  # is evicted first; --memory-reservation is its request.
   # Docker puts containers into /machine.slice with `"cgroup-parent": "machine.slice"` in
   # /etc/docker/daemon.json; else they lie among the services, in /system.slice.""",
     lists="""\

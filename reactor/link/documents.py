@@ -142,9 +142,9 @@ def process_text(process: object) -> str:
 
 
 def woken_by(wakes: Iterable[Mapping[str, Any]]) -> str:
-    """Return the sources of a pass's wakes as people read them; without any it is the daemon's first pass."""
+    """Return the sources of a pass's wakes as people read them; without any it is a loop's first pass."""
     names = sorted({str(wake.get("source")) for wake in wakes})
-    return ", ".join(names).replace(UNASKED, "the 10 ms check") or "the start"
+    return ", ".join(names).replace(UNASKED, "the 10 ms check") or "the start or a reload"
 
 
 def after(what: str, from_ns: int, to_ns: int | None) -> str:

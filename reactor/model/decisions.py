@@ -78,7 +78,7 @@ class RankedPod(NamedTuple):
     `usage` and `request` are of the starved resource (usage None: the pod has no statistics, or, where
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
     `swap_bytes` is what the pod has in swap (None: not observed).
-    `is_passed_over`: others go first because this pod holds too little to be worth it.
+    `is_passed_over`: others are evicted first because this pod holds too little to be worth it.
     `holds_nothing`: no file of a full filesystem is known to be removed with this pod, so it stays.
     `measured` says when `usage` was read.
     """
@@ -214,7 +214,7 @@ class Hold:
 class Wait:
     """A soft threshold that would come too late, and why it is not acted on yet (policy/in_time.py).
 
-    The pod that goes first is asked to end once no more than `needed_seconds` are left: so it was found at
+    The pod that ranks first is asked to end once no more than `needed_seconds` are left: so it was found at
     `at_seconds`, and is asked again at `until_seconds`.
     """
 

@@ -83,7 +83,7 @@ class WarrantEnd(StrEnum):
     came while the kernel still counted. `SHRANK`: the victim held less than it had to. `OTHER_GREW`: another
     pod outgrew its bound. `CACHE_GREW`: page cache did, and the crossing may be a reader's. `OUTSIDE_GREW`:
     memory that no pod holds did, which may be reclaimed first. `NEW_CGROUP`: a cgroup was made, which may be
-    a pod that goes first. `REMOVED`: the victim's cgroup, or the one that is watched, was removed.
+    the pod that ranks first. `REMOVED`: the victim's cgroup, or the one that is watched, was removed.
     `UNKNOWN`: the reason could not be read.
     """
 

@@ -206,7 +206,7 @@ class OomOrder:
             self._changed.set()
 
     def near(self, forecast: Forecast, *_: object) -> None:
-        """Have the pod go first that the next crossing would evict.
+        """Have the OOM killer take that pod first that the next crossing would evict.
 
         None while evictions are slowed down: what fills the node is no pod. While an eviction is waited for
         the order stays as it is.

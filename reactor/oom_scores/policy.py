@@ -8,7 +8,7 @@ the score by which its points are the first's at that usage. Nothing else is eve
     no score is raised   what is no pod's, a pod that came later, and one that may not be evicted come before
                          a pod as they would have, or sooner
     all or none          if one pod can't be lowered so far, the others keep their scores: between two pods
-                         that both are lowered the one that grows goes first, between one that is and one that
+                         that both are lowered the one that grows dies first, between one that is and one that
                          is not it might not
     by differences       a pod is favoured by what the pods differ in, in what they use and request, and where
                          the limit is a part of the machine by that part of it: in an OOM kill of the machine
@@ -29,7 +29,7 @@ _STEP: Final = 10  # a hundredth of the limit: a smaller difference is none
 
 
 def first_of(ranked: Sequence[Pod]) -> Pod | None:
-    """Return the pod that is to go first, None if no pod may be evicted."""
+    """Return the pod that is to be evicted first, None if no pod may be evicted."""
     return next((pod for pod in ranked if pod.critical_because is None), None)
 
 

@@ -1,7 +1,7 @@
 """Which pods' memory a decision needs, while of all others only a bound is known.
 
 To read a pod's working set takes several times as long as to read what is charged to it, which bounds the
-working set from above. Of two pods that are alike the one that holds more goes first, so a bound is the best
+working set from above. Of two pods that are alike the one that holds more ranks first, so a bound is the best
 place that a pod can have in the ranking. Pods are read in the order of these places, until none that is left
 can come before the first that has been read.
 
@@ -63,7 +63,7 @@ class Standing(NamedTuple):
 class Standings(NamedTuple):
     """How `pods` stand, by uid those that may be evicted. `alike`: the first of them, and the uids of all.
 
-    Of pods that stand alike the one with the most goes first: their largest bound says where that may be.
+    Of pods that stand alike the one with the most ranks first: their largest bound says where that may be.
     """
 
     pods: Sequence[Pod]

@@ -25,10 +25,10 @@ Settle = Callable[[PolicyState, Snapshot], bool]
 class Forecast:
     """What the next crossing would find, as observed just now: the policy's inputs, and whom it evicts.
 
-    `first` are the pods that would go first with nothing left, the likeliest first: none while an eviction is
-    awaited. `prepared` are those that the crossing itself would evict, if `first` is empty. `asleep` are pods
-    that an eviction has emptied: the policy is asked about them once they live again. Of pods in `bounds`
-    only the most that each can hold is known; see bounds.py.
+    `first` are the pods that would rank first with nothing left, the likeliest first: none while an eviction
+    is awaited. `prepared` are those that the crossing itself would evict, if `first` is empty. `asleep` are
+    pods that an eviction has emptied: the policy is asked about them once they live again. Of pods in
+    `bounds` only the most that each can hold is known; see bounds.py.
     """
 
     settings: EvictionSettings
@@ -81,7 +81,7 @@ def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = l
 def foreseen(
     known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
 ) -> tuple[Pod, ...]:
-    """Return the pods that would go first if nothing of these were left now, the likeliest first.
+    """Return the pods that would be evicted first if nothing of these were left now, the likeliest first.
 
     The pods that will have grown by then are seen as they are now, so what will be missing seems to be
     outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
@@ -93,7 +93,7 @@ def foreseen(
 def at_crossing(
     known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
 ) -> tuple[Pod, ...]:
-    """Return the pods that would go first if the hard thresholds of these were just crossed.
+    """Return the pods that would be evicted first if the hard thresholds of these were just crossed.
 
     Where all pods together hold less than the threshold, these are others than `foreseen`: none of them goes
     for a node with nothing left, since evicting could not end that. The crossing itself evicts one.
@@ -112,7 +112,7 @@ def at_crossing(
 
 
 def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) -> tuple[Pod, ...]:
-    """Return the pods that would go first with so much of each signal available."""
+    """Return the pods that would be evicted first with so much of each signal available."""
     signals = {
         signal: known.memory[signal]._replace(available=left, taken_at_seconds=None)
         for signal, left in available.items()

@@ -52,7 +52,7 @@ def due_in_time(
 ) -> dict[Threshold, TimeLeft]:
     """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 
-    Only asked with `soft_in_time`. Of those in `state.waits` is known that the pod to go first needs less.
+    Only asked with `soft_in_time`. Of those in `state.waits` the pod that ranks first is known to need less.
     """
     waiting = {
         one.threshold
@@ -101,7 +101,7 @@ def wait_in_time(
     spare = spare_seconds(needed_seconds, left)
     if spare <= 0 or passed_seconds >= threshold.grace_period_seconds:
         return None
-    # By then another may go first, and what is needed may have grown as fast as what is left shrinks.
+    # By then another may rank first, and what is needed may have grown as fast as what is left shrinks.
     return Wait(
         threshold=threshold,
         uid=pod.uid,

@@ -231,7 +231,7 @@ def _timeline(story: Story) -> Table:
 
 def _ranking(decision: Mapping[str, Any]) -> Table:
     return Table(
-        title="Ranking: who goes first, and why",
+        title="Ranking: which pod is evicted first, and why",
         columns=[Column(title=name, whole=name != "why") for name in ("", "pod", "why")],
         rows=[
             (str(place), ranked["pod"], ranked["because"])

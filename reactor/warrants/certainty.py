@@ -4,7 +4,7 @@ A warrant is a decision made before its crossing (docs/internals.md): the kernel
 check conditions, but decide nothing. So it is given only where every movement of the pods, within bounds that
 the kernel holds them to, leads to the same first pod. A pod's place in the ranking only ever falls back as it
 uses less, and moves forward as it uses more. So the worst case is one corner: the victim at its least, all
-others at their most. If the victim goes first there, it goes first everywhere.
+others at their most. If the victim ranks first there, it ranks first everywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UsageRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertainVictim:
-    """The pod that goes first when this threshold is crossed; `crossing` is what is observed then."""
+    """The pod that is evicted first when this threshold is crossed; `crossing` is what is observed then."""
 
     pod: Pod
     threshold: Threshold

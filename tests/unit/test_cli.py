@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import _parser, main
+from reactor.commands import arguments as shared
 from reactor.errors import ConfigError, Problem
 
 COMMANDS = [
@@ -181,6 +182,28 @@ def test_without_a_daemon_status_and_explain_say_so_and_exit_1(command, tmp_path
     error = capsys.readouterr().err
     assert "nobody.sock" in error
     assert "reactor run" in error
+
+
+def test_a_journal_that_is_not_there_is_named_with_the_reason(tmp_path, capsys):
+    absent = tmp_path / "journal.jsonl"
+
+    assert main(["explain", "--journal", str(absent)]) == 1
+
+    assert capsys.readouterr().err == f"reactor: {absent}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "absent"])
+def test_doctor_goes_by_the_default_configuration_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    default = tmp_path / "config.yaml"
+    if there:
+        default.write_text("reactor: {kernelKill: hard}\n")
+    monkeypatch.setattr(shared, "DEFAULT_CONFIG", default)
+
+    settings = shared.settings_sought(_parser().parse_args(["doctor"]))
+
+    assert (None if settings is None else settings.kernel_kill.value) == ("hard" if there else None)
 
 
 def test_run_with_an_absent_configuration_starts_nothing_and_exits_2(tmp_path):
