@@ -77,6 +77,10 @@ def test_a_crossing_that_the_loop_found_unasked_is_explained_in_plain_words(tmp_
     assert "woken by the 10 ms check; killed" in text
 
 
+def test_a_pass_that_nothing_woke_is_explained_by_the_start_or_a_reload(tmp_path, capsys):
+    assert "woken by the start or a reload; killed" in explained(tmp_path, capsys, wakes=[])
+
+
 def test_an_outcome_other_than_killed_is_named(tmp_path, capsys):
     text = explained(tmp_path, capsys, outcome="failed", killed_ns=None, freed_ns=None)
 
