@@ -15,7 +15,7 @@ from reactor.blackbox import KnownPod
 from reactor.blackbox.processes import Seen
 from reactor.blackbox.sampler import Held, Sampler
 from reactor.blackbox.series import growth_per_second, thinned
-from reactor.link.documents import NO_VICTIM, OOM_KILL
+from reactor.link.documents import NO_VICTIM, OOM_KILL, attributes
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.text import printable
@@ -207,20 +207,14 @@ def _name(text: str) -> str:
 def _kinds(held: Held | None, at_seconds: float) -> dict[str, float] | None:
     if held is None:
         return None
-    return {
-        "at_seconds": round(held.at_seconds - at_seconds, 2),
-        "anonymous_bytes": held.kinds.anonymous_bytes,
-        "shared_bytes": held.kinds.shared_bytes,
-        "active_file_bytes": held.kinds.active_file_bytes,
-        "kernel_bytes": held.kinds.kernel_bytes,
-    }
+    kinds = attributes(held.kinds, "anonymous_bytes", "shared_bytes", "active_file_bytes", "kernel_bytes")
+    return {"at_seconds": round(held.at_seconds - at_seconds, 2), **kinds}
 
 
 def _processes(seen: Seen, at_seconds: float) -> dict[str, Any]:
     return {
         "at_seconds": round(seen.at_seconds - at_seconds, 3),
-        "count": seen.count,
-        "is_partial": seen.is_partial,
+        **attributes(seen, "count", "is_partial"),
         "largest": [one.document() for one in seen.processes],
     }
 

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -29,7 +29,9 @@ from reactor.guard.termination import Kills
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of
+from reactor.link.documents import attributes
 from reactor.model.pods import Pod
+from reactor.plain import from_plain
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
@@ -41,6 +43,8 @@ _FILE: Final = "held-down.json"
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
 _MOST: Final = 256
+# Of a pod.
+_KEPT: Final = ("uid", "namespace", "name", "cgroup", "cgroup_inode", "spared_cgroups")
 _WRITTEN_BY_LOOP: Final = 16  # some KiB, on tmpfs
 
 
@@ -175,34 +179,15 @@ class _EvictedPodsFile(KeptFile[tuple[Pod, ...]]):
         return all(len(pods) <= _WRITTEN_BY_LOOP for pods in self._shown)
 
     def _document(self, pods: tuple[Pod, ...]) -> object:
-        return {"version": _VERSION, "boot_id": self._boot_id, "pods": [_pod_document(pod) for pod in pods]}
-
-
-def _pod_document(pod: Pod) -> dict[str, Any]:
-    return {
-        "uid": pod.uid,
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "cgroup": pod.cgroup,
-        "cgroup_inode": pod.cgroup_inode,
-        "spared_cgroups": list(pod.spared_cgroups),
-    }
+        return {
+            "version": _VERSION,
+            "boot_id": self._boot_id,
+            "pods": [attributes(pod, *_KEPT) for pod in pods],
+        }
 
 
 def _parsed(content: bytes, boot_id: str) -> tuple[Pod, ...]:
     document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     if document["boot_id"] != boot_id:
         return ()  # no cgroup of that boot is there any more
-    return tuple(_pod(one) for one in document["pods"])
-
-
-def _pod(document: dict[str, Any]) -> Pod:
-    inode = document["cgroup_inode"]
-    return Pod(
-        uid=str(document["uid"]),
-        namespace=str(document["namespace"]),
-        name=str(document["name"]),
-        cgroup=None if document["cgroup"] is None else str(document["cgroup"]),
-        cgroup_inode=None if inode is None else int(inode),
-        spared_cgroups=tuple(str(one) for one in document["spared_cgroups"]),
-    )
+    return tuple(from_plain(Pod, one) for one in document["pods"])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, instant
+from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, attributes, instant
 from reactor.model.decisions import NoVictim
 from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod
@@ -201,19 +201,11 @@ class OomKills:
             "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
             "at_ns": kill.at_ns,
             "decision": self._known.passes,  # the last one before it was reported
-            "source": kill.source,
-            "scope": kill.scope,
-            "kills": kill.kills,
-            "pid": kill.pid,
-            "comm": kill.comm,
-            "victim_bytes": kill.victim_bytes,
-            "victim_cgroup": kill.victim_cgroup,
+            **attributes(kill, "source", "scope", "kills", "pid", "comm", "victim_bytes", "victim_cgroup"),
             "pod": None if pod is None else pod.key,
             "uid": None if pod is None else pod.uid,
             "being_evicted": evicting,
-            "limit_cgroup": kill.limit_cgroup,
-            "limit_bytes": kill.limit_bytes,
-            "usage_bytes": kill.usage_bytes,
+            **attributes(kill, "limit_cgroup", "limit_bytes", "usage_bytes"),
             "message": _message(kill, pod, evicting=evicting),
         }
 

@@ -16,12 +16,12 @@ import errno
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -49,6 +49,9 @@ from reactor.supervisor import Nursery
 from reactor.text import printable
 from reactor.threads import in_thread
 from reactor.workloads.cgroups import NAMESPACE as CGROUPS
+
+if TYPE_CHECKING:
+    from reactor.guard.kubernetes import KubernetesNode
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
 NAME: Final = "graceful_node_shutdown_state"
@@ -236,26 +239,13 @@ class ShutdownTermination(Termination):
         }
 
 
-class ShutdownReporter(Protocol):
-    """Reports a shutdown to the cluster."""
-
-    def shutdown_began(self) -> None:
-        """Report that the node shuts down."""
-
-    def shutdown_cancelled(self) -> None:
-        """Report that it does not."""
-
-    def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:
-        """Report a pod that has ended for it, or is asked to."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownDeps:
     """What a shutdown works with.
 
     `pods` returns those that exist now; `may_be_populated` says whether a process may be left in one, by no
     more than the kernel itself says of it: a tenant's cgroups are not walked in the loop. `write` queues a
-    line of the journal, and `wait_written` returns when all are safe.
+    line of the journal, and `wait_written` returns when all are safe. `reporter` reports to the cluster.
     """
 
     kills: Kills
@@ -263,7 +253,7 @@ class ShutdownDeps:
     may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]
     wait_written: Callable[[], Awaitable[None]]
-    reporter: ShutdownReporter | None = None
+    reporter: KubernetesNode | None = None
 
 
 class NodeShutdown:
@@ -534,7 +524,7 @@ class NodeShutdown:
 
     def _journal(self, phase: str, **about: object) -> None:
         line: Document = {"kind": KIND, "phase": phase, "time": instant(time.time()), **about}
-        self._deps.write(_making(line))
+        self._deps.write(lambda: line)
 
 
 def _is_left_to_systemd(pod: Pod) -> bool:
@@ -546,10 +536,6 @@ def _is_left_to_systemd(pod: Pod) -> bool:
     if pod.name in _NEEDED:
         return True
     return is_critical_by_mark(pod.critical_because, pod.priority) and pod.namespace == CGROUPS
-
-
-def _making(line: Mapping[str, Any]) -> Make:
-    return lambda: line
 
 
 def _log_ending(ending: ShutdownTermination) -> None:

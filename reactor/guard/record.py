@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from reactor.act.reap import KillReport
 from reactor.guard.termination import Termination
-from reactor.link.documents import ORDERED, REMOVED_FROM_DECISIONS, Outcome, instant
+from reactor.link.documents import ORDERED, REMOVED_FROM_DECISIONS, Outcome, attributes, instant
 from reactor.model.decisions import Decision, Eviction, Hold, Measured, RankedPod, Snapshot
 from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessMemory, Slowdown
 from reactor.model.pod_lists import Preference
@@ -195,10 +195,7 @@ class PassRecord:
         # A soft eviction's kill comes long after its pass.
         killed = [attempt.killed_ns for attempt in self.attempts if attempt.killed_ns is not None]
         return {
-            "woke_ns": self.times.woke_ns,
-            "started_ns": self.times.started_ns,
-            "observed_ns": self.times.observed_ns,
-            "decided_ns": self.times.decided_ns,
+            **attributes(self.times, "woke_ns", "started_ns", "observed_ns", "decided_ns"),
             "killed_ns": max(killed, default=None),
             "done_ns": self.times.done_ns,
             "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
@@ -232,13 +229,13 @@ def outcome_document(record_id: int, at_unix_seconds: float, attempt: EvictionAt
 
 
 def _wake(wake: Wake) -> dict[str, Any]:
-    return {"source": wake.source, "kind": wake.kind, "signal": wake.signal, "at_ns": wake.at_ns}
+    return attributes(wake, "source", "kind", "signal", "at_ns")
 
 
 def _memory_reclaim(asked: Hold | None) -> dict[str, Any] | None:
     if asked is None:
         return None
-    return {"wanted_bytes": asked.wanted_bytes, "outside_bytes": asked.outside_bytes}
+    return attributes(asked, "wanted_bytes", "outside_bytes")
 
 
 def _soft_reclaim(asked: Hold | None) -> dict[str, Any] | None:
@@ -276,11 +273,8 @@ def counted_as(seen: Observation | None) -> Mapping[str, str]:
 
 def _observation(observation: Observation) -> Mapping[str, Any]:
     return {
-        "available": observation.available,
-        "capacity": observation.capacity,
+        **attributes(observation, "available", "capacity", "inactive_file_bytes", "taken_at_seconds"),
         **counted_as(observation),
-        "inactive_file_bytes": observation.inactive_file_bytes,
-        "taken_at_seconds": observation.taken_at_seconds,
     }
 
 
@@ -290,15 +284,9 @@ def ranked_document(
     """Return one place in a ranking as plain JSON values."""
     return {
         "pod": place.pod.key,
-        "uid": place.pod.uid,
-        "qos_class": place.pod.qos_class,
-        "priority": place.pod.priority,
-        "usage": place.usage,
+        **attributes(place.pod, "uid", "qos_class", "priority", "critical_because"),
+        **attributes(place, "usage", "request", "swap_bytes", "exceeds_request"),
         **({} if place.measured is Measured.AT_DECISION else {"measured": place.measured.value}),
-        "request": place.request,
-        "swap_bytes": place.swap_bytes,
-        "exceeds_request": place.exceeds_request,
-        "critical_because": place.pod.critical_because,
         "preference": place.pod.preference.name.lower(),
         "because": why_ranked(place, resource, by),
     }
@@ -346,21 +334,13 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
     message, annotations = eviction_message(eviction)
     return {
         "pod": eviction.pod.key,
-        "uid": eviction.pod.uid,
-        "cgroup": eviction.pod.cgroup,
-        "signal": eviction.signal,
-        "resource": eviction.resource,
-        "grace_period_seconds": eviction.grace_period_seconds,
+        **attributes(eviction.pod, "uid", "cgroup"),
+        **attributes(eviction, "signal", "resource", "grace_period_seconds"),
         "message": printable(message),
         "annotations": dict(annotations),
         "outcome": attempt.outcome.value,
-        "processes": attempt.processes,
-        "killed_ns": attempt.killed_ns,
-        "freed_ns": attempt.freed_ns,
-        "credited_bytes": attempt.credited_bytes,
-        "returned_bytes": attempt.returned_bytes,
-        "left_bytes": attempt.left_bytes,
-        "left_shared_bytes": attempt.left_shared_bytes,
+        **attributes(attempt, "processes", "killed_ns", "freed_ns", "credited_bytes", "returned_bytes"),
+        **attributes(attempt, "left_bytes", "left_shared_bytes"),
         "warrant": None if attempt.served is None else dict(attempt.served()),
         "no_warrant_because": _text(attempt.not_served_because),
         "process": None if attempt.process is None else process_document(attempt.process),
@@ -380,13 +360,9 @@ def process_document(process: ProcessMemory) -> dict[str, Any]:
 def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
     """Return a slowdown as plain JSON values; `now_seconds` is on the pass's clock."""
     return {
-        "signal": slowdown.signal,
-        "reason": slowdown.reason,
-        "message": slowdown.message,
+        **attributes(slowdown, "signal", "reason", "message", "held_by", "held_by_bytes"),
         "for_seconds": round(now_seconds - slowdown.since_seconds, 3),
         "left_seconds": round(max(0.0, slowdown.until_seconds - now_seconds), 3),
-        "held_by": slowdown.held_by,
-        "held_by_bytes": slowdown.held_by_bytes,
     }
 
 
@@ -414,12 +390,9 @@ def _text(text: str | None) -> str | None:
 def reclaimed_document(one: Reclaimed) -> dict[str, Any]:
     """Return what was reclaimed as plain JSON values."""
     return {
-        "kind": one.kind,
-        "signal": one.signal,
+        **attributes(one, "kind", "signal", "wanted", "freed"),
         "unit": "bytes" if one.resource in IN_BYTES else one.resource,
         "time": instant(one.at_unix_seconds),
-        "wanted": one.wanted,
-        "freed": one.freed,
         "took_seconds": round(one.took_seconds, 3),
         "did": [printable(line) for line in one.did],
         "problems": [printable(problem) for problem in one.problems],

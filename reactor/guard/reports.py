@@ -25,9 +25,8 @@ from reactor.guard.record import (
     ranked_document,
     reclaimed_document,
     slowdown_document,
-    why_ranked,
 )
-from reactor.link.documents import REMOVED_FROM_STATUS, instant
+from reactor.link.documents import REMOVED_FROM_STATUS, attributes, instant
 from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings, Settings
@@ -46,6 +45,11 @@ PODS_AT_ONCE: Final = 32
 _MOST_PLACES: Final = 200
 # Of the time, for reading pods on behalf of people: a reading of 20 ms is good for 4 s.
 _SHARE: Final = 0.005
+# Of a place in the ranking, as `explain` has it.
+_EXPLAINED: Final = (
+    *("pod", "uid", "qos_class", "priority", "preference"),
+    *("usage", "request", "swap_bytes", "because"),
+)
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -172,10 +176,7 @@ class NodeReport:
                 one.held_by: one.held_by_bytes for one in state.slowdowns if one.held_by is not None
             },
             "in_flight": len(state.in_flight),
-            "sources": [
-                {"name": one.name, "health": one.health, "wakes": one.wakes, "lost": one.lost}
-                for one in self.sources
-            ],
+            "sources": [attributes(one, "name", "health", "wakes", "lost") for one in self.sources],
             "pods": len(self.known.pods),
             "cluster": None,  # unless there is a report of it
         }
@@ -290,21 +291,9 @@ async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
     for number, place in enumerate(places, 1):
         if number % PODS_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
-        ranking.append(
-            {
-                "place": number,
-                "pod": place.pod.key,
-                "uid": place.pod.uid,
-                "qos_class": place.pod.qos_class,
-                "priority": place.pod.priority,
-                "preference": place.pod.preference.name.lower(),
-                "usage": place.usage,
-                "request": place.request,
-                "swap_bytes": place.swap_bytes,
-                "victim": "process" if place.pod.loses_one_process(resource) else "pod",
-                "because": why_ranked(place, resource),
-            }
-        )
+        shown = ranked_document(place, resource)
+        victim = "process" if place.pod.loses_one_process(resource) else "pod"
+        ranking.append({"place": number, "victim": victim, **{key: shown[key] for key in _EXPLAINED}})
     return {
         "signal": signal,
         "observation": _amounts(observations.get(signal)),
@@ -470,13 +459,7 @@ def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | 
 
 
 def _source(source: SourceState) -> dict[str, Any]:
-    return {
-        "name": source.name,
-        "health": source.health,
-        "detail": source.detail,
-        "wakes": source.wakes,
-        "lost": source.lost,
-    }
+    return attributes(source, "name", "health", "detail", "wakes", "lost")
 
 
 def _killed_alone(claim: Claim, now_seconds: float) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def instant(unix_seconds: float) -> str:
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def attributes(of: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names: the keys of a document that are called the same."""
+    return {name: getattr(of, name) for name in names}
+
+
 class Durations:
     """A histogram: how many observations were at most as long as each bound, and their sum."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from reactor.link.documents import attributes
 from reactor.model.settings import EventKind, NotificationSettings, Settings
 from reactor.programs import RunProgram, run_to_problem
 from reactor.supervisor import Supervisor, report
@@ -59,17 +60,8 @@ class Notifications:
 
     def document(self) -> list[dict[str, Any]]:
         """Return what has become of the events so far, as plain JSON values."""
-        return [
-            {
-                "channel": one.channel.name,
-                "sent": one.sent,
-                "failed": one.failed,
-                "dropped": one.dropped,
-                "skipped": one.skipped,
-                "waiting": one.waiting,
-            }
-            for one in self._outboxes
-        ]
+        counts = ("sent", "failed", "dropped", "skipped", "waiting")
+        return [{"channel": one.channel.name, **attributes(one, *counts)} for one in self._outboxes]
 
     def remember(self, documents: Iterable[Document]) -> None:
         """Take over what an earlier steward has notified of, oldest first."""

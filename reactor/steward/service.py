@@ -16,7 +16,7 @@ import logging
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ from reactor.steward.hooks import Hooks
 from reactor.steward.memory import SwapTrafficWatch, memory_holders
 from reactor.steward.notifications import Notifications
 from reactor.steward.storage import StorageWatch
-from reactor.supervisor import Supervisor
+from reactor.supervisor import Nursery, Supervisor
 from reactor.tell.events import WHO_GREW
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
@@ -84,6 +84,9 @@ _HOLDERS_SECONDS: Final = 0.5
 _MOST_ASKED: Final = 32
 _SHOWN_PODS: Final = 40
 _MOST_COUNTED_PODS: Final = 200
+
+Done = tuple[tuple[str, ...], tuple[str, ...]]  # what was done, and what went wrong
+Do = Callable[[Document], Awaitable[Done]]
 
 
 async def serve(
@@ -304,18 +307,17 @@ class _Steward:
         """Do what the guard asks for, one thing beside the other: commands take long."""
         async with trio.open_nursery() as nursery:
             jobs = self._supervisor.jobs(nursery, "disks")
-            stops = self._supervisor.jobs(nursery, "runtime")
-            leaving = self._supervisor.jobs(nursery, "kubernetes leaving")
-            hooks = self._supervisor.jobs(nursery, "hooks before evictions")
+            beside: dict[FrameKind, tuple[Nursery, Do]] = {
+                FrameKind.STOP: (self._supervisor.jobs(nursery, "runtime"), self._stop),
+                FrameKind.LEAVE: (self._supervisor.jobs(nursery, "kubernetes leaving"), self._leave),
+                FrameKind.BEFORE: (self._supervisor.jobs(nursery, "hooks before evictions"), self._before),
+            }
             async for message in self._asked:
                 if message.kind is FrameKind.COUNT:
                     jobs.start_soon(self._count, message.number)
-                elif message.kind is FrameKind.STOP:
-                    stops.start_soon(self._stop, message)
-                elif message.kind is FrameKind.BEFORE:
-                    hooks.start_soon(self._before, message)
-                elif message.kind is FrameKind.LEAVE:
-                    leaving.start_soon(self._leave, message)
+                elif message.kind in beside:
+                    others, do = beside[message.kind]
+                    others.start_soon(self._do, message, do)
                 else:
                     jobs.start_soon(disks.do, message)
 
@@ -325,15 +327,32 @@ class _Steward:
             await self._storage.refresh()
             await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
 
-    async def _before(self, message: Message) -> None:
-        """Run the hooks before a soft eviction, and say how they ended."""
-        asked = json.loads(message.content)
-        done: tuple[str, ...] = ()
-        problems: tuple[str, ...] = ()
-        if self._orders is not None:
-            settings = self._orders.settings.hooks
-            done, problems = await self._hooks.before(settings, asked["eviction"], asked["seconds"])
-        await self._guard.say(ReclaimOver(number=message.number, did=done, problems=problems))
+    async def _do(self, message: Message, do: Do) -> None:
+        """Do what a message asks for, and say what was done and what went wrong."""
+        did: tuple[str, ...] = ()
+        try:
+            did, problems = await do(json.loads(message.content))
+        except ReactorError as error:
+            problems = (str(error),)
+        await self._guard.say(ReclaimOver(number=message.number, did=did, problems=problems))
+
+    async def _before(self, asked: Document) -> Done:
+        """Run the hooks before a soft eviction."""
+        return await self._hooks.before(self._settings().hooks, asked["eviction"], asked["seconds"])
+
+    async def _stop(self, asked: Document) -> Done:
+        """Have a pod's containers stopped. Raises ReactorError."""
+        if self._kubernetes is None:
+            return (), ("no container runtime is known",)
+        await self._kubernetes.stop(asked["uid"], asked["grace_seconds"])
+        return (), ()
+
+    async def _leave(self, asked: Document) -> Done:
+        """Have the node's object as it is to be after the guard's end."""
+        if self._kubernetes is None:
+            return (), ()
+        seconds = asked["until_seconds"] - time.monotonic()
+        return await self._kubernetes.leave(stands_by=asked["stands_by"], seconds=seconds)
 
     def _kubernetes_of(self, settings: Settings) -> Kubernetes | None:
         """Return the part in a cluster, imported where there is one: what it takes of memory is for those."""
@@ -365,30 +384,6 @@ class _Steward:
             return
         with self._reports.guard():
             self._kubernetes.take(message)
-
-    async def _stop(self, message: Message) -> None:
-        """Have a pod's containers stopped, and say when that is done."""
-        problems: tuple[str, ...] = ()
-        try:
-            asked = json.loads(message.content)
-            if self._kubernetes is None:
-                problems = ("no container runtime is known",)
-            else:
-                await self._kubernetes.stop(asked["uid"], asked["grace_seconds"])
-        except ReactorError as error:
-            problems = (str(error),)
-        await self._guard.say(ReclaimOver(number=message.number, did=(), problems=problems))
-
-    async def _leave(self, message: Message) -> None:
-        """Have the node's object as it is to be after the guard's end, and say what was done."""
-        over = ReclaimOver(number=message.number)
-        if self._kubernetes is not None:
-            asked = json.loads(message.content)
-            did, problems = await self._kubernetes.leave(
-                stands_by=asked["stands_by"], seconds=asked["until_seconds"] - time.monotonic()
-            )
-            over = ReclaimOver(number=message.number, did=did, problems=problems)
-        await self._guard.say(over)
 
     def _take_record(self, message: Message) -> None:
         document: Document = {}

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -71,22 +71,25 @@ class NotSentError(ReactorError):
     """A channel has given an event up; the text says why."""
 
 
-class Channel(Protocol):
-    """A way to operators."""
+class Channel:
+    """A way to operators, by the settings as they are by then.
 
-    @property
-    def name(self) -> str:
-        """Return its name in `status`, metrics and the log."""
+    `name` is what it is called in `status`, metrics and the log, `problem` why an event is late at present.
+    """
 
-    @property
-    def problem(self) -> str | None:
-        """Return why an event is late at present, None where none is."""
+    name: str
+    problem: str | None = None
+
+    def __init__(self, settings: Callable[[], NotificationSettings]) -> None:
+        self._settings = settings
 
     def takes(self, event: Event) -> bool:
         """Return whether the configuration wants such an event sent by it."""
+        raise NotImplementedError
 
     async def send(self, event: Event) -> None:
         """Send an event, in a time that is bounded. Raises NotSentError."""
+        raise NotImplementedError
 
 
 # Events on their way over one channel: bounded, counted, and waited for by no one else.
@@ -174,18 +177,12 @@ class Outbox:
                 self._under_way -= 1
 
 
-class WallNotice:
+class WallNotice(Channel):
     """Writes the event's line to every terminal."""
 
     name = "wall"
-    problem: str | None = None
 
-    def __init__(self, settings: Callable[[], NotificationSettings]) -> None:
-        self._settings = settings
-
-    def takes(self, event: Event) -> bool:
-        """Return whether it is wanted."""
-        del event
+    def takes(self, _: Event) -> bool:
         return self._settings().wall
 
     async def send(self, event: Event) -> None:
@@ -205,19 +202,16 @@ class WallNotice:
 # session shows it. Nothing is started, no user is changed to, and nothing but the bus is waited for.
 #
 # Source: github.com/rfjakob/systembus-notify; `Notify` has a summary and a body.
-class DesktopNotice:
+class DesktopNotice(Channel):
     """Sends the event's line to every desktop that listens. `bus` is another address in tests."""
 
     name = "desktop"
-    problem: str | None = None
 
     def __init__(self, settings: Callable[[], NotificationSettings], *, bus: str = "SYSTEM") -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._bus = bus
 
-    def takes(self, event: Event) -> bool:
-        """Return whether it is wanted."""
-        del event
+    def takes(self, _: Event) -> bool:
         return self._settings().desktop
 
     async def send(self, event: Event) -> None:
@@ -240,16 +234,15 @@ class DesktopNotice:
 #
 # They cost the daemon nothing that it needs: four events at a time, each command with a deadline, at
 # ordinary priority, in a session of its own that is killed at the end with what it has left running.
-class EventCommands:
+class EventCommands(Channel):
     """Runs the commands of an event's kind, one after the other, as the settings have them by then."""
 
     name = "command"
-    problem: str | None = None
 
     def __init__(
         self, settings: Callable[[], NotificationSettings], run: RunProgram = run_to_problem
     ) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._run = run
 
     def takes(self, event: Event) -> bool:
@@ -274,19 +267,16 @@ class EventCommands:
 # The native protocol: one datagram an entry, a field a line, a value with a newline by its length. Source:
 # systemd.io/JOURNAL_NATIVE_PROTOCOL. The packages that speak it are bindings of libsystemd, which sends the
 # same bytes but waits where journald does not take them.
-class Journald:
+class Journald(Channel):
     """Sends entries to journald, where there is one. `socket_path` is another in tests."""
 
     name = "journald"
-    problem: str | None = None
 
     def __init__(self, settings: Callable[[], NotificationSettings], *, socket_path: str = SOCKET) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._socket_path = socket_path
 
-    def takes(self, event: Event) -> bool:
-        """Return whether there is a journal, and it is wanted."""
-        del event
+    def takes(self, _: Event) -> bool:
         return self._settings().journald and Path(self._socket_path).is_socket()
 
     async def send(self, event: Event) -> None:
@@ -344,7 +334,7 @@ class _LaterError(ReactorError):
 # Each attempt has a deadline, however slowly the server accepts, reads or answers, attempts have growing
 # pauses, and an event is given up after ten minutes, so that one that the server can't digest does not hold
 # up the others.
-class Webhook:
+class Webhook(Channel):
     """Sends by the settings as they are by then. For the tasks of one Trio loop."""
 
     name = "webhook"
@@ -356,16 +346,13 @@ class Webhook:
         first_pause_seconds: float = _FIRST_PAUSE_SECONDS,
         give_up_seconds: float = _GIVE_UP_SECONDS,
     ) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._first_pause_seconds = first_pause_seconds
         self._give_up_seconds = give_up_seconds
         self._client: HttpClient | None = None
         self._tls: tuple[str | None, ssl.SSLContext] | None = None
-        self.problem: str | None = None
 
-    def takes(self, event: Event) -> bool:
-        """Return whether there is a webhook."""
-        del event
+    def takes(self, _: Event) -> bool:
         return self._settings().webhook is not None
 
     async def send(self, event: Event) -> None:

@@ -16,6 +16,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from io import FileIO
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final, Self
@@ -109,41 +111,6 @@ class LineWriter:
 # O_NONBLOCK belongs to the open file, which others share (a shell, the steward). So a pipe or a terminal is
 # opened once more by /proc/self/fd, and a socket, which can't be, is sent to with MSG_DONTWAIT. For a file
 # on a disk there is neither; it blocks while the disk does (`LineWriter` has a thread for that).
-class _File:
-    """An open file in which nothing blocks."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def write(self, line: bytes) -> int:
-        """Write, and return how much. Raises BlockingIOError, OSError."""
-        return os.write(self._fd, line)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-
-
-class _Socket:
-    """A stream socket of which others have the open file too, and may want it to block."""
-
-    def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def write(self, line: bytes) -> int:
-        """Send, and return how much. Raises BlockingIOError, OSError."""
-        return self._socket.send(line, socket.MSG_DONTWAIT)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 class NonblockingWriter:
     """Writes lines at once where there is room, the others in their order as soon as there is.
 
@@ -152,9 +119,13 @@ class NonblockingWriter:
     waiting, or nothing to be written to. The descriptor is this writer's own.
     """
 
-    def __init__(self, target: _File | _Socket, limit: int) -> None:
+    def __init__(self, target: FileIO | socket.socket, limit: int) -> None:
         self.lost = 0
         self._target = target
+        # Others have a socket's open file too, and may want it to block.
+        self._send: Callable[[bytes], int | None] = (
+            target.write if isinstance(target, FileIO) else partial(_send, target)
+        )
         self._limit = limit
         self._waiting: deque[bytes] = deque()
         self._thread_id = threading.get_ident()
@@ -167,10 +138,10 @@ class NonblockingWriter:
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISSOCK(mode):
-                return cls(_Socket(os.dup(fd)), limit)
+                return cls(socket.socket(fileno=os.dup(fd)), limit)
             if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-                return cls(_File(os.open(f"/proc/self/fd/{fd}", flags)), limit)
+                return cls(FileIO(os.open(f"/proc/self/fd/{fd}", flags), "wb"), limit)
         except OSError:  # another user's pipe, one without a reader, no /proc
             return None
         return None
@@ -209,13 +180,13 @@ class NonblockingWriter:
         while self._waiting:
             line = self._waiting[0]
             try:
-                written = self._target.write(line)
-            except BlockingIOError:
-                self._drain_soon()
-                return
+                written = self._send(line)
             except OSError:  # there is nowhere left to say so
                 self.lost += 1
                 written = len(line)
+            if written is None:
+                self._drain_soon()
+                return
             if written < len(line):
                 self._waiting[0] = line[written:]
             else:
@@ -235,6 +206,14 @@ class NonblockingWriter:
                 self._write()
         finally:
             self._is_draining = False
+
+
+def _send(target: socket.socket, line: bytes) -> int | None:
+    """Return how much was sent, None if that would block, as a raw file does. Raises OSError."""
+    try:
+        return target.send(line, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
 
 
 class QueuedLog(logging.Handler):
