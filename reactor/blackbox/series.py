@@ -14,6 +14,7 @@ from typing import Final
 MOST_CHANGES: Final = 16
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
+_GROWTH_SECONDS: Final = 10.0
 
 Curve = Sequence[tuple[float, int]]
 
@@ -133,14 +134,14 @@ def thinned(curve: Curve, most: int) -> list[tuple[float, int]]:
     return [curve[place] for place in sorted(kept)]
 
 
-def growth_per_second(curve: Curve, until_seconds: float, *, within_seconds: float = 10.0) -> int:
-    """Return the fastest growth over half a second or more within the time before that, 0 if there is none.
+def growth_per_second(curve: Curve, until_seconds: float) -> int:
+    """Return the fastest growth over half a second or more in the 10 s before that, 0 if there is none.
 
     What holds at a time holds until the next value, so growth between two values lies before the later one:
     it is taken over the time between them.
     """
-    points = [one for one in curve if until_seconds - within_seconds <= one[0] <= until_seconds]
-    before = [one for one in curve if one[0] < until_seconds - within_seconds]
+    points = [one for one in curve if until_seconds - _GROWTH_SECONDS <= one[0] <= until_seconds]
+    before = [one for one in curve if one[0] < until_seconds - _GROWTH_SECONDS]
     points = before[-1:] + points
     fastest = 0.0
     for place, (began, first) in enumerate(points):

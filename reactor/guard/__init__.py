@@ -1,14 +1,13 @@
 """The process that kills: wake, observe, decide, act, record.
 
     run           the process, from taking the lock to its end; signals
-    daemon        one nursery: the steward, state, and a loop for each configuration (reload)
+    daemon        one nursery: the steward, state, and a loop for each configuration (Reloads)
     build         puts everything together, and has the table of features
     loop          wakes, the pass that follows, and the reclaims that follow a pass
     pass_         the pass: observe, decide, act; synchronous from the wake to the kill
     ahead         what prepares for a crossing that is near
     node          the policy's state and the pods; it changes by events
     evictor       evictions under way
-    housekeeping  what may hang: filesystems and the list of pods, in worker threads
     record        one pass as it is journaled; recorder: its line, its log, its counts
     reports       status, top, explain, what is scraped; incidents: what befalls the node
     state         what survives a restart

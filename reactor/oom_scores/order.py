@@ -424,12 +424,12 @@ class OomOrder:
         self._journal(lambda: document)
 
 
-def restore_left(path: Path, *, proc: Path = PROC, boot_id: Path = BOOT_ID) -> int:
+def restore_left(path: Path) -> int:
     """Restore what a guard that did not end in order has written, by its file; return of how many processes.
 
     Raises OSError, ValueError, OrderError. To call it again changes nothing.
     """
-    written, boot = Written(str(proc)), boot_id.read_text().strip()
+    written, boot = Written(str(PROC)), BOOT_ID.read_text().strip()
     written.load(str(path), boot)
     if written.held:
         written.restore()

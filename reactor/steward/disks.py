@@ -169,12 +169,9 @@ class Podman:
     `description` is what podman calls itself and how many images it has, None where it was not found.
     """
 
-    def __init__(
-        self, settings: Settings, supervisor: Supervisor, *, images_seconds: float = _IMAGES_SECONDS
-    ) -> None:
+    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
         self.description: str | None = None
         self._settings = settings
-        self._images_seconds = images_seconds
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
         self.removed_images = RemovedImages()
@@ -206,7 +203,7 @@ class Podman:
                 self.description = self._problem = None
             else:
                 self._problem = await self._list_images(client)
-            await trio.sleep(self._images_seconds)
+            await trio.sleep(_IMAGES_SECONDS)
 
     async def _list_images(self, client: PodmanClient) -> str | None:
         """Return what went wrong, None where nothing did."""

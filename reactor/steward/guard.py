@@ -59,6 +59,13 @@ class Guard:
             del self._waiting[number]
         raise GuardError(f"the guard has not answered within {_ANSWER_SECONDS:g} s")
 
+    async def is_alive(self) -> bool:
+        """Return whether the guard says that its passes go on."""
+        try:
+            return bool((await self.ask(RequestKind.HEALTH))["alive"])
+        except GuardError:
+            return False
+
     def taken(self, place: int, *, is_written: bool) -> None:
         """Report that a line is done with, soon; to be called in the lines' order."""
         self._taken_up_to = place

@@ -54,7 +54,7 @@ from reactor.model.settings import KubernetesSettings, Role, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
 from reactor.reclaim.images import RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim
-from reactor.steward.guard import Guard, GuardError
+from reactor.steward.guard import Guard
 from reactor.supervisor import Part, Supervisor, report
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubepods import may_be_api_uid
@@ -189,7 +189,7 @@ class Kubernetes:
                 client,
                 namespace,
                 self.node_name,
-                self._is_guarded,
+                guard.is_alive,
                 node_uid=lambda: self._node.uid,
                 lease_seconds=self._kubernetes.lease_seconds,
             )
@@ -434,13 +434,6 @@ class Kubernetes:
             self._is_shutting_down = is_under_way
             self._events.shutdown(is_under_way=is_under_way)
             self._node.shut_down(is_under_way=is_under_way)
-
-    async def _is_guarded(self) -> bool:
-        """Return whether the guard says that its passes go on."""
-        try:
-            return bool((await self._guard.ask(RequestKind.HEALTH))["alive"])
-        except GuardError:
-            return False
 
     def _api_uid(self, uid: str) -> str:
         """Return the uid of the API server's object, by that of the cgroup."""

@@ -221,7 +221,7 @@ class _Steward:
                 serve_metrics,
                 self._metrics.short,
                 settings.metrics_address,
-                self._is_alive,
+                self._guard.is_alive,
                 self._scrapes.failed,
                 every=self._metrics.registry,
                 refresh=self._refresh,
@@ -526,12 +526,6 @@ class _Steward:
         if self._page is None:
             self._page = LivePage(self._sampler, self._settings, self._happened)
         return self._page.content()
-
-    async def _is_alive(self) -> bool:
-        try:
-            return bool((await self._guard.ask(RequestKind.HEALTH))["alive"])
-        except GuardError:
-            return False
 
     async def _health(self) -> Mapping[str, Any]:
         try:

@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from io import FileIO
@@ -294,9 +294,9 @@ class _BesideLoop:
             self._unwritten += 1  # standard error is gone: there is nowhere left to say so
 
 
-def log_to_stderr(environment: Mapping[str, str] = os.environ) -> QueuedLog:
+def log_to_stderr() -> QueuedLog:
     """Send reactor's log lines to standard error and return what writes them; close it at the end."""
-    log = QueuedLog(sys.stderr.fileno(), for_journald="JOURNAL_STREAM" in environment)
+    log = QueuedLog(sys.stderr.fileno(), for_journald="JOURNAL_STREAM" in os.environ)
     logger = logging.getLogger("reactor")
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.guard.evicted_pods import KeepKilled
+from reactor.guard.kubernetes import KeepKilled
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

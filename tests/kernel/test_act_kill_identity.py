@@ -10,7 +10,7 @@ import trio
 
 from reactor.act.kill_path import KillPath
 from reactor.act.populated import populated
-from reactor.guard.evicted_pods import KeepKilled
+from reactor.guard.kubernetes import KeepKilled
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.yard import IGNORE_TERM, Yard

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from reactor.act.reap import KillReport, ReapReport
-from reactor.guard.evicted_pods import EvictedPods
+from reactor.guard.kubernetes import EvictedPods
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.waiting import until

@@ -20,11 +20,11 @@ import trio
 
 from reactor.act.kill_path import KillPath
 from reactor.guard.build import Features
+from reactor.guard.daemon import Reloads
 from reactor.guard.endings import resumed_eviction
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.reload import Reloads
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
