@@ -1,1 +1,1 @@
-"""The pods of a plain node: child cgroups of the configured parents, with manifests and attributes."""
+"""The pods of a node: child cgroups of the parents, with manifests and attributes, or Kubernetes' specs."""
