@@ -9,7 +9,7 @@ samples: `process_start_time_seconds` says when they began.
 
 What dashboards and alerts made for the kubelet read is there by the kubelet's own names as well.
 
-That is some 490 series a node, of which a fleet stores 300 that never move. A scrape therefore gets the short
+That is some 460 series a node, of which a fleet stores 300 that never move. A scrape therefore gets the short
 form, of 150 on an ordinary node, unless it asks for all of them (`_short`).
 """
 
