@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from heapq import nlargest
 from pathlib import Path
 from typing import Any, Final
@@ -71,17 +71,7 @@ class SeenProcess:
     swap_bytes: int
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return {
-            "pid": self.pid,
-            "name": self.name,
-            "command": self.command,
-            "age_seconds": self.age_seconds,
-            "anonymous_bytes": self.anonymous_bytes,
-            "file_bytes": self.file_bytes,
-            "shared_bytes": self.shared_bytes,
-            "swap_bytes": self.swap_bytes,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

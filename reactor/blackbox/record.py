@@ -121,7 +121,6 @@ def _document(
 
 
 def _thresholds(sampler: Sampler, capacity_bytes: int) -> list[dict[str, Any]]:
-    """Return the thresholds of the node's memory that are in force, in bytes."""
     return [
         {"threshold": str(one), "bytes": int(one.value.of(capacity_bytes)), "is_hard": one.is_hard}
         for one in sampler.settings.eviction.thresholds

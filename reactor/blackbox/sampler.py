@@ -112,7 +112,6 @@ class Sampler:
 
     @property
     def settings(self) -> Settings:
-        """Return the settings in force."""
         return self._settings()
 
     # --- what the guard reports ---
@@ -260,7 +259,6 @@ class Sampler:
         return None
 
     def _has_gone(self) -> bool:
-        """Return whether a pod has gone since pods were read."""
         return any(uid in self._recorded for uid in self._gone)
 
     async def _changes(self, capacity_bytes: int, *, is_first: bool) -> dict[str, int]:

@@ -35,7 +35,7 @@ from reactor.act.protect import expect_garbage, gc_paused, protect_self
 from reactor.errors import ConfigError, NoDaemonError, failure_text, split_failure
 from reactor.guard.build import Features, evictor_of, kubernetes_node_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor
-from reactor.guard.incidents import NoVictims, OomKills, Slowdowns, SourceLosses
+from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
@@ -354,10 +354,9 @@ class Daemon:
             self._cluster.spare_kept_down(self._known)
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
         self._steward.feeds = self._features.feeds
-        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
-        self._no_victims = NoVictims(
-            self._lines.write, *(() if self._cluster is None else (self._cluster.no_victim,))
-        )
+        befell: Befell = (lambda *_: None) if self._cluster is None else self._cluster.befell
+        self._slowdowns = Slowdowns(befell)
+        self._no_victims = NoVictims(self._lines.write, befell)
         self._reloads = Reloads(
             settings,
             tree=tree,
@@ -669,28 +668,19 @@ class Daemon:
     def _answers(self) -> Mapping[RequestKind, Answer]:
         """Return what the steward may ask for."""
 
-        async def status_answer(_: Request) -> Mapping[str, Any]:
+        async def status(_: Request) -> Mapping[str, Any]:
             return {"held": await self._held(self._reloads.running()), "status": self.reports.status()}
 
-        async def explain_answer(_: Request) -> Mapping[str, Any]:
-            return await self.reports.explain(self._reloads.running().usages)
-
-        async def top_answer(request: Request) -> Mapping[str, Any]:
+        async def top(request: Request) -> Mapping[str, Any]:
             loop = self._reloads.running()
             return await self.reports.top(self._order, loop.usages, loop.observer.memory(), request.places)
 
-        async def reading(_: Request) -> Mapping[str, Any]:
-            return self.reports.reading()
-
-        async def health(_: Request) -> Mapping[str, Any]:
-            return self._health()
-
         return {
-            RequestKind.STATUS: status_answer,
-            RequestKind.EXPLAIN: explain_answer,
-            RequestKind.TOP: top_answer,
-            RequestKind.SCRAPE: reading,
-            RequestKind.HEALTH: health,
+            RequestKind.STATUS: status,
+            RequestKind.EXPLAIN: lambda _: self.reports.explain(self._reloads.running().usages),
+            RequestKind.TOP: top,
+            RequestKind.SCRAPE: lambda _: self.reports.reading(),
+            RequestKind.HEALTH: lambda _: self._health(),
         }
 
     async def _held(self, running: Loop) -> Mapping[str, Any] | None:
@@ -750,7 +740,6 @@ class Daemon:
         return problems.get(Signal.MEMORY_AVAILABLE)
 
     def _health(self) -> Mapping[str, Any]:
-        """Return whether the daemon makes its passes, and why it does not guard as it was configured to."""
         return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}
 
     def _is_alive(self) -> bool:

@@ -82,7 +82,7 @@ class FilesystemFacts:
         self._board = board
         self._timeout_seconds = timeout_seconds
         self._on_layout = on_layout
-        self._on_filling = on_filling
+        self.filling = on_filling
         self._clock_seconds = clock_seconds
         self._is_to_wake = trio.Event()
         self._is_unanswered = trio.Event()
@@ -138,7 +138,6 @@ class FilesystemFacts:
             self._board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
 
     def document(self) -> dict[str, Any]:
-        """Return how the filesystems lie, as far as the guard knows, as plain JSON values."""
         return {"layout": self._settings.eviction.layout, "layout_by_devices": None, "filesystems": []}
 
     def space(self, space: Space) -> None:
@@ -159,10 +158,6 @@ class FilesystemFacts:
     def wake(self) -> None:
         """Have a pass made, however often this is asked for: a few a second."""
         self._is_to_wake.set()
-
-    def filling(self) -> None:
-        """Call `on_filling`, a threshold being near: it may soon matter which pods take how much."""
-        self._on_filling()
 
     def adopt_layout(self, layout: Layout) -> None:
         """Adopt the layout that the devices show, where none is configured."""

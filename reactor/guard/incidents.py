@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from reactor.guard.node import Node
+from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
+from reactor.guard.outbox import SLOWED_DOWN
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, attributes, instant
 from reactor.model.decisions import NoVictim
@@ -37,13 +39,14 @@ _SAYS: Final = {
 
 Document = Mapping[str, Any]
 Write = Callable[[Callable[[], Document]], object]  # journals; it may not block
+Befell = Callable[[str, str], None]  # reports to the cluster what has befallen the node: its kind, and a text
 
 
 class Slowdowns:
-    """Evictions that are slowed down, from pass to pass; `on_slowed` is called with each that is new."""
+    """Evictions that are slowed down, from pass to pass; `befell` is called for each that is new."""
 
-    def __init__(self, on_slowed: Callable[[Slowdown], None] = lambda _: None) -> None:
-        self._on_slowed = on_slowed
+    def __init__(self, befell: Befell = lambda *_: None) -> None:
+        self._befell = befell
         self._in_force: dict[tuple[Signal, SlowReason], Slowdown] = {}
 
     def passed(self, slowdowns: Iterable[Slowdown]) -> None:
@@ -51,31 +54,26 @@ class Slowdowns:
         found = {(one.signal, one.reason): one for one in slowdowns}
         for kind in found.keys() - self._in_force.keys():
             _EVICT_LOG.warning("evictions for %s are slowed down: %s", kind[0], found[kind].message)
-            self._on_slowed(found[kind])
+            self._befell(SLOWED_DOWN, found[kind].message)
         for signal, reason in self._in_force.keys() - found.keys():
             _EVICT_LOG.info("evictions for %s are not slowed down any more (%s)", signal, reason)
         self._in_force = found
 
     @property
     def problem(self) -> str | None:
-        """Return what is slowed down at present and why, None where nothing is."""
         return "; ".join(dict.fromkeys(one.message for one in self._in_force.values())) or None
 
 
 class NoVictims:
     """Thresholds that are met while no pod can be evicted, from pass to pass.
 
-    `on_new` is called with each that is new, `write` journals its line. Each lasts until its threshold is not
+    `befell` is called for each that is new, `write` journals its line. Each lasts until its threshold is not
     met any more, or a pod is evicted for it.
     """
 
-    def __init__(
-        self,
-        write: Write,
-        on_new: Callable[[NoVictim], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, write: Write, befell: Befell = lambda *_: None) -> None:
         self._write = write
-        self._on_new = on_new
+        self._befell = befell
         self._present: dict[Threshold, NoVictim] = {}
 
     def passed(self, record: PassRecord) -> None:
@@ -96,7 +94,7 @@ class NoVictims:
         if is_new:
             _EVICT_LOG.warning("%s", found.message)
             self._write(partial(_no_victim_document, record, found, time.time()))
-            self._on_new(found)
+            self._befell(NO_EVICTABLE_POD, found.message)
 
     def by_signal(self, thresholds: Iterable[Threshold]) -> dict[str, bool]:
         """Return of each signal with a threshold whether one is met while no pod can be evicted."""
@@ -105,7 +103,6 @@ class NoVictims:
 
     @property
     def problem(self) -> str | None:
-        """Return which thresholds are met and who holds what they are short of, None where there is none."""
         return "; ".join(one.message for one in self._present.values()) or None
 
 

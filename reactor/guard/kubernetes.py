@@ -26,9 +26,7 @@ from reactor.errors import ReactorError, StewardError
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import (
-    NO_VICTIM,
     PROCESS_KILLED,
-    SLOWED_DOWN,
     SYSTEM_OOM,
     THRESHOLD_MET,
     ClusterReports,
@@ -42,8 +40,7 @@ from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile, document_of
 from reactor.link.documents import Outcome, attributes, process_text
 from reactor.link.frames import FrameKind
-from reactor.model.decisions import NoVictim
-from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown
+from reactor.model.kills import OomKill, OomScope, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Marks
 from reactor.model.settings import Settings
@@ -149,7 +146,6 @@ class RuntimeKills:
             raise StewardError("; ".join(over.problems))
 
     def _may_live(self, pod: Pod) -> bool:
-        """Return whether a process is left in the pod, as far as is known."""
         try:
             return populated(self._tree, pod)
         except (ReactorError, OSError):
@@ -298,15 +294,10 @@ class KubernetesNode:
         if kill.scope is OomScope.NODE and kill.pid is not None:
             self.reports.event(SYSTEM_OOM, comm=kill.comm or "", pid=kill.pid)
 
-    def slowed_down(self, slowdown: Slowdown) -> None:
-        """Report it as an event, but in a dry run."""
+    def befell(self, kind: str, message: str) -> None:
+        """Report as an event what has befallen the node, but in a dry run."""
         if not self._is_dry:
-            self.reports.event(SLOWED_DOWN, message=slowdown.message)
-
-    def no_victim(self, found: NoVictim) -> None:
-        """Report it as an event, but in a dry run."""
-        if not self._is_dry:
-            self.reports.event(NO_VICTIM, message=found.message)
+            self.reports.event(kind, message=message)
 
     async def leave(self, *, stands_by: bool, seconds: float) -> None:
         """Have the steward remove what is set on the node unless a successor comes; wait so long at most.
@@ -532,7 +523,6 @@ class EvictedPods:
         evicted = self._pods[uid]
 
         def find() -> Pod:
-            """Return the pod as it is now: its sandbox may be another one since."""
             return next((pod for pod in self._present() if pod.uid == uid), evicted)
 
         await KeepKilled(self._tree, self._kills, find).run()

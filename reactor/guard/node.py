@@ -96,7 +96,6 @@ class Node:
         self.apply(ReclaimEnded(kind=kind, began_seconds=began_seconds))
 
     def pod_in(self, cgroup: str) -> Pod | None:
-        """Return the pod that a cgroup is or belongs to."""
         return next(
             (
                 pod
@@ -136,7 +135,6 @@ class Node:
 
     @property
     def lingering(self) -> Mapping[str, Pod]:
-        """The pods that were evicted for a filesystem and whose files are awaited, by uid."""
         return lingering(self.state, self.clock_seconds())
 
     def with_lingering(self, pods: Sequence[Pod]) -> Sequence[Pod]:

@@ -76,13 +76,10 @@ class EvictionAttempt(Termination):
         Termination.stop(self, report)  # a dataclass with slots has no super()
         if self.process is not None:
             self.outcome = Outcome.PROCESS_TERMINATED if report is None else Outcome.PROCESS_KILLED
-        elif report is not None and report.is_empty and not report.processes and not self._is_for_disk:
+        elif self.eviction.resource in ON_DISK:  # the pod's files go, even if no process was left in it
+            return
+        elif report is not None and report.is_empty and not report.processes:
             self.outcome, self.killed_ns = Outcome.GONE, None
-
-    @property
-    def _is_for_disk(self) -> bool:
-        """Return whether the pod's files go, even if no process was left in it."""
-        return self.eviction.resource in ON_DISK
 
     def stopped_by_kernel(self, at_ns: int) -> None:
         """Fill in that the kernel killed the pod: its only process may be gone, and its cgroup with it."""
@@ -127,7 +124,7 @@ class PassRecord:
             "monotonic_seconds": decision.at_seconds,
             "dry_run": self.dry_run,
             **({"repeated": True} if self.is_repeated else {}),
-            "wakes": [_wake(wake) for wake in self.wakes],
+            "wakes": [attributes(one, "source", "kind", "signal", "at_ns") for one in self.wakes],
             "threshold": _threshold(decision.acted_on, self.snapshot),
             "thresholds_met": [str(threshold) for threshold in decision.thresholds_met],
             "conditions": list(decision.conditions),
@@ -140,7 +137,8 @@ class PassRecord:
             },
             "reclaim": list(decision.reclaim),
             "reclaimed": [reclaimed_document(one) for one in self.reclaimed],
-            "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
+            "memory_reclaim": decision.memory_reclaim
+            and attributes(decision.memory_reclaim, "wanted_bytes", "outside_bytes"),
             "soft_reclaim": _soft_reclaim(decision.soft_reclaim),
             "ranking": [
                 ranked_document(place, self.resource, self.ranked_by)
@@ -219,23 +217,12 @@ def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, An
 
 
 def outcome_document(record_id: int, at_unix_seconds: float, attempt: EvictionAttempt) -> dict[str, Any]:
-    """Return the journal's line for an eviction that ended only after its decision was written."""
     return {
         "kind": "outcome",
         "decision": record_id,
         "time": instant(at_unix_seconds),
         **attempt_document(attempt),
     }
-
-
-def _wake(wake: Wake) -> dict[str, Any]:
-    return attributes(wake, "source", "kind", "signal", "at_ns")
-
-
-def _memory_reclaim(asked: Hold | None) -> dict[str, Any] | None:
-    if asked is None:
-        return None
-    return attributes(asked, "wanted_bytes", "outside_bytes")
 
 
 def _soft_reclaim(asked: Hold | None) -> dict[str, Any] | None:
@@ -281,7 +268,6 @@ def _observation(observation: Observation) -> Mapping[str, Any]:
 def ranked_document(
     place: RankedPod, resource: Resource | None, by: RankedBy = RankedBy.MEMORY
 ) -> dict[str, Any]:
-    """Return one place in a ranking as plain JSON values."""
     return {
         "pod": place.pod.key,
         **attributes(place.pod, "uid", "qos_class", "priority", "critical_because"),
@@ -358,7 +344,6 @@ def process_document(process: ProcessMemory) -> dict[str, Any]:
 
 
 def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
-    """Return a slowdown as plain JSON values; `now_seconds` is on the pass's clock."""
     return {
         **attributes(slowdown, "signal", "reason", "message", "held_by", "held_by_bytes"),
         "for_seconds": round(now_seconds - slowdown.since_seconds, 3),
@@ -388,7 +373,6 @@ def _text(text: str | None) -> str | None:
 
 
 def reclaimed_document(one: Reclaimed) -> dict[str, Any]:
-    """Return what was reclaimed as plain JSON values."""
     return {
         **attributes(one, "kind", "signal", "wanted", "freed"),
         "unit": "bytes" if one.resource in IN_BYTES else one.resource,

@@ -120,7 +120,6 @@ class Recorder:
         await self._account_late(record, late)
 
     async def _account_late(self, record: PassRecord, late: Iterable[EvictionAttempt]) -> None:
-        """Write what becomes of evictions whose order has been written already."""
         for attempt in late:
             await attempt.ended.wait()
             self._account(record, attempt)
@@ -188,7 +187,6 @@ class Tally:
         self._labelled["rules_unhelpful"][labels] += bool(firing.unhelpful)
 
     def _observe_ages(self, record: PassRecord) -> None:
-        """Count how old the statistics were that a pod was evicted by. Source: synchronize."""
         for threshold in record.decision.thresholds_met:
             seen = record.snapshot.signals.get(threshold.signal)
             if seen is not None and seen.taken_at_seconds is not None:
@@ -337,8 +335,11 @@ class Rehearsed:
         """
         if self._reported:
             present = {pod.uid for pod in pods}
-            lasting = {key: uid for key, uid in self._reported.items() if uid in present}
-            self._reported = {key: uid for key, uid in lasting.items() if _lasts(key, state)}
+            self._reported = {
+                key: uid
+                for key, uid in self._reported.items()
+                if uid in present and (not isinstance(key, Threshold) or key in state.first_observed)
+            }
         if decision.rule is not None:
             return decision.evictions
         fresh = [one for one in decision.evictions if _key(one) not in self._reported]
@@ -348,7 +349,3 @@ class Rehearsed:
 
 def _key(eviction: Eviction) -> _Key:
     return eviction.threshold or (eviction.signal, eviction.pod.uid)
-
-
-def _lasts(key: _Key, state: PolicyState) -> bool:
-    return not isinstance(key, Threshold) or key in state.first_observed

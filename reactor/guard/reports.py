@@ -88,7 +88,6 @@ class Reports:
         self._others = tuple(others)
 
     def problems(self) -> dict[str, str]:
-        """Return what is wrong at present, each in one line."""
         return {what: why for one in self._others for what, why in one.problems().items()}
 
     def status(self) -> dict[str, Any]:

@@ -68,7 +68,8 @@ _LAYOUTS_SECONDS: Final = 60.0
 _ENDED: Final = (errno.EPIPE, "the steward has ended")
 _FAILED: Final = {"error": "internal error; see the log"}
 
-Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
+Document = Mapping[str, Any]
+Answer = Callable[[Request], Document | Awaitable[Document]]
 
 
 class StewardLink:
@@ -341,7 +342,6 @@ class StewardLink:
         self._last_seconds = trio.current_time()
 
     def _do(self, request: Request, session: _Session) -> None:
-        """Do what a request asks for. Raises FormError where that can't be."""
         if request.kind in QUESTIONS:
             session.asked(request)
         elif request.kind is RequestKind.TAKEN:
@@ -386,7 +386,8 @@ class StewardLink:
 
     async def _answer(self, request: Request) -> bytes:
         try:
-            content = encode(await self._answers[request.kind](request))
+            answer = self._answers[request.kind](request)
+            content = encode(answer if isinstance(answer, Mapping) else await answer)
             if len(content) > LONGEST_BYTES:
                 raise ValueError(f"an answer of {len(content)} bytes; accepted: {LONGEST_BYTES}")  # noqa: TRY301
         except ReactorError as error:

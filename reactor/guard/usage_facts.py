@@ -267,25 +267,17 @@ class UsageFacts:
 
 def _take(place: _Place, reported: PlaceUsage, at_seconds: float) -> bool:
     """Take over what is reported of a place; return whether that changes what is known, but for its time."""
+    usage = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
     if reported.kind is UsageKind.COUNTED:
-        is_as_it_was = place.so_far is None and place.is_whole(at_seconds) and _is(place.usage, reported)
-        place.counted_seconds, place.so_far = at_seconds, None
-        if not is_as_it_was:
-            place.usage = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
+        is_as_it_was = place.so_far is None and place.is_whole(at_seconds) and place.usage == usage
+        place.counted_seconds, place.so_far, place.usage = at_seconds, None, usage
         return not is_as_it_was
     if reported.kind is UsageKind.SO_FAR:
-        place.so_far = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
+        place.so_far = usage
         place.so_far_seconds = at_seconds
     else:
         place.so_far = None
     return True
-
-
-def _is(usage: FilesystemUsage | None, reported: PlaceUsage) -> bool:
-    return usage is not None and (usage.used_bytes, usage.inodes_used) == (
-        reported.used_bytes,
-        reported.inodes,
-    )
 
 
 def _places_of(used: PodUsage) -> Iterator[FilesystemUsage]:

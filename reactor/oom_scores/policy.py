@@ -29,7 +29,6 @@ _STEP: Final = 10  # a hundredth of the limit: a smaller difference is none
 
 
 def first_of(ranked: Sequence[Pod]) -> Pod | None:
-    """Return the pod that is to be evicted first, None if no pod may be evicted."""
     return next((pod for pod in ranked if pod.critical_because is None), None)
 
 

@@ -481,7 +481,6 @@ def _ordered(
 
 
 def _not_evicted(state: PolicyState, uid: str) -> PolicyState:
-    """Return the state with nothing expected of a pod's eviction."""
     return _kept(state, lambda one: one.uid != uid or not one.kind.is_eviction)
 
 

@@ -198,7 +198,6 @@ def _slowdown(
 
 
 def _since(before: Iterable[Slowdown], now_seconds: float) -> float:
-    """Return since when the first of these slowdowns is in force, now where there is none."""
     return next((one.since_seconds for one in before), now_seconds)
 
 

@@ -101,9 +101,9 @@ class Lists:
         ]
 
     def of(self, pod: Named) -> Listed:
-        return Listed(
-            self.never_because(pod), self._preference(pod), self._priority(pod), self._process_victim(pod)
-        )
+        """Return all that they say of a pod."""
+        priority = next((number for entry, number in self._priorities if entry.protects(pod)), None)
+        return Listed(self.never_because(pod), self._preference(pod), priority, self._process_victim(pod))
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
@@ -119,9 +119,6 @@ class Lists:
         if _first(self._avoid, pod) is not None:
             return Preference.AVOID
         return Preference.PREFER if any(entry.matches(pod) for entry in self._prefer) else Preference.NONE
-
-    def _priority(self, pod: Named) -> int | None:
-        return next((priority for entry, priority in self._priorities if entry.protects(pod)), None)
 
     def _process_victim(self, pod: Named) -> ProcessVictim | None:
         for entry, one in self._process_victims:

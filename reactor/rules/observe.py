@@ -19,7 +19,7 @@ from reactor.kernel.cgroup_directory import parse_limit
 from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file, read_value
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure
-from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap, parse_swap_traffic, read_swap_traffic
+from reactor.kernel.swap import cgroup_swap, machine_swap, parse_swap_traffic, read_swap_traffic
 from reactor.model.rules import MACHINE_SWAP, Measure, Metric, PressureResource
 
 _ROOT: Final = "/"
@@ -179,12 +179,12 @@ class RuleObserver:
         raw = _read(path)
         used_bytes = parse_integer(raw, path) if self._is_v2 else parse_field(raw, b"total_swap", path)
         most_bytes = self._limit(
-            cgroup, Measure.SWAP_USED, lambda: self._swap_space(cgroup).total_bytes, used_bytes
+            cgroup,
+            Measure.SWAP_USED,
+            lambda: cgroup_swap(self._tree, cgroup, machine_swap(Path(self._proc))).total_bytes,
+            used_bytes,
         )
         return 100.0 * used_bytes / most_bytes if most_bytes else None
-
-    def _swap_space(self, cgroup: str) -> SwapSpace:
-        return cgroup_swap(self._tree, cgroup, machine_swap(Path(self._proc)))
 
     def _pages_scanned(self, cgroup: str, directory: str, _: str) -> float | None:
         if cgroup == _ROOT:

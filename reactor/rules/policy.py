@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from reactor.model.rules import (
     Acted,
     Acts,
-    Condition,
     Firing,
     Marked,
     Marks,
@@ -97,7 +96,8 @@ def observed(
             value = growth if value is not None else None
         samples.append(kept)
         grown.append(value)
-    if not all(_holds(condition, value) for condition, value in zip(rule.conditions, grown, strict=True)):
+    limits = [condition.limit for condition in rule.conditions]
+    if not all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True)):
         if not grows:
             return None
         return RuleState(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
@@ -340,7 +340,3 @@ def _growth(samples: Sequence[Sample], within_seconds: float, now_seconds: float
     before = samples[-1 - len(within)]
     share = (first.at_seconds - begins_seconds) / (first.at_seconds - before.at_seconds)
     return last.value - first.value + share * (first.value - before.value)
-
-
-def _holds(condition: Condition, value: float | None) -> bool:
-    return value is not None and value >= condition.limit

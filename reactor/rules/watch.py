@@ -22,6 +22,7 @@ import trio
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.procfs import PROC
+from reactor.link.documents import attributes
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import (
@@ -630,10 +631,7 @@ class RuleWatch:
         left_seconds = cooldown_left_seconds(rule, acted, group.selected, now_seconds)
         return {
             "name": printable(rule.name),
-            "action": rule.action,
-            "by": rule.by,
-            "for_seconds": rule.for_seconds,
-            "cooldown_seconds": rule.cooldown_seconds,
+            **attributes(rule, "action", "by", "for_seconds", "cooldown_seconds"),
             "cgroups": list(map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])),
             "below": None if rule.below is None else list(map(printable, rule.below[:_MOST_CGROUPS_SHOWN])),
             "matched": len(group.selected),
@@ -765,7 +763,6 @@ def _share(gate: Condition) -> float:
 
 
 def _is_there(selected: Selected) -> bool:
-    """Return whether the cgroup is still the one that was observed."""
     try:
         return os.stat(selected.directory, follow_symlinks=False).st_ino == selected.inode
     except OSError:

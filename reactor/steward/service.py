@@ -34,7 +34,7 @@ from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.kills import OomScope
-from reactor.model.settings import Settings, SystemdOomd
+from reactor.model.settings import RestartLoopSettings, Settings, SystemdOomd
 from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import (
     RecentRecords,
@@ -129,7 +129,7 @@ class _Steward:
         self._recent = RecentRecords()
         self._seen: set[tuple[object, object]] = set()
         self._pod_oom_kills: Counter[tuple[str, str]] = Counter()
-        self._loops: RestartLoops | None = None
+        self._loops = RestartLoops(RestartLoopSettings())
         self._notifications: Notifications | None = None
         self._oom1: Oom1 | None = None
         self._is_oomd_replaced = trio.Event()
@@ -254,8 +254,7 @@ class _Steward:
             self._seen.update(map(_key, decisions))
             if self._notifications is not None:
                 self._notifications.remember(documents)
-            if self._loops is not None:
-                self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
+            self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
         self._journal = Journal(orders.settings.journal)
         self._journal.start()
         while self._early_own:
@@ -283,8 +282,6 @@ class _Steward:
             self._take_record(message)
 
     def _take_orders(self, orders: Orders) -> None:
-        if self._loops is None:
-            self._loops = RestartLoops(orders.settings.restart_loop)
         self._loops.settings = orders.settings.restart_loop
         if self._notifications is None:
             self._notifications = Notifications(
@@ -453,7 +450,7 @@ class _Steward:
     def _count_evictions(self, document: Document) -> None:
         """Count a decision's evictions for restart loops, once, as soon as they are heard of."""
         key = _key(document)
-        if document.get("kind") != "decision" or key in self._seen or self._loops is None:
+        if document.get("kind") != "decision" or key in self._seen:
             return
         self._seen = {_key(one) for one in self._recent.decisions()} | {key}
         for one in evictions_of(document):
@@ -508,7 +505,7 @@ class _Steward:
 
     def _own_problems(self) -> dict[str, str]:
         """Return what is wrong at present, as the steward knows it, each in one line."""
-        problems = {} if self._loops is None else self._loops.problems(time.time())
+        problems = self._loops.problems(time.time())
         if self._journal is not None and self._journal.problem is not None:
             problems["journal"] = self._journal.problem
         if self._sampler.problem is not None:
@@ -537,12 +534,11 @@ class _Steward:
         reading = await self._guard.ask(RequestKind.SCRAPE)
         if self._kubernetes is not None:
             reading["cluster"] = self._kubernetes.document()
-        loops = self._loops
         storage, disks, notifications = self._storage, self._disks, self._notifications
         own = StewardReading(
             parts={part.name: part.restarts for part in self._supervisor.states},
-            restart_loops=0 if loops is None else len(loops.present(time.time())),
-            repeated_evictions=0 if loops is None else loops.repeated,
+            restart_loops=len(self._loops.present(time.time())),
+            repeated_evictions=self._loops.repeated,
             overdue_pods=storage.overdue,
             removed_images={} if disks is None else disks.removed_images,
             notifications=() if notifications is None else notifications.document(),

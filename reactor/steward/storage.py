@@ -352,7 +352,6 @@ class StorageWatch:
 
     @property
     def overdue(self) -> int:
-        """Return of how many pods a count takes too long."""
         return self._usage.overdue
 
     def know(self, places: Places) -> None:

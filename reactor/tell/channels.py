@@ -463,7 +463,6 @@ def _raise_refusal(answer: Answer, shown: str) -> None:
 
 
 async def _secret(path: str) -> str:
-    """Return the one line of a file. Raises _LaterError, which quotes nothing of it."""
     return await in_thread(read_secret, path, abandon_on_cancel=True)
 
 

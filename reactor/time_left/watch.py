@@ -179,7 +179,6 @@ class TimeLeftWatch:
         self._report(self._lefts)
 
     def document(self) -> dict[str, Any]:
-        """Return the estimates and how evictions in time were judged, as plain JSON values."""
         return {
             "signals": [time_left_document(self._hard[one], left) for one, left in self._lefts.items()],
             "in_time": {
@@ -197,7 +196,6 @@ class TimeLeftWatch:
         }
 
     def gauges(self) -> dict[str, Any]:
-        """Return what is scraped of it."""
         return {
             "signals": {
                 signal: [left.earliest_seconds, left.seconds, left.latest_seconds]

@@ -37,6 +37,7 @@ from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome,
 from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Terms, WarrantProbe
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.link.documents import attributes
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod, PodUsage
@@ -214,11 +215,9 @@ class ArmedWarrant:
         result = self.result()
         used_bytes = (result.value_pages - result.inactive_pages) * PAGE_BYTES
         return {
-            "generation": self.generation,
-            "armed_ns": self.armed_ns,
+            **attributes(self, "generation", "armed_ns", "level_bytes"),
             "crossed_ns": result.crossed_ns,
             "signalled_ns": result.signalled_ns,
-            "level_bytes": self.level_bytes,
             "working_set_bytes": None if result.crossed_ns is None else used_bytes,
             "pid": result.pid or None,
             "comm": result.comm or None,

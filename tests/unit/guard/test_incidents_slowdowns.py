@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from reactor.guard.incidents import Slowdowns
+from reactor.guard.outbox import SLOWED_DOWN
 from reactor.guard.record import slowdown_document
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import PodUsage
@@ -26,11 +27,11 @@ OUTSIDE = Slowdown(
 
 def test_what_is_slowed_down_is_reported_once_and_a_problem_meanwhile(caplog):
     told = []
-    slowdowns = Slowdowns(told.append)
+    slowdowns = Slowdowns(lambda *one: told.append(one))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             slowdowns.passed([OUTSIDE])
-    assert [OUTSIDE] == told
+    assert [(SLOWED_DOWN, OUTSIDE.message)] == told
     assert slowdowns.problem == OUTSIDE.message
     slowdowns.passed([])
     assert slowdowns.problem is None

@@ -19,7 +19,8 @@ from reactor.guard import build
 from reactor.guard.build import kubernetes_node_of
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
 from reactor.guard.node_shutdown import ShutdownTermination
-from reactor.guard.outbox import RecordQueue
+from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
+from reactor.guard.outbox import SLOWED_DOWN, RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
@@ -191,8 +192,8 @@ async def test_conditions_whose_signals_are_not_observed_are_reported_as_unknown
 async def test_a_dry_run_reports_nothing(tmp_path, nursery):
     node = node_in(tmp_path, dry_run=True)
     node.passed(record_of(attempt_of("dry-run"), dry_run=True), nursery)
-    node.slowed_down(slowdown())
-    node.no_victim(NO_VICTIM)
+    node.befell(SLOWED_DOWN, slowdown().message)
+    node.befell(NO_EVICTABLE_POD, NO_VICTIM.message)
     assert await reported(node) == []
 
 
@@ -301,12 +302,12 @@ def slowdown() -> Slowdown:
 
 
 async def test_a_slowdown_is_reported(node):
-    node.slowed_down(slowdown())
+    node.befell(SLOWED_DOWN, slowdown().message)
     assert await reported(node) == [{"report": "evictions slowed down", "message": "they do not help"}]
 
 
 async def test_a_shortage_without_a_pod_to_evict_is_reported(node):
-    node.no_victim(NO_VICTIM)
+    node.befell(NO_EVICTABLE_POD, NO_VICTIM.message)
     assert await reported(node) == [{"report": "no evictable pod", "message": "no pod can be evicted"}]
 
 
