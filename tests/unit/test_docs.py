@@ -40,6 +40,8 @@ _MESSAGE = re.compile(r"`((?:problem|log|reactor): [^`]+)`|^((?:problem|reactor)
 _FILLED_IN = re.compile(
     r"…|[A-Z]{2,}|\S*[\d/'\"@<>=_()]\S*|[:;,] |\.|\b(?:nodefs|by command|No such file or directory)\b"
 )
+# The rows of README's table, as docs/figures.md names them.
+RACED = ("c-floor", "reactor-memcg-eventfd", "earlyoom", "poll-10s")
 _MADE = re.compile(r"^reactor/kernel/bpf/compiled/")  # by `make bpf`
 
 
@@ -195,6 +197,20 @@ def test_each_row_about_a_default_is_held_by_a_test_that_exists() -> None:
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert held
     assert [] == [name for name in held if f"def {name}(" not in tests]
+
+
+def test_the_readme_has_the_figures_of_their_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
+    raced = dict(re.findall(r"^\| ([\w-]+) \| ([^|]+ \| [^|]+ \| [^|]+ \| [^|]+) \|", page, re.MULTILINE))
+    rows = re.findall(r"^\| (?!\||-)([^|]+) \| ([^|]+ \| [^|]+ \| [^|]+) \|$", readme, re.MULTILINE)
+    shown = [(raced[name].split(" | "), row.split(" | ")) for (_, row), name in zip(rows, RACED, strict=True)]
+    at_rest = re.findall(r"takes (\d+) MiB \(PSS\) in two processes, and ([\d.]+) % of a CPU at rest", readme)
+    (pss,) = re.findall(r"rest, 110 pods: both, PSS, MiB \| ([\d.]+)", page)
+    (cpu,) = re.findall(r"rest, 110 pods: both at rest, % of a CPU \| ([\d.]+)", page)
+
+    assert [[step, back, over] for (step, _, back, over), _ in shown] == [row for _, row in shown]
+    assert at_rest == [(f"{float(pss):.0f}", cpu)]
 
 
 def test_help_names_the_commands_that_the_pages_use() -> None:
