@@ -273,7 +273,6 @@ def _rules(core: Core) -> Joined:
 
 
 def _time_left(core: Core) -> Joined:
-    """Estimate the time until a hard memory threshold is crossed, while memory is short."""
     from reactor.time_left.watch import TimeLeftWatch  # noqa: PLC0415
 
     known, usages = core.known, core.usages
@@ -562,7 +561,6 @@ def _guarded(hook: Hook, after_pass: OnPass, record: PassRecord) -> None:
 def _swap_watch(
     tree: CgroupTree, settings: Settings, observer: NodeObserver, wakes: Wakes, board: SourceBoard
 ) -> dict[str, StartedPart]:
-    """Return what watches swap, nothing where no threshold is for it."""
     thresholds = [one for one in settings.eviction.thresholds if one.signal is Signal.SWAP_AVAILABLE]
     if not thresholds:
         return {}

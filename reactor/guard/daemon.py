@@ -220,7 +220,6 @@ class Reloads:
             self.present.housekeeping.due()
 
     def _adopt_layout(self, layout: Layout) -> None:
-        """Go on with the settings for the layout that the devices show."""
         _LOG.warning("layout: %s by the devices, %s before", layout, self.settings.eviction.layout)
         settings = self._next or self.settings
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
@@ -412,7 +411,6 @@ class Daemon:
         return Reports(node, (*self._own_reports, *(() if loop is None else loop.reports)))
 
     def _lasting_reports(self) -> Iterator[Report]:
-        """Yield what there is to report as long as the process lives."""
         yield Report(problems=lambda: self._problems)
         cluster, last_good = self._cluster, self._last_good
         if cluster is not None:
@@ -584,7 +582,6 @@ class Daemon:
         _LOG.info("ended after %d passes", self._known.passes)
 
     async def _restore_left(self, restore: Callable[[], Sequence[str]]) -> None:
-        """Restore what a guard that was killed has left, and log it."""
         for line in await in_thread(following(restore), abandon_on_cancel=True):
             _LOG.warning("%s", line)
 
@@ -649,7 +646,6 @@ class Daemon:
         _LOG.info("%s", guarding(self._settings, len(self._known.pods), observed))
 
     def _present_pods(self) -> Sequence[Pod]:
-        """Return the pods that exist now."""
         self._reloads.refresh_pods()
         return self._known.pods
 
@@ -666,7 +662,6 @@ class Daemon:
             self._losses.changed(state)
 
     def _answers(self) -> Mapping[RequestKind, Answer]:
-        """Return what the steward may ask for."""
 
         async def status(_: Request) -> Mapping[str, Any]:
             return {"held": await self._held(self._reloads.running()), "status": self.reports.status()}
@@ -845,7 +840,6 @@ class ServiceNotice:
             self._logged = None
 
     def _warn(self, problem: str) -> None:
-        """Log a problem once while it lasts."""
         if problem != self._logged:
             _NOTICES.warning("%s", problem)
         self._logged = problem

@@ -218,7 +218,6 @@ class OomKills:
 
 
 def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
-    """Return what happened as one line."""
     where = ""
     if kill.limit_bytes is not None:
         limit = amount_text(kill.limit_bytes, Resource.MEMORY)

@@ -260,7 +260,6 @@ class KubernetesNode:
         nursery.start_soon(self._when_over, attempt, document, nursery)
 
     async def _when_process_over(self, attempt: EvictionAttempt, process: ProcessMemory) -> None:
-        """Report as an event which process of a pod has ended."""
         await attempt.wait_stopped()
         pod = attempt.eviction.pod
         if attempt.outcome in _PROCESS_ENDED and pod.namespace != UNKNOWN_NAMESPACE:

@@ -359,7 +359,6 @@ class NodeShutdown:
         return "waiting" if self._watch.inhibited_seconds is not None else "not held up"
 
     async def _load(self) -> None:
-        """Read once whether the last shutdown was cut off."""
         if self._has_loaded:
             return
         self._has_loaded = True

@@ -183,7 +183,6 @@ class OwnCgroups:
             write_file(above / STEWARD / "pids.max", str(max(tasks - _GUARD_TASKS, tasks // 2)))
 
     def _undo(self) -> None:
-        """Put back what was done, as far as that is possible."""
         above, self._above = self._above, None
         if above is None:
             return

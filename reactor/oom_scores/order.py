@@ -32,9 +32,7 @@ from reactor.kernel.files import read_file
 from reactor.kernel.procfs import BOOT_ID, PROC, parse_meminfo, parse_swap, read_oom_score_adj
 from reactor.kernel.small_file import KeptFile, replace
 from reactor.link.documents import instant
-from reactor.model.pods import Pod, PodUsage
-from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
+from reactor.model.pods import Pod
 from reactor.oom_scores.pods import Found, find_processes
 from reactor.oom_scores.policy import NEVER_KILLED, Processes, first_of, scores_behind
 from reactor.oom_scores.restorer import HELD, NONE, READY
@@ -119,13 +117,11 @@ class Restorer:
 
 class _Wanted(NamedTuple):
     first: Pod
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    memory: Mapping[Signal, Observation]
+    forecast: Forecast
 
     def of(self, pod: Pod, found: Sequence[tuple[Found, int]]) -> Processes:
         """Return a pod as it was seen, with what its processes have of their own."""
-        used = self.used.get(pod.uid)
+        used = self.forecast.used.get(pod.uid)
         used_bytes = 0 if used is None else used.memory_working_set_bytes or 0
         return Processes(pod, used_bytes, [(own, one.resident_bytes) for one, own in found])
 
@@ -153,7 +149,7 @@ class _SavedScores(KeptFile[Document]):
 
 
 class OomOrder:
-    """Keeps the order while it is wanted. Everything but `want` runs beside the loop; nothing raises.
+    """Keeps the order while it is wanted. All but `near` and `far` runs beside the loop; nothing raises.
 
     `problem` is why the order can't be had, or what was can't be restored, in part. `write` journals when the
     order was taken and restored. `path` is the file that outlives the guard.
@@ -189,36 +185,26 @@ class OomOrder:
         self._first: dict[str, Any] | None = None
         self._since = ""
 
-    def want(
-        self,
-        ranked: Sequence[Pod],
-        pods: Sequence[Pod] = (),
-        used: Mapping[str, PodUsage] | None = None,
-        memory: Mapping[Signal, Observation] | None = None,
-    ) -> None:
-        """Have no other of `pods` go before the first of `ranked` that would not by the policy.
-
-        None of them: as they were. For the loop: costs a comparison.
-        """
-        before, first = self._wanted, first_of(ranked)
-        self._wanted = None if first is None else _Wanted(first, pods, used or {}, memory or {})
-        if (None if before is None else before.first.uid) != (None if first is None else first.uid):
-            self._changed.set()
-
     def near(self, forecast: Forecast, *_: object) -> None:
-        """Have the OOM killer take that pod first that the next crossing would evict.
+        """Have no pod go before that which the next crossing would evict, unless it would by the policy.
 
         None while evictions are slowed down: what fills the node is no pod. While an eviction is waited for
         the order stays as it is.
         """
         if memory_slowdowns(forecast.state):
-            self.want(())
+            self._want(None)
         elif forecast.first:
-            self.want(forecast.first, forecast.pods, forecast.used, forecast.memory)
+            first = first_of(forecast.first)
+            self._want(None if first is None else _Wanted(first, forecast))
 
     def far(self) -> None:
         """Leave the kernel its own order."""
-        self.want(())
+        self._want(None)
+
+    def _want(self, wanted: _Wanted | None) -> None:
+        before, self._wanted = self._wanted, wanted
+        if (before and before.first.uid) != (wanted and wanted.first.uid):
+            self._changed.set()
 
     def pods(self, pods: Sequence[Pod]) -> None:
         """Change nothing: the order follows the forecasts."""
@@ -297,7 +283,8 @@ class OomOrder:
         machine_bytes = parse_meminfo(memory).total_bytes + parse_swap(memory)[0]
         found: dict[str, list[tuple[Found, int]]] = {}
         left = MOST_PROCESSES
-        others = [pod for pod in wanted.pods if pod.uid != wanted.first.uid]
+        forecast = wanted.forecast
+        others = [pod for pod in forecast.pods if pod.uid != wanted.first.uid]
         for pod in (wanted.first, *others):
             if pod.critical_because is not None:
                 continue
@@ -314,8 +301,8 @@ class OomOrder:
         scores = scores_behind(
             first,
             [wanted.of(pod, found.get(pod.uid, ())) for pod in others],
-            room_bytes=max((seen.available for seen in wanted.memory.values()), default=0),
-            limit_bytes=min((seen.capacity for seen in wanted.memory.values()), default=0),
+            room_bytes=max((seen.available for seen in forecast.memory.values()), default=0),
+            limit_bytes=min((seen.capacity for seen in forecast.memory.values()), default=0),
             machine_bytes=machine_bytes,
         )
         if scores is None:
@@ -378,7 +365,6 @@ class OomOrder:
             raise OrderError(f"not taken: {error}") from error
 
     async def _restore(self) -> None:
-        """Restore all scores, a few at a time."""
         if not self._written.held:
             return
         for _ in self._written.steps():

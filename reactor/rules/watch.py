@@ -514,7 +514,6 @@ class RuleWatch:
         group.due_seconds = self._clock_seconds() + group.every_seconds - _TICK_SECONDS / 2
 
     async def _act(self, group: _Group, rule: Rule) -> None:
-        """Do what a rule asks for where it is due."""
         states = group.states[rule.name]
         if rule.mark is not None:
             self._mark(rule, states)
@@ -561,7 +560,6 @@ class RuleWatch:
             self._guard.fire(firing)
 
     def _show_marks(self) -> None:
-        """Report what the Node is to show where that has changed."""
         marks = marks_of(self._marked, self._clock_seconds())
         if marks != self._marks:
             self._marks = marks
@@ -664,7 +662,6 @@ class RuleWatch:
         }
 
     def _why_not(self, group: _Group, rule: Rule, now_seconds: float) -> str:
-        """Return why a rule has not acted just now, in words."""
         states, acted = group.states[rule.name], self._acts(rule)
         if not any(one.since_seconds is not None for one in states.values()):
             if group.resource is not None and group.resource not in self._stalled:

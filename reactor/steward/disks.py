@@ -5,7 +5,6 @@ Commands and podman are the steward's to call: what they answer, and how long, c
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -20,9 +19,8 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.filesystem import MountTable, same_filesystem
 from reactor.kernel.scheduling import following
-from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
-from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
+from reactor.link.requests import Request, RequestKind, Space, layout_number
 from reactor.model.settings import ReclaimSettings, Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation, Observed
@@ -293,29 +291,25 @@ class Disks:
         if self._podman is not None:
             await self._podman.run()
 
-    async def do(self, message: Message) -> None:
-        """Do what the guard asks for, and say when it is done."""
-        if message.kind is FrameKind.OBSERVE:
-            await self._wait_placed()
-            await self._watch.refresh()
-            await self._guard.say(Request(kind=RequestKind.OBSERVED, number=message.number))
-            return
-        asked = json.loads(message.content)
-        if message.kind is FrameKind.EMPTY:
-            why = await self._empty(asked["path"], asked["cgroup"])
-            problems = () if why is None else (why,)
-            await self._guard.say(ReclaimOver(number=message.number, did=(), problems=problems))
-            return
-        try:
-            report = await self._reclaims.run(
-                Reclaim(asked["kind"]), [Filesystem(name) for name in asked["filesystems"]]
-            )
-        except (ReactorError, OSError) as error:
-            report = ReclaimReport(problems=(str(error),))
-        over = ReclaimOver(number=message.number)
-        if report is not None:
-            over = ReclaimOver(number=message.number, did=report.did, problems=report.problems)
-        await self._guard.say(over)
+    async def refresh(self) -> None:
+        """Observe all filesystems now."""
+        await self._wait_placed()
+        await self._watch.refresh()
+
+    async def reclaim(self, asked: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+        """Reclaim what is asked for; return what was done (None: nothing), and what went wrong.
+
+        Raises ReactorError, OSError.
+        """
+        filesystems = [Filesystem(name) for name in asked["filesystems"]]
+        report = await self._reclaims.run(Reclaim(asked["kind"]), filesystems)
+        return (None, ()) if report is None else (report.did, report.problems)
+
+    @staticmethod
+    async def empty(asked: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Empty an emptyDir; return no line of what was done, and what went wrong. Raises as `reclaim`."""
+        why = await EmptyDirs(CgroupTree.discover()).empty(asked["path"], asked["cgroup"])
+        return (), () if why is None else (why,)
 
     def completed(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return a status with what the steward knows of the disks."""
@@ -350,13 +344,6 @@ class Disks:
         """
         if self._kubernetes is not None:
             await self._kubernetes.wait_placed()
-
-    @staticmethod
-    async def _empty(path: str, cgroup: str | None) -> str | None:
-        try:
-            return await EmptyDirs(CgroupTree.discover()).empty(path, cgroup)
-        except (ReactorError, OSError) as error:
-            return str(error)
 
     def _unplaced(self) -> frozenset[Filesystem]:
         if self._kubernetes is None:

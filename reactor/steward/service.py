@@ -85,7 +85,7 @@ _MOST_ASKED: Final = 32
 _SHOWN_PODS: Final = 40
 _MOST_COUNTED_PODS: Final = 200
 
-Done = tuple[tuple[str, ...], tuple[str, ...]]  # what was done, and what went wrong
+Done = tuple[tuple[str, ...] | None, tuple[str, ...]]  # what was done (None: nothing), and what went wrong
 Do = Callable[[Document], Awaitable[Done]]
 
 
@@ -305,6 +305,8 @@ class _Steward:
         async with trio.open_nursery() as nursery:
             jobs = self._supervisor.jobs(nursery, "disks")
             beside: dict[FrameKind, tuple[Nursery, Do]] = {
+                FrameKind.EMPTY: (jobs, disks.empty),
+                FrameKind.RECLAIM: (jobs, disks.reclaim),
                 FrameKind.STOP: (self._supervisor.jobs(nursery, "runtime"), self._stop),
                 FrameKind.LEAVE: (self._supervisor.jobs(nursery, "kubernetes leaving"), self._leave),
                 FrameKind.BEFORE: (self._supervisor.jobs(nursery, "hooks before evictions"), self._before),
@@ -316,7 +318,7 @@ class _Steward:
                     others, do = beside[message.kind]
                     others.start_soon(self._do, message, do)
                 else:
-                    jobs.start_soon(disks.do, message)
+                    jobs.start_soon(self._observe, disks, message.number)
 
     async def _count(self, number: int) -> None:
         """Have everything counted, and say so; the guard has not waited for longer."""
@@ -324,17 +326,20 @@ class _Steward:
             await self._storage.refresh()
             await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
 
+    async def _observe(self, disks: Disks, number: int) -> None:
+        await disks.refresh()
+        await self._guard.say(Request(kind=RequestKind.OBSERVED, number=number))
+
     async def _do(self, message: Message, do: Do) -> None:
         """Do what a message asks for, and say what was done and what went wrong."""
-        did: tuple[str, ...] = ()
+        did: tuple[str, ...] | None = ()
         try:
             did, problems = await do(json.loads(message.content))
-        except ReactorError as error:
+        except (ReactorError, OSError) as error:
             problems = (str(error),)
         await self._guard.say(ReclaimOver(number=message.number, did=did, problems=problems))
 
     async def _before(self, asked: Document) -> Done:
-        """Run the hooks before a soft eviction."""
         return await self._hooks.before(self._settings().hooks, asked["eviction"], asked["seconds"])
 
     async def _stop(self, asked: Document) -> Done:
@@ -504,7 +509,6 @@ class _Steward:
         return {**document, "parts": parts, "notifications": notifications, "swap_traffic": swap}
 
     def _own_problems(self) -> dict[str, str]:
-        """Return what is wrong at present, as the steward knows it, each in one line."""
         problems = self._loops.problems(time.time())
         if self._journal is not None and self._journal.problem is not None:
             problems["journal"] = self._journal.problem
@@ -516,7 +520,6 @@ class _Steward:
         return problems | self._supervisor.problems
 
     def _live(self) -> bytes:
-        """Return the page of the last hour."""
         # What draws it takes a quarter of a mebibyte, and few ask for the page.
         from reactor.blackbox.live import LivePage  # noqa: PLC0415
 

@@ -195,7 +195,6 @@ def _format(accept: str) -> str:
 async def _answer(
     pages: Mapping[str, Page], turns: Mapping[str, Turns], peer: Peer, on_failure: OnFailure
 ) -> None:
-    """Answer one request and close."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
     is_head = False
     try:

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 import trio.testing
 
+from reactor.model.decisions import PolicyState
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.oom_scores import order, pods, written
 from reactor.oom_scores.order import OomOrder, OrderError
 from reactor.oom_scores.pods import ManifestScores
 from reactor.oom_scores.written import NAME
+from reactor.policy.forecast import Forecast
 from tests.support.builders import make_observation, make_pod
 from tests.support.waiting import until
 
@@ -125,7 +128,20 @@ class Node:
         used_mib = {**({} if name is None else {name: 200}), **used_mib}
         used = {f"uid-{pod}": PodUsage(memory_working_set_bytes=mib * MIB) for pod, mib in used_mib.items()}
         ranked = () if name is None else (self.pods[name],)
-        self.order.want(ranked, tuple(self.pods.values()), used, MEMORY)
+        if ranked:
+            self.order.near(
+                Forecast(
+                    settings=EvictionSettings(),
+                    state=PolicyState(),
+                    memory=MEMORY,
+                    pods=tuple(self.pods.values()),
+                    used=used,
+                    now_seconds=0.0,
+                    first=ranked,
+                )
+            )
+        else:
+            self.order.far()
 
     async def becomes(self, true: Callable[[], bool], what: str = "it is so") -> None:
         await until(true, what)

@@ -16,9 +16,8 @@ import trio
 import trio.testing
 
 from reactor.doctor.kubernetes import podman_features
-from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
-from reactor.link.requests import Request, RequestKind, Space
+from reactor.link.requests import Space
 from reactor.model.settings import KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Reclaim
 from reactor.podman.client import PodmanClient, PodmanImage
@@ -77,13 +76,19 @@ async def test_filesystem_is_observed_only_when_the_runtime_was_asked_where_its_
     orders = Orders(start="now", number=1, settings=Settings())
     disks = Disks(cast(Guard, heard), Supervisor(), orders, cast(Kubernetes, runtime))
     nursery.start_soon(disks.run)
-    nursery.start_soon(disks.do, Message(FrameKind.OBSERVE, 1, b""))
+    has_refreshed = trio.Event()
+
+    async def refresh() -> None:
+        await disks.refresh()
+        has_refreshed.set()
+
+    nursery.start_soon(refresh)
     await trio.testing.wait_all_tasks_blocked()
+    assert not has_refreshed.is_set()
     runtime.path = str(tmp_path)
     disks.renew()
     runtime.was_asked.set()
-    looked = Request(kind=RequestKind.OBSERVED, number=1)
-    await until(lambda: looked in heard.said)
+    await until(has_refreshed.is_set)
     await until(lambda: any(isinstance(one, Space) for one in heard.said))
     capacities = {one.capacity_bytes for one in heard.said if isinstance(one, Space)}
     found = os.statvfs(tmp_path)
@@ -105,15 +110,15 @@ async def test_where_the_runtime_is_down_from_the_start_its_filesystems_are_not_
     def spaces() -> set[Filesystem]:
         return {each for one in heard.said if isinstance(one, Space) for each in one.filesystems}
 
-    for number in (1, 2, 3):
-        await disks.do(Message(FrameKind.OBSERVE, number, b""))
+    for _ in range(3):
+        await disks.refresh()
     assert {Filesystem.NODEFS} == spaces()
     assert "has not answered yet" in disks.problems["imagefs"]
     assert "containerfs" in disks.problems
 
     runtime.not_told = frozenset()
     disks.renew()
-    await disks.do(Message(FrameKind.OBSERVE, 4, b""))
+    await disks.refresh()
     assert set(Filesystem) == spaces()
     assert {"imagefs", "containerfs"}.isdisjoint(disks.problems)
     nursery.cancel_scope.cancel()
