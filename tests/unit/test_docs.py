@@ -199,6 +199,20 @@ def test_each_row_about_a_default_is_held_by_a_test_that_exists() -> None:
     assert [] == [name for name in held if f"def {name}(" not in tests]
 
 
+def test_the_page_installs_all_that_the_debian_package_is_built_with() -> None:
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    control = (ROOT / "deploy/debian/control").read_text(encoding="utf-8")
+    listed = re.findall(
+        r"^ ([a-z0-9-]+)", control.partition("Build-Depends:")[2].partition("\n\n")[0], re.MULTILINE
+    )
+    installed = re.search(r"^\$ sudo apt install (make .*)$", page, re.MULTILINE)
+
+    needed = {name.removesuffix("-compat") for name in listed} - {"python3"}  # python3-venv brings it
+    assert installed is not None
+    assert needed
+    assert needed - set(installed[1].split()) == set()
+
+
 def test_the_readme_has_the_figures_of_their_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
