@@ -26,8 +26,7 @@ from reactor.model.settings import EvictionSettings, KernelKill, OomOrderMode, S
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import Observation, Observed, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
-from reactor.oom_scores.order import OomOrder
-from reactor.oom_scores.policy import first_of
+from reactor.oom_scores.order import OomOrder, _Wanted
 from reactor.policy.events import ProcessOver
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.warrants.warrants import Reads, Warrants
@@ -228,9 +227,8 @@ class RecordedOrder(OomOrder):
     def __init__(self, ordered: list[str | None]) -> None:
         self._ordered = ordered
 
-    def want(self, ranked: Sequence[Pod], *_: object) -> None:
-        first = first_of(ranked)
-        self._ordered.append(None if first is None else first.name)
+    def _want(self, wanted: _Wanted | None) -> None:
+        self._ordered.append(None if wanted is None else wanted.first.name)
 
 
 class FakeOomSource:
