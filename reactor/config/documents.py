@@ -104,6 +104,8 @@ class _Constructor(SafeConstructor):
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:float", _Constructor.written_number)
+# YAML 1.2 knows no instants, nor does JSON: 2026-01-31 is text.
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", _Constructor.construct_yaml_str)
 
 
 def _yaml() -> YAML:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final, NewType
 
 from cattrs import BaseValidationError
 
 from reactor.config.decode import CONVERTER, check_document, register_scalar
-from reactor.config.scalars import Int32, Percent, Seconds, as_quantity
+from reactor.config.scalars import Int32, Percent, Seconds, as_quantity, enumeration
 from reactor.errors import Refused, join
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.quantity import Quantity
 from reactor.model.settings import EvictionSettings, ImageGcSettings, ShutdownGroup
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
-from reactor.text import did_you_mean
 
 MinimumReclaim = NewType("MinimumReclaim", ThresholdValue)
 
@@ -34,26 +34,28 @@ DEFAULT_HARD: Final[dict[Signal, str]] = {
 }
 _ACCEPTED = "a quantity above 0 such as 100Mi, or a share from 0% to 100%"
 _ACCEPTED_RECLAIM = "a quantity such as 500Mi, or a share above 0%"
-_PERCENTAGE = re.compile(r"(?P<number>[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})%", re.ASCII)
+_PERCENTAGE = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})%", re.ASCII)
 _DROPPED = frozenset({"0%", "100%"})
 _CONTAINERFS: Final = {
     Signal.CONTAINERFS_AVAILABLE: (Signal.NODEFS_AVAILABLE, Signal.IMAGEFS_AVAILABLE),
     Signal.CONTAINERFS_INODES_FREE: (Signal.NODEFS_INODES_FREE, Signal.IMAGEFS_INODES_FREE),
 }
 
-_ENFORCEABLE: Final = (
-    "none",
-    "pods",
-    "system-reserved",
-    "system-reserved-compressible",
-    "kube-reserved",
-    "kube-reserved-compressible",
-)
+
+class Enforced(StrEnum):
+    """What enforceNodeAllocatable may name."""
+
+    NONE = "none"
+    PODS = "pods"
+    SYSTEM_RESERVED = "system-reserved"
+    SYSTEM_RESERVED_COMPRESSIBLE = "system-reserved-compressible"
+    KUBE_RESERVED = "kube-reserved"
+    KUBE_RESERVED_COMPRESSIBLE = "kube-reserved-compressible"
+
+
 _UNSET = Seconds(0.0)  # upstream's defaulting takes a span of zero for one that was not given
 _DEFAULT_TRANSITION_SECONDS = 300.0
 _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS = 120.0
-
-
 _NORMAL = Int32(0)
 _LONGEST_SHUTDOWN_SECONDS = 24 * 3600  # of a group; a shutdown is not held up for longer by any node
 
@@ -165,6 +167,7 @@ def ignored_signals(*given: Mapping[Signal, object] | None) -> tuple[Signal, ...
 
 register_scalar(CONVERTER, ThresholdValue, lambda raw, _: threshold_value(raw))
 register_scalar(CONVERTER, MinimumReclaim, lambda raw, _: minimum_reclaim(raw))
+register_scalar(CONVERTER, Enforced, enumeration(Enforced))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +186,10 @@ class KubeletConfiguration:
     eviction_soft: Mapping[Signal, ThresholdValue] = field(default_factory=dict)
     eviction_soft_grace_period: Mapping[Signal, Seconds] = field(default_factory=dict)
     eviction_minimum_reclaim: Mapping[Signal, MinimumReclaim] = field(default_factory=dict)
-    eviction_max_pod_grace_period: int = 0
+    eviction_max_pod_grace_period: Int32 = Int32(0)  # noqa: RUF009 - an int
     eviction_pressure_transition_period: Seconds = _UNSET
     merge_default_eviction_settings: bool = False
-    enforce_node_allocatable: tuple[str, ...] | None = None
+    enforce_node_allocatable: tuple[Enforced, ...] | None = None
     local_storage_capacity_isolation: bool = True
     kernel_memcg_notification: bool = False
     image_gc_high_threshold_percent: Percent = field(
@@ -268,7 +271,7 @@ class KubeletConfiguration:
         """
         enforced = self.enforce_node_allocatable
         if enforced is None:
-            enforced = ("pods",) if has_kubelet else ()
+            enforced = (Enforced.PODS,) if has_kubelet else ()
         return EvictionSettings(
             thresholds=all_thresholds(
                 hard_values(
@@ -280,7 +283,7 @@ class KubeletConfiguration:
                 self.eviction_soft_grace_period,
                 self.eviction_minimum_reclaim,
                 layout=layout,
-                enforces_pods="pods" in enforced,
+                enforces_pods=Enforced.PODS in enforced,
             ),
             layout=layout,
             pressure_transition_period_seconds=self.eviction_pressure_transition_period
@@ -315,7 +318,7 @@ _read_fields: Callable[[Any, Any], KubeletConfiguration] = CONVERTER.get_structu
 
 def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
     yield from _soft_without_grace(raw)
-    yield from _unknown_enforcement(raw)
+    yield from _none_with_others(raw)
     yield from _both_kinds_of_shutdown(raw)
     for check, keys in _BETWEEN_KEYS:
         # Checked on these keys alone, so that it is reported even if other keys are wrong as well.
@@ -323,7 +326,9 @@ def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
             part = _read_fields({key: raw[key] for key in keys if key in raw}, KubeletConfiguration)
         except (BaseValidationError, Refused):
             continue
-        yield from check(part)
+        for found in check(part):
+            # As written: 90s, not 90.0.
+            yield Refused(raw[found.at], found.accepted, at=found.at) if found.at in raw else found
 
 
 def _soft_without_grace(raw: Mapping[str, Any]) -> Iterator[Refused]:
@@ -345,15 +350,9 @@ def _soft_without_grace(raw: Mapping[str, Any]) -> Iterator[Refused]:
             )
 
 
-def _unknown_enforcement(raw: Mapping[str, Any]) -> Iterator[Refused]:
+def _none_with_others(raw: Mapping[str, Any]) -> Iterator[Refused]:
     entries = raw.get("enforceNodeAllocatable")
-    if not isinstance(entries, list):
-        return
-    for index, entry in enumerate(entries):
-        if isinstance(entry, str) and entry not in _ENFORCEABLE:
-            accepted, hint = f"one of {', '.join(_ENFORCEABLE)}", did_you_mean(entry, _ENFORCEABLE)
-            yield Refused(entry, accepted, at=f"enforceNodeAllocatable[{index}]", hint=hint)
-    if "none" in entries and len(entries) > 1:
+    if isinstance(entries, list) and "none" in entries and len(entries) > 1:
         yield Refused(entries, "none alone, or others without it", at="enforceNodeAllocatable")
 
 

@@ -59,10 +59,18 @@ def _boolean(raw: Any, _: type) -> bool:
     return raw
 
 
-def _integer(raw: Any, _: type) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
-        raise Refused(raw, "a whole number")
-    return raw
+def _whole(least: int, most: int, accepted: str) -> Callable[[Any, type], int]:
+    """Return what reads a whole number of a range."""
+
+    def read(raw: Any, _: type) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int) or not least <= raw <= most:
+            raise Refused(raw, accepted)
+        return raw
+
+    return read
+
+
+_integer: Final = _whole(-(2**63), 2**63 - 1, "a whole number")
 
 
 def _grace_period(raw: Any, cls: type) -> GracePeriod:
@@ -74,23 +82,11 @@ def _priority(raw: Any, cls: type) -> Priority:
     return Priority(min(max(_integer(raw, cls), -(2**31)), 2**31 - 1))
 
 
-def _int32(raw: Any, _: type) -> Int32:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**31) <= raw < 2**31:
-        raise Refused(raw, "a whole number of 32 bits")
-    return Int32(raw)
-
-
 def _count(raw: Any, _: type) -> Count:
     whole = int(raw) if isinstance(raw, float) and raw.is_integer() else raw
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole < 2**64:
         raise Refused(raw, "a whole number from 0 to 2^64-1")
     return Count(whole)
-
-
-def _percent(raw: Any, _: type) -> Percent:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 100:
-        raise Refused(raw, "a whole number from 0 to 100")
-    return Percent(raw)
 
 
 def _instant(raw: Any, _: type) -> Instant:
@@ -111,14 +107,10 @@ def _seconds(raw: Any, cls: type) -> Seconds:
 
 
 def _timestamp(raw: Any, _: type) -> Timestamp:
-    moment = raw
-    if isinstance(raw, str):
-        try:
-            moment = datetime.fromisoformat(raw)
-        except ValueError:
-            raise Refused(raw, "a time such as 2026-01-31T12:00:00Z") from None
-    if not isinstance(moment, datetime):
-        raise Refused(raw, "a time such as 2026-01-31T12:00:00Z")
+    try:
+        moment = datetime.fromisoformat(raw)
+    except (TypeError, ValueError):
+        raise Refused(raw, "a time such as 2026-01-31T12:00:00Z") from None
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return Timestamp(aware.timestamp())
 
@@ -174,10 +166,10 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     (bool, _boolean),
     (int, _integer),
     (Count, _count),
-    (Percent, _percent),
+    (Percent, _whole(0, 100, "a whole number from 0 to 100")),
     (GracePeriod, _grace_period),
     (Priority, _priority),
-    (Int32, _int32),
+    (Int32, _whole(-(2**31), 2**31 - 1, "a whole number of 32 bits")),
     (Seconds, _seconds),
     (Instant, _instant),
     (Timestamp, _timestamp),

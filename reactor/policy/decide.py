@@ -49,6 +49,7 @@ from reactor.policy.rules import decide_firing
 from reactor.policy.storm import is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
+    elapsed_seconds,
     in_eviction_order,
     is_hard_memory,
     thresholds_met,
@@ -374,7 +375,8 @@ def conditions_observed_since(
     return tuple(
         condition
         for condition in NodeCondition
-        if condition in last_observed and now_seconds - last_observed[condition] < period_seconds
+        if condition in last_observed
+        and elapsed_seconds(last_observed[condition], now_seconds) < period_seconds
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.thresholds import Observation
+from reactor.policy.thresholds import elapsed_seconds
 
 
 def unused_images(images: Iterable[Image], gc: ImageGcSettings, now_seconds: float) -> tuple[Image, ...]:
@@ -64,11 +65,8 @@ def images_too_old(
 
     def unused_seconds(image: Image) -> float:
         # One that was never used is unused since it came.
-        return now_seconds - max(
-            watched_since_seconds,
-            _or_never(image.last_used_seconds),
-            _or_never(image.first_detected_seconds),
-        )
+        used, came = _or_never(image.last_used_seconds), _or_never(image.first_detected_seconds)
+        return elapsed_seconds(max(watched_since_seconds, used, came), now_seconds)
 
     return tuple(
         image for image in _in_removal_order(images) if unused_seconds(image) > gc.maximum_age_seconds
@@ -109,5 +107,5 @@ def _or_never(instant_seconds: float | None) -> float:
 def _may_go(image: Image, minimum_age_seconds: float, now_seconds: float) -> bool:
     return (
         _or_never(image.last_used_seconds) < now_seconds
-        and now_seconds - _or_never(image.first_detected_seconds) >= minimum_age_seconds
+        and elapsed_seconds(_or_never(image.first_detected_seconds), now_seconds) >= minimum_age_seconds
     )

@@ -57,13 +57,18 @@ def is_kept_by_cache(thresholds: Iterable[Threshold], memory: Mapping[Signal, Ob
     return any(map(is_hard_memory, kept))
 
 
+def elapsed_seconds(since_seconds: float, now_seconds: float) -> float:
+    """Return the time between two instants in whole nanoseconds, as upstream counts: 3.3 less 2.2 is 1.1."""
+    return round(now_seconds - since_seconds, 9)
+
+
 def thresholds_met_grace_period(
     first_observed: Mapping[Threshold, float], now_seconds: float
 ) -> tuple[Threshold, ...]:
     return tuple(
         threshold
         for threshold, since in first_observed.items()
-        if now_seconds - since >= threshold.grace_period_seconds
+        if elapsed_seconds(since, now_seconds) >= threshold.grace_period_seconds
     )
 
 
@@ -74,20 +79,11 @@ def in_eviction_order(
 
     Memory first, allocatable memory second, the others as configured; within each, hard before soft.
     """
-    found = tuple(thresholds)
-    if len(found) < 2:
-        return found
-    position = {threshold: index for index, threshold in enumerate(configured)}
-    return tuple(
-        sorted(
-            found,
-            key=lambda threshold: (
-                _FIRST.get(threshold.signal, len(_FIRST)),
-                not threshold.is_hard,
-                position[threshold],
-            ),
-        )
-    )
+
+    def place(one: Threshold) -> tuple[int, bool, int]:
+        return _FIRST.get(one.signal, len(_FIRST)), not one.is_hard, configured.index(one)
+
+    return tuple(sorted(thresholds, key=place))
 
 
 def thresholds_with_fresh_statistics(

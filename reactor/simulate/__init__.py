@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from reactor.errors import ConfigError
-from reactor.simulate.replay import Pass, line_of, passes, replay
-from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
+from reactor.policy.messages import absurd_thresholds
+from reactor.simulate.replay import Pass, line_of, passes
+from reactor.simulate.scenario import scenario_in, warn, without_cycle_collection
 from reactor.simulate.summary import Summary
 from reactor.text import printable
 
@@ -33,24 +34,29 @@ def _run(path: str, output: str) -> int:
             print(printable(str(problem)), file=sys.stderr)
         return 2
     warn(scenario)
-    if output == "json":
-        for line in replay(scenario):
-            print(json.dumps(line))
-    else:
-        _print_table(scenario)
+    if output != "json":
+        if scenario.name:
+            print(printable(scenario.name))
+        print(f"{'AT':>10}  {'WHAT':<{_WHAT_COLUMNS}}  WHO")
+    absurd: dict[str, str] = {}
+    for made in passes(scenario, scenario.settings, Summary.snapshot):
+        if output == "json":
+            print(json.dumps(line_of(made)))
+        else:
+            _print_rows(made)
+        if made.snapshot is not None:
+            absurd |= absurd_thresholds(scenario.settings.thresholds, made.snapshot.signals)
+    for threshold, why in absurd.items():
+        print(f"warning: {threshold}: {why}", file=sys.stderr)
     return 0
 
 
-def _print_table(scenario: Scenario) -> None:
-    """Print what happens in each step, a line each: names stay whole however narrow the screen is."""
-    if scenario.name:
-        print(printable(scenario.name))
-    print(f"{'AT':>10}  {'WHAT':<{_WHAT_COLUMNS}}  WHO")
-    for made in passes(scenario, scenario.settings, Summary.snapshot):
-        at = f"{made.step.at:g} s"
-        for what, who in _happened(made) or [("nothing", "")]:
-            print(f"{at:>10}  {what:<{_WHAT_COLUMNS}}  {printable(who)}".rstrip())
-            at = ""
+def _print_rows(made: Pass) -> None:
+    """Print what happens in a step, a line each: names stay whole however narrow the screen is."""
+    at = f"{made.step.at:g} s"
+    for what, who in _happened(made) or [("nothing", "")]:
+        print(f"{at:>10}  {what:<{_WHAT_COLUMNS}}  {printable(who)}".rstrip())
+        at = ""
 
 
 def _rule(line: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from reactor.policy.events import EvictionOrdered, PodEnded, apply
 from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.messages import eviction_message
 from reactor.policy.rules import decide_firing, hit_by
+from reactor.policy.thresholds import elapsed_seconds
 from reactor.rules.policy import RuleState, Sample, after_acting, due, observed, why_not
 from reactor.simulate.scenario import Scenario, Step
 from reactor.simulate.summary import Summary
@@ -313,7 +314,7 @@ def _renew_memory_levels(settings: EvictionSettings, node: _Node, now_seconds: f
     last = node.memory_levels_at_seconds
     if not settings.kernel_memcg_notification:
         return
-    if last is not None and now_seconds - last <= _NOTIFIER_REFRESH_SECONDS:
+    if last is not None and elapsed_seconds(last, now_seconds) <= _NOTIFIER_REFRESH_SECONDS:
         return
     node.memory_levels_at_seconds = now_seconds
     for threshold in settings.thresholds:

@@ -63,6 +63,11 @@ def test_a_number_of_any_form_that_yaml_has_is_a_number(text: str, value: float)
     assert value == load_document(f"a: {text}", "file")["a"]
 
 
+@pytest.mark.parametrize("text", ["2026-01-31", "2026-01-31T12:00:00Z", "2026-01-31 12:00:00 +01:00"])
+def test_a_date_that_is_not_quoted_is_text(text: str) -> None:
+    assert {"name": text} == load_document(f"name: {text}", "x")
+
+
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 @example("a: &a [*a]")
 @example("[" * 1000)  # as deep as any recursion goes; what follows costs the square of its length

@@ -139,7 +139,7 @@ def test_a_threshold_is_more_than_nothing_or_a_share(value: object) -> None:
     assert ['evictionHard["pid.available"]'] == list(_problems(evictionHard={"pid.available": value}))
 
 
-@pytest.mark.parametrize("value", ["-1", "0%", "-5%", "much"])
+@pytest.mark.parametrize("value", ["-1", "0%", "-5%", "much", f"1{60 * '0'}%"])
 def test_a_minimum_reclaim_is_not_negative_and_a_share_not_zero(value: str) -> None:
     wrong = {"nodefs.available": value}
     assert ['evictionMinimumReclaim["nodefs.available"]'] == list(_problems(evictionMinimumReclaim=wrong))
@@ -177,11 +177,13 @@ def test_a_minimum_reclaim_is_not_negative_and_a_share_not_zero(value: str) -> N
         ),
         ({"shutdownGracePeriodByPodPriority": {"priority": 0}}, "shutdownGracePeriodByPodPriority"),
         ({"enforceNodeAllocatable": ["pod"]}, "enforceNodeAllocatable[0]"),
+        ({"enforceNodeAllocatable": [5]}, "enforceNodeAllocatable[0]"),
         ({"enforceNodeAllocatable": ["none", "pods"]}, "enforceNodeAllocatable"),
         ({"evictionHard": {"nodefs.inodes": "5%"}}, 'evictionHard["nodefs.inodes"]'),
         ({"evictionSoftGracePeriod": {"pid.available": "-1s"}}, 'evictionSoftGracePeriod["pid.available"]'),
         ({"kubeReserved": {"memory": "much"}}, "kubeReserved.memory"),
         ({"evictionMaxPodGracePeriod": "60"}, "evictionMaxPodGracePeriod"),
+        ({"evictionMaxPodGracePeriod": 2**31}, "evictionMaxPodGracePeriod"),
         ({"localStorageCapacityIsolation": "no"}, "localStorageCapacityIsolation"),
     ],
 )

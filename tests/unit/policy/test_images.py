@@ -88,6 +88,14 @@ def test_images_unused_for_longer_than_the_maximum_age_go() -> None:
     assert ["never", "long ago", "since"] == _collect(images, None, gc=gc, now=4600.1)
 
 
+def test_an_image_of_the_maximum_age_to_the_nanosecond_stays() -> None:
+    gc = replace(GC, maximum_age_seconds=0.3)
+    images = [_image("used", used=0.1)]
+    assert 0.4 - 0.1 > 0.3
+    assert [] == _collect(images, None, gc=gc, now=0.4)
+    assert ["used"] == _collect(images, None, gc=gc, now=0.400000001)
+
+
 def test_an_image_that_came_late_and_was_never_used_is_not_old() -> None:
     gc = replace(GC, maximum_age_seconds=3600.0)
     assert [] == _collect([_image("new", first=3000.0)], None, gc=gc, now=4000.0)

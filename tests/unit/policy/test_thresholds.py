@@ -86,6 +86,13 @@ def test_grace_period_is_over_when_it_has_passed_and_not_before() -> None:
     assert (MEMORY,) == thresholds_met_grace_period({MEMORY: 130.0}, 130.0)
 
 
+def test_a_span_is_over_to_the_nanosecond_although_a_difference_of_floats_is_less() -> None:
+    soft = replace(MEMORY, grace_period_seconds=1.1)
+    assert 3.3 - 2.2 < 1.1
+    assert (soft,) == thresholds_met_grace_period({soft: 2.2}, 3.3)
+    assert () == thresholds_met_grace_period({soft: 2.2}, 3.299999999)
+
+
 @given(st.lists(draw.thresholds, unique=True))
 def test_eviction_order_keeps_every_threshold_and_puts_memory_first_and_hard_before_soft(
     configured: list[Threshold],

@@ -254,6 +254,21 @@ def test_ignored_thresholds_and_failing_reclaims_are_warned_of(
     assert second.startswith("warning: steps[0]: the reclaim of images fails")
 
 
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_threshold_without_effect_at_the_nodes_capacity_is_warned_of_once(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [{"at": "0s"}, {"at": "1s", "summary": MEMORY}, {"at": "2s"}, {"at": "3s", "statsError": True}]
+    for value, warnings in (("1Ki", 1), ("999", 0)):
+        path = tmp_path / "scenario.json"
+        keys = {"evictionHard": {"memory.available": value}}
+        path.write_text(json.dumps(_with(kubeletConfiguration=keys, steps=steps)))
+        assert 0 == run_scenario_file(str(path), output)
+        err = capsys.readouterr().err
+        assert warnings == len(err.splitlines())
+        assert warnings == err.count("warning: threshold memory.available<1Ki: ignored: it is not below the ")
+
+
 @pytest.mark.parametrize("steps", [1, 3000])
 def test_a_reader_that_leaves_early_causes_no_traceback(steps: int, tmp_path: Path) -> None:
     path = tmp_path / "scenario.json"

@@ -115,7 +115,7 @@ MUTANTS: Final = (
     Mutant("config/pod.py", "return {**self.limits, **self.requests}", "return {**self.requests}"),
     Mutant("config/kubelet.py", "(*own, *allocatable, *containerfs)", "(*own, *containerfs)"),
     Mutant("model/quantity.py", "return -((-self.amount", "return ((self.amount"),
-    Mutant("simulate/replay.py", "now_seconds - last <= _NOTIFIER", "now_seconds - last < _NOTIFIER"),
+    Mutant("simulate/replay.py", "now_seconds) <= _NOTIFIER", "now_seconds) < _NOTIFIER"),
 )
 
 
