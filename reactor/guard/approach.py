@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, Enough, GivesWayError, Known
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations
 from reactor.model.decisions import PolicyState, Snapshot
@@ -142,10 +142,10 @@ class Approach:
             self._give_way()
             if bounded.hold_too_little(state, snapshot, known, pods, now_seconds):
                 return False
-            enough = bounded.settle(state, snapshot, known, pods, now_seconds, heads=heads, most=most)
-            if enough is Enough.TOO_WIDE:
+            due = bounded.settle(state, snapshot, known, pods, now_seconds, heads=heads, most=most)
+            if due is Wanted.CLOSER:
                 return False
-            if enough is not Enough.SETTLED:
+            if due is Wanted.ALL:
                 known.used.update(self._pods.usages.memory(self._give_way))
                 known.bounds.clear()
             return True

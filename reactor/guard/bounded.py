@@ -17,6 +17,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
 from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.decide import Due
 from reactor.policy.forecast import hold_too_little
 
 # To read so few is as fast as to choose among them.
@@ -36,11 +37,10 @@ class Known(NamedTuple):
     are_charges: bool = False
 
 
-class Enough(Enum):
-    """Whether a decision is settled, would need closer bounds, or all pods."""
+class Wanted(Enum):
+    """What a decision would need that can't be settled: closer bounds, or all pods."""
 
-    SETTLED = auto()
-    TOO_WIDE = auto()
+    CLOSER = auto()
     ALL = auto()
 
 
@@ -89,20 +89,20 @@ class BoundedPods:
         *,
         heads: int = 1,
         most: float = math.inf,
-    ) -> Enough:
-        """Read what the decision over a snapshot of what was `found` needs, `most` pods at the most.
+    ) -> Due | Wanted:
+        """Return what is due by a snapshot of what was `found`; read what it needs, `most` pods at the most.
 
         What is read comes into `found`, and so into the snapshot.
         """
         known = self._known(state, snapshot, found, pods, now_seconds)
         for number, uid in enumerate(unsettled(known, heads=heads)):
-            if uid is None:
-                return Enough.ALL
+            if not isinstance(uid, str):
+                return uid or Wanted.ALL
             if number >= most:
-                return Enough.TOO_WIDE
+                break
             del found.bounds[uid]
             found.used.update(self._usages.of([uid], with_containers=True))
-        return Enough.SETTLED
+        return Wanted.CLOSER
 
     def hold_too_little(
         self,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import Ahead, KernelKills
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Enough, Known
+from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
 from reactor.model.decisions import ClaimKind, Eviction, Snapshot
 from reactor.model.kills import OomKill
@@ -28,6 +28,7 @@ from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.attention import OLD_CACHE_SECONDS, cache_has_gone, has_grown
 from reactor.policy.claims import are_unknown, struck_pods
+from reactor.policy.decide import Due
 from reactor.policy.events import (
     FilesInMemoryObserved,
     KernelKilled,
@@ -48,7 +49,7 @@ class Seen(NamedTuple):
     """What was observed: node and pods, which pods the policy is asked about, and the memory alone.
 
     `at_ns` is when all was read. `node_at_seconds` is the instant before the node was, by the pass's clock:
-    no sooner than then it was as short as this shows.
+    no sooner than then it was as short as this shows. `due` is what is due by it, None: not worked out.
     """
 
     snapshot: Snapshot
@@ -56,6 +57,7 @@ class Seen(NamedTuple):
     at_ns: int
     memory: Mapping[Signal, Observation]
     node_at_seconds: float = -math.inf
+    due: Due | None = None
 
 
 class Observations:
@@ -124,12 +126,12 @@ class Observations:
                 if not self._needs_pods(now_seconds):
                     return seen
                 continue
-            enough = self.bounded.settle(
+            due = self.bounded.settle(
                 self._node.state, seen.snapshot, found, seen.pods, now_seconds, most=most
             )
-            if enough is Enough.SETTLED:
-                return seen
-            if enough is Enough.ALL:
+            if isinstance(due, Due):
+                return seen._replace(due=due)
+            if due is Wanted.ALL:
                 break
         return None
 
@@ -328,11 +330,8 @@ class Observations:
         thresholds = self._settings.thresholds
         if eviction.threshold in thresholds:
             thresholds = (eviction.threshold,)
-        seen = {
-            signal: observation
-            for signal, observation in self._node.observed.at(now_seconds).items()
-            if signal == eviction.signal and observation.absurdity is None
-        }
+        known = self._node.observed.at(now_seconds).items()
+        seen = {signal: one for signal, one in known if signal == eviction.signal and not one.absurdity}
         return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
     # --- what victims free ---

@@ -137,7 +137,7 @@ class Passes:
             now_seconds = self._clock_seconds()
             seen = self.observations.observe(wakes, now_seconds, firing)
             state, decision = decide(
-                self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds, firing
+                self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds, firing, seen.due
             )
             if self._kernel.stand_down(self._settings, state, seen.pods, decision):
                 continue

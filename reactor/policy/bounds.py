@@ -32,7 +32,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
-from reactor.policy.decide import kept_because, observed, sound_part
+from reactor.policy.decide import Due, kept_because, observed, sound_part
 from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
 from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
@@ -121,40 +121,40 @@ class Bounded(NamedTuple):
         return self.snapshot.pods
 
 
-def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | None]:
-    """Yield the pod (its uid) to be read next, None if all are; ends when the decision is settled.
+def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | Due | None]:
+    """Yield the pods (their uids) to be read, and at the end what is due, None if all are to be read.
 
-    It is then the same as if all had been read, but for the places behind the first ones in the ranking
-    (`heads`). Nothing follows None.
+    By what is due then the decision is the same as if all had been read, but for the places behind the first
+    ones in the ranking (`heads`).
     """
-    if not (yield from _until_settled(known, heads)):
-        yield None
+    yield (yield from _until_settled(known, heads))
 
 
-def _until_settled(known: Bounded, heads: int) -> Generator[str, None, bool]:
-    """Yield the pods to be read; return False if all are."""
-    sound = sound_part(known.snapshot)[1]
+def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | None]:
+    """Yield the pods to be read; return what is due, None if all are to be read."""
+    absurd, sound = sound_part(known.snapshot)
     signals = sound.signals
     state, fresh = observed(known.settings, known.state, sound, known.pods, known.now_seconds)
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
     if not memory and not any(map(is_hard_memory, state.thresholds_met)):
-        return not fresh
+        slowed_down = with_slowdowns(known.settings, state, sound, known.pods, known.now_seconds)
+        return None if fresh else Due(absurd, sound, fresh, *slowed_down, known.state, known.pods)
     if len(memory) < len(fresh) or _asks_for_all(known, state, memory, signals):
-        return False
+        return None
     yield from (uid for uid in _asked_by_name(known, state) if uid in known.bounds)
     used, now_seconds = known.used, known.now_seconds
     if any(stuck_victims(state, one, signals[one.signal], used, now_seconds) for one in memory):
-        return False
+        return None
     slowed = yield from _slowdowns(known, state, signals)
     if slowed is None:
-        return False
+        return None
     for threshold in memory:
         seen = signals[threshold.signal]
         if kept_because(known.settings, slowed, threshold, seen, known.pods, used, now_seconds) is not None:
             continue
         if not (yield from _first(known, slowed, threshold, seen, heads)):
-            return False
-    return True
+            return None
+    return Due(absurd, sound, fresh, slowed, (), known.state, known.pods)
 
 
 def _slowdowns(
@@ -165,7 +165,8 @@ def _slowdowns(
     None if a few are not enough. How many kills there were in a minute is not asked of the pods.
     """
     found = _at_least(known, state, signals) or _at_least(known, state, signals, _surely_held(known, signals))
-    for uid in _largest(known) if found is None else ():
+    left = known.bounds.keys() & known.standings.evictable.keys() if found is None else ()
+    for uid in heapq.nlargest(_MOST_FOR_A_SUM, left, key=known.bounds.__getitem__):
         yield uid
         found = _at_least(known, state, signals)
         if found is not None:
@@ -265,12 +266,6 @@ def if_others_hold(
         used.setdefault(pod.uid, _NOTHING)
     lowest = Snapshot(signals=signals, pods=used)
     return with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)[0]
-
-
-def _largest(known: Bounded) -> list[str]:
-    """Return the few pods, by uid, that may hold the most of those that may be evicted and were not read."""
-    left = known.bounds.keys() & known.standings.evictable.keys()
-    return heapq.nlargest(_MOST_FOR_A_SUM, left, key=known.bounds.__getitem__)
 
 
 def _first(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from reactor.model.decisions import (
     Decision,
@@ -19,7 +20,7 @@ from reactor.model.decisions import (
     TimeLeft,
     Wait,
 )
-from reactor.model.kills import JudgedEviction
+from reactor.model.kills import HardMemoryKill, JudgedEviction
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -58,6 +59,21 @@ from reactor.policy.thresholds import (
 )
 
 
+class Due(NamedTuple):
+    """Which thresholds are due by the `sound` part of a snapshot, and the state with the slowdowns in force.
+
+    See `sound_part`, `observed`, `with_slowdowns`. It was worked out from the state `before` and `pods`.
+    """
+
+    absurd: Mapping[Signal, str]
+    sound: Snapshot
+    thresholds: tuple[Threshold, ...]
+    state: PolicyState
+    unhelpful: tuple[HardMemoryKill, ...]
+    before: PolicyState
+    pods: Sequence[Pod]
+
+
 def decide(
     settings: EvictionSettings,
     state: PolicyState,
@@ -65,6 +81,7 @@ def decide(
     pods: Sequence[Pod],
     now_seconds: float,
     firing: Firing | None = None,
+    due: Due | None = None,
 ) -> tuple[PolicyState, Decision]:
     """Return the state after this pass and what the pass decided.
 
@@ -74,14 +91,17 @@ def decide(
     `snapshot` None means that the statistics could not be read: nothing changes. A signal that the caller
     did not observe in this pass belongs into the snapshot with its last observation and the time of that: it
     stays listed and is not acted on again. An absent signal could not be observed: its grace period starts
-    over. Of pods in its `bounds` nothing more has to be known (bounds.py); they are in no ranking.
+    over. Of pods in its `bounds` nothing more has to be known (bounds.py); they are in no ranking. `due` is
+    what is due by it, if that is known; it counts for nothing once the state or the pods are others.
     """
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
-    absurd, sound = sound_part(snapshot)
-    before = state
-    state, fresh = observed(settings, state, sound, pods, now_seconds)
-    state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
+    if due is None or due.before is not state or due.pods != pods:
+        absurd, sound = sound_part(snapshot)
+        found, fresh = observed(settings, state, sound, pods, now_seconds)
+        slowed = with_slowdowns(settings, found, sound, pods, now_seconds)
+        due = Due(absurd, sound, fresh, *slowed, state, pods)
+    before, state, sound = state, due.state, due.sound
     in_vain: tuple[JudgedEviction, ...] = ()
     if state.slowdowns or any(one.signal is Signal.PID_AVAILABLE for one in state.thresholds_met):
         state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
@@ -90,9 +110,9 @@ def decide(
         at_seconds=now_seconds,
         conditions=state.conditions,
         thresholds_met=state.thresholds_met,
-        absurd=absurd,
+        absurd=due.absurd,
         slowdowns=state.slowdowns,
-        unhelpful=(*unhelpful, *in_vain),
+        unhelpful=(*due.unhelpful, *in_vain),
         again=is_newly_slowed(before, state),
     )
     if settings.local_storage_capacity_isolation:
@@ -101,7 +121,7 @@ def decide(
         evictions = evictions[: evictions_left(settings, state, now_seconds)]
         if evictions:
             return state, replace(decision, evictions=evictions)
-    state, decision = _act(settings, state, decision, fresh, sound, pods)
+    state, decision = _act(settings, state, decision, due.thresholds, sound, pods)
     if firing is None or decision.evictions or decision.reclaim:
         return state, decision
     decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
@@ -129,17 +149,17 @@ def observed(
     One whose grace period or pause would be over too late is due as well; see `due_in_time`.
     """
     observations = snapshot.signals
-    configured = frozenset(settings.thresholds)
     met = thresholds_met(settings.thresholds, observations)
     unresolved = thresholds_met(
-        (threshold for threshold in state.thresholds_met if threshold in configured),
+        (threshold for threshold in state.thresholds_met if threshold in settings.thresholds),
         observations,
         with_minimum_reclaim=True,
     )
     first_observed = {
         threshold: state.first_observed.get(threshold, now_seconds) for threshold in (*met, *unresolved)
     }
-    last_observed = conditions_last_observed(first_observed, state.condition_last_observed, now_seconds)
+    last_observed = {**state.condition_last_observed}
+    last_observed |= {CONDITION[threshold.signal]: now_seconds for threshold in first_observed}
     conditions = conditions_observed_since(
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
@@ -149,7 +169,7 @@ def observed(
         state,
         conditions=conditions,
         condition_last_observed=last_observed,
-        condition_since=conditions_since(conditions, state.condition_since, now_seconds),
+        condition_since={one: state.condition_since.get(one, now_seconds) for one in conditions},
         first_observed=first_observed,
         thresholds_met=in_eviction_order(over, settings.thresholds),
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
@@ -361,13 +381,6 @@ def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | 
     return all(threshold in decision.deferred for threshold in met)
 
 
-def conditions_last_observed(
-    thresholds: Iterable[Threshold], before: Mapping[NodeCondition, float], now_seconds: float
-) -> dict[NodeCondition, float]:
-    """Return when each condition was observed last; those of the given thresholds are observed now."""
-    return {**before, **{CONDITION[threshold.signal]: now_seconds for threshold in thresholds}}
-
-
 def conditions_observed_since(
     last_observed: Mapping[NodeCondition, float], period_seconds: float, now_seconds: float
 ) -> tuple[NodeCondition, ...]:
@@ -378,13 +391,6 @@ def conditions_observed_since(
         if condition in last_observed
         and elapsed_seconds(last_observed[condition], now_seconds) < period_seconds
     )
-
-
-def conditions_since(
-    conditions: Iterable[NodeCondition], before: Mapping[NodeCondition, float], now_seconds: float
-) -> dict[NodeCondition, float]:
-    """Return since when each condition has been in force without a gap."""
-    return {condition: before.get(condition, now_seconds) for condition in conditions}
 
 
 def storage_limit_evictions(

@@ -365,13 +365,13 @@ def _unhelpful(
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
+        if lost_bytes < noise_bytes:
+            continue
         is_most = 2 * lost_bytes > credited_bytes
         is_all = not found[0] and 0 < missing_bytes <= lost_bytes
         # What later victims held the pods have taken, too.
         have_taken_more = _pods_have_grown(kill, node, lost_bytes - later_bytes)
-        if lost_bytes < noise_bytes or have_taken_more:
-            continue
-        if is_most or (is_all and have_taken_more is False):
+        if not have_taken_more and (is_most or (is_all and have_taken_more is False)):
             found = ([*latest], credited_bytes, lost_bytes)
     return found
 

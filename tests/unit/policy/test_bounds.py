@@ -27,7 +27,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.bounds import Bounded, Standing, completed, if_others_hold, standings, unsettled
-from reactor.policy.decide import decide, observed, with_whole_ranking
+from reactor.policy.decide import Due, decide, observed, with_whole_ranking
 from reactor.policy.forecast import hold_too_little
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.unit.policy.strategies import amount
@@ -66,12 +66,16 @@ class Case(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What was known when the decision was settled, and in which order pods were read."""
+    """What was known and due when the decision was settled, and in which order pods were read."""
 
     snapshot: Snapshot
     order: Sequence[str]
-    is_all: bool
+    due: Due | None
     is_hopeless: bool
+
+    @property
+    def is_all(self) -> bool:
+        return self.due is None
 
 
 def settle(case: Case, heads: int = 1) -> Read:
@@ -89,18 +93,22 @@ def settle(case: Case, heads: int = 1) -> Read:
         are_charges=case.are_charges,
     )
     is_hopeless = hold_too_little(known)
-    is_all = False
-    for uid in unsettled(known, heads=heads):
-        assert not is_all, "nothing follows the request for all pods"
-        asked = tuple(bounds) if uid is None else (uid,)
-        is_all = uid is None
-        for one in asked:
+    due = None
+    asking = unsettled(known, heads=heads)
+    for asked in asking:
+        if isinstance(asked, Due):
+            due = asked
+            break
+        for one in tuple(bounds) if asked is None else (asked,):
             order.append(one)
             del bounds[one]
             found = case.truth[one].used
             if found is not None:
                 used[one] = found
-    return Read(Snapshot(signals=case.signals, pods=used, bounds=bounds), order, is_all, is_hopeless)
+        if asked is None:
+            break
+    assert not list(asking), "nothing follows what is due, or the request for all pods"
+    return Read(Snapshot(signals=case.signals, pods=used, bounds=bounds), order, due, is_hopeless)
 
 
 def present(case: Case, snapshot: Snapshot) -> tuple[Pod, ...]:
@@ -301,6 +309,17 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
     assert state == whole_state
     assert without_numbers(decision) == without_numbers(whole_decision)
+    due = None if read.due is None else read.due._replace(pods=present(case, read.snapshot))
+    by_due = decide(case.settings, case.state, read.snapshot, present(case, read.snapshot), NOW, due=due)
+    assert (state, decision) == by_due
+
+
+@given(cases())
+def test_what_was_due_counts_for_nothing_once_state_or_pods_are_others(case: Case) -> None:
+    read = settle(case)
+    for state, pods in ((PolicyState(), case.pods), (case.state, case.pods[1:])):
+        anew = decide(case.settings, state, read.snapshot, pods, NOW)
+        assert anew == decide(case.settings, state, read.snapshot, pods, NOW, due=read.due)
 
 
 @given(hopeless_or_not())

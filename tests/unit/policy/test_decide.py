@@ -15,9 +15,7 @@ from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource,
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.decide import (
     after_reclaim,
-    conditions_last_observed,
     conditions_observed_since,
-    conditions_since,
     decide,
 )
 from reactor.policy.events import EvictionOrdered, apply
@@ -491,8 +489,9 @@ def test_who_is_evicted_stands_first_in_the_ranking(
 
 def test_a_threshold_makes_its_condition_observed_now_and_keeps_the_others() -> None:
     before = {NodeCondition.MEMORY_PRESSURE: 1.0, NodeCondition.DISK_PRESSURE: 2.0}
-    observed = conditions_last_observed([INODES], before, 9.0)
-    assert {NodeCondition.MEMORY_PRESSURE: 1.0, NodeCondition.DISK_PRESSURE: 9.0} == observed
+    state = PolicyState(condition_last_observed=before)
+    state, _ = decide(_settings(INODES), state, _seen(Signal.NODEFS_INODES_FREE, 0), (), 9.0)
+    assert {**before, NodeCondition.DISK_PRESSURE: 9.0} == state.condition_last_observed
 
 
 def test_a_condition_lasts_for_the_transition_period_and_not_longer() -> None:
@@ -503,7 +502,9 @@ def test_a_condition_lasts_for_the_transition_period_and_not_longer() -> None:
 
 
 def test_a_condition_is_in_force_since_it_came_and_from_the_start_again_after_a_gap() -> None:
-    since = conditions_since([NodeCondition.DISK_PRESSURE], {}, 5.0)
-    assert {NodeCondition.DISK_PRESSURE: 5.0} == since
-    assert since == conditions_since([NodeCondition.DISK_PRESSURE], since, 6.0)
-    assert {} == conditions_since([], since, 7.0)
+    state, found = PolicyState(), []
+    settings = replace(_settings(INODES), pressure_transition_period_seconds=1.5)
+    for now_seconds, left in ((5.0, 0), (6.0, 0), (7.0, 9), (8.0, 9), (9.0, 0)):
+        state, _ = decide(settings, state, _seen(Signal.NODEFS_INODES_FREE, left), (), now_seconds)
+        found.append(state.condition_since.get(NodeCondition.DISK_PRESSURE))
+    assert [5.0, 5.0, 5.0, None, 9.0] == found
