@@ -115,7 +115,7 @@ def decide(
         unhelpful=(*due.unhelpful, *in_vain),
         again=is_newly_slowed(before, state),
     )
-    if settings.local_storage_capacity_isolation:
+    if settings.local_storage_capacity_isolation and not snapshot.bounds:  # else memory alone was read
         eligible = candidates(pods, state, None, now_seconds)
         evictions = storage_limit_evictions(eligible, snapshot.pods, settings.layout)
         evictions = evictions[: evictions_left(settings, state, now_seconds)]
