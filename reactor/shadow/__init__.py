@@ -494,8 +494,12 @@ class _Pairing:
         elif mine.threshold:
             parts.append(mine.threshold)
         ended = self._ended(mine)
+        after = self._decided[bisect.bisect_right(self._times, mine.at) :]
+        forced = next((one for one in after if not one.is_dry and one.resource == mine.resource), None)
         if ended is None:
             parts.append("no end of the shortage is in the journal")
+        elif forced is not None and forced.at - mine.at <= ended:
+            parts.append(f"reactor in force evicted {forced.pod} after {duration_text(forced.at - mine.at)}")
         else:
             parts.append(f"the shortage ended by itself within {duration_text(ended)}")
         return "; ".join(parts)

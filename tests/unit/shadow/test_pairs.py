@@ -85,6 +85,21 @@ def test_nobody_else_evicted_and_why_is_how_the_shortage_ended(node: MadeUp) -> 
     assert "the shortage ended by itself within 12s" in pair.why
 
 
+def test_a_shortage_that_reactor_ended_once_in_force_did_not_end_by_itself(node: MadeUp) -> None:
+    node.shortage(_T)
+    node.shortage(_T + 7)
+    line = node.lines[-1][1]
+    line["dry_run"], line["evictions"][0]["outcome"] = False, "killed"
+    node.over(_T + 12)
+
+    alone, evicted = found(node).pairs
+
+    assert (Verdict.ALONE, Verdict.EVICTED) == (alone.verdict, evicted.verdict)
+    assert evicted.decided is not None
+    assert f"reactor in force evicted {evicted.decided.pod} after 7s" in alone.why
+    assert "by itself" not in alone.why
+
+
 def test_an_oom_kill_after_a_decision_of_a_dry_run_would_have_been_prevented(node: MadeUp) -> None:
     first, *_ = node.shortage(_T)
     node.oom_kill(_T + 2, first)
