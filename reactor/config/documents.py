@@ -80,7 +80,7 @@ class _Constructor(SafeConstructor):
     def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - the library's
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, KeyError) as error:
             raise ConstructorError(None, None, str(error), node.start_mark) from error
 
     def flatten_mapping(self, node: MappingNode) -> None:

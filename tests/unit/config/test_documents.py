@@ -133,8 +133,9 @@ def test_keys_that_are_the_same_only_once_read_are_reported_by_line() -> None:
     assert ["file:2:1"] == _problems("1: a\n1.0: b\n")
 
 
-def test_text_that_cannot_be_read_is_reported_by_line_and_column() -> None:
-    assert ["file:2:4"] == _problems("a: 1\nb: *nowhere\n")
+@pytest.mark.parametrize("value", ["*nowhere", "!!bool maybe", "!!int many"])
+def test_text_that_cannot_be_read_is_reported_by_line_and_column(value: str) -> None:
+    assert ["file:2:4"] == _problems(f"a: 1\nb: {value}\n")
 
 
 @pytest.mark.parametrize(
