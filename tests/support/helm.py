@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from ruamel.yaml import YAML
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -71,9 +72,18 @@ def render(values: Mapping[str, Any], *served: str, **about: str) -> list[Object
     return copy.deepcopy(_objects(done.stdout))
 
 
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # untyped
+    """Reads as Kubernetes does, YAML 1.1, and no key twice; in C, in a tenth of the time."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        keys = [key.value for key, _ in node.value]
+        assert len(set(keys)) == len(keys), f"a key stands there twice: {keys}, {node.start_mark}"
+        return dict(super().construct_mapping(node, deep))
+
+
 @functools.lru_cache(maxsize=64)
 def _objects(text: str) -> list[Object]:
-    return [dict(each) for each in YAML(typ="safe", pure=True).load_all(text) if each]
+    return [dict(each) for each in yaml.load_all(text, Loader=_Loader) if each]
 
 
 def refusal(values: Mapping[str, Any], **about: str) -> str:

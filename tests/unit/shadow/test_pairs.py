@@ -285,7 +285,7 @@ _LINES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=max(100, settings().max_examples), deadline=None)
 @given(st.lists(_LINES | st.binary(max_size=60), max_size=12))
 def test_no_line_ends_the_reading_and_each_is_counted(lines: list[bytes]) -> None:
     node = node_of(lines, "a")
