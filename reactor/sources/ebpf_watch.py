@@ -15,14 +15,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import trio
 
 from reactor.backoff import Pace
 from reactor.errors import ReactorError, failure_text
 from reactor.kernel.bpf.loaders import absent_because
-from reactor.kernel.bpf.records import CounterAddresses, Level, RecordKind, WatchRecord
+from reactor.kernel.bpf.probes import Probe, WatchProbe
+from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.procfs import PROC
@@ -36,7 +37,7 @@ from reactor.threads import in_thread
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ONE_AT_A_TIME: Final = trio.CapacityLimiter(1)
 _Answer = TypeVar("_Answer")
-_Record_co = TypeVar("_Record_co", covariant=True)
+_Record = TypeVar("_Record")
 
 MACHINE: Final = "/"
 
@@ -50,39 +51,7 @@ _Wanted = TypeVar("_Wanted")
 # compilation.
 
 
-class Probe(Protocol[_Record_co]):
-    """What every source needs of a probe of `kernel.bpf.loaders`."""
-
-    fd: int
-
-    @property
-    def made_by(self) -> str:
-        """Return who made its programs, "" for libbpf."""
-
-    def take(self) -> Sequence[_Record_co]:
-        """Return the records that have come."""
-
-    def lost(self) -> int:
-        """Return how many records were lost so far."""
-
-    def close(self) -> None:
-        """Detach and unload."""
-
-
-class WatchProbe(Probe[WatchRecord], Protocol):
-    """A probe that watches cgroups' counters, each at levels of its own."""
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters."""
-
-    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch a cgroup's counter at these levels."""
-
-    def unwatch(self, address: int) -> bool:
-        """Remove a watch."""
-
-
-_Probe = TypeVar("_Probe", bound=Probe[object])
+_Probe = TypeVar("_Probe", bound=Probe[Any])
 
 
 @asynccontextmanager
@@ -96,12 +65,12 @@ async def opened(open_probe: Callable[[], _Probe]) -> AsyncIterator[_Probe]:
             await of_probe(probe, probe.close)
 
 
-async def of_probe(probe: Probe[object], call: Callable[[], _Answer]) -> _Answer:
+async def of_probe(probe: Probe[Any], call: Callable[[], _Answer]) -> _Answer:
     return await (in_thread(call) if probe.made_by else _in_loader(call))
 
 
 async def take_records(
-    probe: Probe[_Record_co], on_records: Callable[[Sequence[_Record_co]], None], lost: Callable[[int], None]
+    probe: Probe[_Record], on_records: Callable[[Sequence[_Record]], None], lost: Callable[[int], None]
 ) -> None:
     """Give records to `on_records` as they come, the number of newly lost ones to `lost`, until cancelled."""
     # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.

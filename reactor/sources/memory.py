@@ -16,12 +16,11 @@ from __future__ import annotations
 import errno
 import os
 import select
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -35,7 +34,7 @@ from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
-from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF, PSI, SOURCES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step, keep_trying, off_because
 from reactor.sources.ebpf_watch import (
@@ -44,7 +43,6 @@ from reactor.sources.ebpf_watch import (
     Crossing,
     EbpfSource,
     EbpfWatch,
-    WatchProbe,
     of_probe,
 )
 from reactor.sources.levels import (
@@ -58,8 +56,14 @@ from reactor.sources.levels import (
 )
 from reactor.sources.memcg import MemcgEventfd, MemcgReclaim
 from reactor.sources.memory_high import MemoryHigh
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Wakes, wake
 from reactor.threads import close_behind
+
+if TYPE_CHECKING:
+    from reactor.kernel.bpf.bcc_probes import BccMemoryProbe
+    from reactor.kernel.bpf.probes import MemoryProbe
+
+    _Probe = MemoryProbe | BccMemoryProbe
 
 # memory.high would slow down allocators before they have crossed anything, and hints come too late.
 _TAKE_EARLY: Final = frozenset(source.name for source in SOURCES if source.prepares)
@@ -152,24 +156,20 @@ class PsiHint:
         wakes: Wakes,
         board: SourceBoard,
         *,
-        machine_pressure: Path = MACHINE_PRESSURE,
         stall_us: int = STALL_US,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._tree = tree
         self._wakes = wakes
         self._board = board
-        self._machine_pressure = machine_pressure
         self._stall_us = stall_us
-        self._clock_ns = clock_ns
         self._cgroups: frozenset[str] = frozenset({"/"})
         self._other_cgroups = trio.Event()
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it can."""
-        if self._machine_pressure.exists():
+        if MACHINE_PRESSURE.exists():
             return None
-        return f"no {self._machine_pressure}: the kernel lacks CONFIG_PSI or was not booted with psi=1"
+        return f"no {MACHINE_PRESSURE}: the kernel lacks CONFIG_PSI or was not booted with psi=1"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch the cgroups of these levels."""
@@ -203,9 +203,9 @@ class PsiHint:
     def _paths(self) -> tuple[Path, ...]:
         """Return the pressure files of the watched cgroups; v1 knows the machine's only."""
         if self._tree.version is CgroupVersion.V1:
-            return (self._machine_pressure,)
+            return (MACHINE_PRESSURE,)
         return tuple(
-            self._machine_pressure if cgroup == "/" else self._tree.path(cgroup) / "memory.pressure"
+            MACHINE_PRESSURE if cgroup == "/" else self._tree.path(cgroup) / "memory.pressure"
             for cgroup in sorted(self._cgroups)
         )
 
@@ -217,8 +217,7 @@ class PsiHint:
             for fd, events in epoll.poll(0):
                 if events & select.EPOLLERR:
                     raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(paths[fd]))
-            self._board.count_wake(self.name)
-            self._wakes.notify(Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns()))
+            wake(self._wakes, self._board, self.name, WakeKind.MEMORY)
 
 
 def _open(path: Path, stall_us: int) -> tuple[int, int]:
@@ -248,18 +247,6 @@ _REARM_BYTES: Final = 2 << 20
 _REARM_SHARE: Final = 200
 
 _Levels = Sequence[MemoryLevel]
-
-
-class MemoryProbe(WatchProbe, Protocol):
-    """A probe for the memory of cgroups and of the machine."""
-
-    def prepare_node(self, *, mem_available: bool = False) -> None:
-        """Make watches on the node possible, by its working set or as MemAvailable counts."""
-
-    def watch_node(
-        self, watch_id: int, levels: Sequence[Level], counting: NodeCounting | None = None
-    ) -> None:
-        """Watch the node at these levels, by its working set or as MemAvailable counts."""
 
 
 class _MemoryWatch(EbpfWatch[_Levels]):
@@ -337,7 +324,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
         ]
 
 
-class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
+class EbpfMemory(EbpfSource["_Probe", _Levels]):
     """Wakes the loop when usage crosses a level upwards."""
 
     name = EBPF
@@ -352,11 +339,11 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
         self._want({cgroup: with_room_for(found, LEVELS_PER_WATCH) for cgroup, found in by_cgroup.items()})
 
     @staticmethod
-    def _load(loader: EbpfLoader) -> MemoryProbe:
+    def _load(loader: EbpfLoader) -> _Probe:
         # The compiler of BCC is killed when the daemon ends or is reloaded.
         return open_memory_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
-    async def _begin(self, probe: MemoryProbe, cgroup: str, watch_id: int) -> _MemoryWatch:
+    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _MemoryWatch:
         if cgroup == MACHINE:
             counting = _counting(self._wanted.get(MACHINE, ()))
             await of_probe(probe, partial(probe.prepare_node, mem_available=counting is not None))
@@ -368,7 +355,7 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
         counters = counters_of(self._tree, cgroup, watermarks_of(self._wanted.get(cgroup, ())))
         return _MemoryWatch(cgroup, watch_id, addresses.memory, counters)
 
-    def _watch_machine(self, probe: MemoryProbe, watch_id: int, levels: Sequence[Level]) -> None:
+    def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
         probe.watch_node(watch_id, levels, _counting(self._wanted.get(MACHINE, ())) if levels else None)
 
     def _described(self, watches: Sequence[EbpfWatch[_Levels]]) -> str:

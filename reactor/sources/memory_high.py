@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
@@ -35,7 +34,7 @@ from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
-from reactor.model.wakes import Wake, WakeKind
+from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import MEMORY_HIGH, SourceBoard
 from reactor.sources.levels import (
     DRIFT_BYTES,
@@ -45,7 +44,7 @@ from reactor.sources.levels import (
     needs_rearming,
     watermarks_of,
 )
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Wakes, wake
 from reactor.threads import in_thread
 
 THROTTLED_SECONDS: Final = 1.0
@@ -66,20 +65,11 @@ class MemoryHigh:
 
     name = MEMORY_HIGH
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        highs: BorrowedHighs,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, tree: CgroupTree, wakes: Wakes, board: SourceBoard, highs: BorrowedHighs) -> None:
         self._tree = tree
         self._highs = highs
         self._wakes = wakes
         self._board = board
-        self._clock_ns = clock_ns
         self._levels: dict[str, list[MemoryLevel]] = {}
         self._guards: dict[str, _Guard] = {}
         self._other_cgroups = trio.Event()
@@ -140,10 +130,7 @@ class MemoryHigh:
         }
 
     def _wake(self, level: MemoryLevel) -> None:
-        self._board.count_wake(self.name)
-        self._wakes.notify(
-            Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns(), signal=level.signal)
-        )
+        wake(self._wakes, self._board, self.name, WakeKind.MEMORY, level.signal)
 
 
 class _Guard:

@@ -29,11 +29,11 @@ from reactor.model.kills import OomKill, OomScope
 from reactor.model.name_patterns import fences
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
-from reactor.model.wakes import Wake, WakeKind
+from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import OOM_COUNTERS, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
 from reactor.sources.oom_steps import EbpfOom, GuardedNode, OomCounters, ReportKill
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Wakes, wake
 from reactor.threads import in_thread
 
 _READ_BYTES: Final = 8
@@ -193,13 +193,6 @@ class OomSource:
         if kill.pid is not None:  # a kill that was only counted is seconds old
             self._expect(kill)
         if kill.scope is OomScope.NODE:
-            self._board.count_wake(kill.source)
-            self._wakes.notify(
-                Wake(
-                    source=kill.source,
-                    kind=WakeKind.MEMORY,
-                    at_ns=kill.at_ns,
-                    signal=Signal.MEMORY_AVAILABLE,
-                )
-            )
+            counted = (self._wakes, self._board, kill.source, WakeKind.MEMORY)
+            wake(*counted, Signal.MEMORY_AVAILABLE, at_ns=kill.at_ns)
         self._report(kill)

@@ -21,6 +21,7 @@ import trio
 from reactor.backoff import next_beat
 from reactor.errors import ReactorError
 from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
+from reactor.kernel.bpf.probes import OomRecords
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
@@ -37,7 +38,7 @@ from reactor.kernel.procfs import PROC
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import EbpfLoader
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard
-from reactor.sources.ebpf_watch import PAGE_BYTES, Probe, opened, take_records
+from reactor.sources.ebpf_watch import PAGE_BYTES, opened, take_records
 from reactor.threads import in_thread
 
 _MACHINE: Final = "/"
@@ -100,14 +101,12 @@ class OomCounters:
         *,
         interval_seconds: float,
         proc: Path = PROC,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._tree = tree
         self._node = node
         self._report = report
         self._interval_seconds = interval_seconds
         self._proc = proc
-        self._clock_ns = clock_ns
 
     def unavailable_because(self) -> str | None:
         """Return None: what the counters need every supported kernel has."""
@@ -129,9 +128,8 @@ class OomCounters:
                 if count.has_new():
                     kills, scope = await in_thread(count.since)
                     if kills:
-                        self._report(
-                            OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills)
-                        )
+                        at_ns = time.monotonic_ns()
+                        self._report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=kills))
 
 
 class _Count(Protocol):
@@ -285,7 +283,7 @@ class EbpfOom:
         report: Callable[[OomKill], None],
         loader: EbpfLoader = EbpfLoader.AUTO,
         *,
-        open_probe: Callable[[], Probe[OomRecord]] | None = None,
+        open_probe: Callable[[], OomRecords] | None = None,
         absent: Callable[[], str | None] | None = None,
     ) -> None:
         self._tree = tree
@@ -295,7 +293,7 @@ class EbpfOom:
         interrupt = trio.from_thread.check_cancelled
         self._open_probe = open_probe or partial(open_oom_probe, loader, interrupt=interrupt)
         self._absent = absent or partial(absent_because, "oom", loader)
-        self.probe: Probe[OomRecord] | None = None
+        self.probe: OomRecords | None = None
         self._root_id = 0
         self._unreported: list[OomKill] = []
         self._taken = trio.Event()
@@ -319,7 +317,7 @@ class EbpfOom:
             finally:
                 self.probe = None
 
-    def take_now(self, probe: Probe[OomRecord]) -> Sequence[OomKill] | None:
+    def take_now(self, probe: OomRecords) -> Sequence[OomKill] | None:
         """Return the kills that were not reported yet; they are reported soon. None if that fails.
 
         For a pass that is about to choose a victim: the records lie in the memory of the `probe` that

@@ -11,11 +11,10 @@ import errno
 import math
 import os
 import socket
-import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -36,11 +35,17 @@ from reactor.kernel.procfs import read_task_count
 from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.model.wakes import Wake, WakeKind
+from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
-from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, WatchProbe, of_probe
-from reactor.sources.wakes import Wakes
+from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, of_probe
+from reactor.sources.wakes import Wakes, wake
+
+if TYPE_CHECKING:
+    from reactor.kernel.bpf.bcc_probes import BccTasksProbe
+    from reactor.kernel.bpf.probes import TasksProbe
+
+    _Probe = TasksProbe | BccTasksProbe
 
 # A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
 _PAUSE_SECONDS: Final = 0.02
@@ -111,16 +116,9 @@ class ProcConnector:
 
     name = PROCESSES
 
-    def __init__(
-        self,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, wakes: Wakes, board: SourceBoard) -> None:
         self._wakes = wakes
         self._board = board
-        self._clock_ns = clock_ns
         self._margin: int | None = None
         self._is_wanted = True
         self._crowding = 1
@@ -212,15 +210,7 @@ class ProcConnector:
         return f"one fork in {self._one_in}" if self._is_wanted else "no threshold on pid.available"
 
     def _wake(self) -> None:
-        self._board.count_wake(PROCESSES)
-        self._wakes.notify(
-            Wake(
-                source=PROCESSES,
-                kind=WakeKind.PROCESSES,
-                at_ns=self._clock_ns(),
-                signal=Signal.PID_AVAILABLE,
-            )
-        )
+        wake(self._wakes, self._board, PROCESSES, WakeKind.PROCESSES, Signal.PID_AVAILABLE)
 
 
 async def _granted(events: socket.socket, token: int) -> None:
@@ -291,13 +281,6 @@ class ProcessSource:
 # else those of the machine. Forks below the thresholds cost one read of a map, and wake nothing.
 
 
-class TasksProbe(WatchProbe, Protocol):
-    """A probe for the tasks of cgroups and of the machine."""
-
-    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch the machine at these levels."""
-
-
 class _TasksWatch(EbpfWatch[ProcessLevels]):
     """Watches the tasks that `count` returns."""
 
@@ -329,7 +312,7 @@ class _TasksWatch(EbpfWatch[ProcessLevels]):
         return {one for one in wanted.thresholds if one in reported and wanted.used >= wanted.fire(one)}
 
 
-class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
+class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     """Wakes the loop at the fork that crosses a threshold.
 
     Nothing is loaded while there is no threshold to watch.
@@ -358,11 +341,11 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
         await super().watch(armed)
 
     @staticmethod
-    def _load(loader: EbpfLoader) -> TasksProbe:
+    def _load(loader: EbpfLoader) -> _Probe:
         # The compiler of BCC is killed when the daemon ends or is reloaded.
         return open_tasks_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
-    async def _begin(self, probe: TasksProbe, cgroup: str, watch_id: int) -> _TasksWatch:
+    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _TasksWatch:
         address = 0
         if cgroup != MACHINE:
             directory = self._tree.path(cgroup, "pids")
@@ -371,7 +354,7 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
                 raise OSError(errno.ENODEV, "the cgroup has no pids controller", str(directory))
         return _TasksWatch(cgroup, watch_id, address, partial(self._count, cgroup))
 
-    def _watch_machine(self, probe: TasksProbe, watch_id: int, levels: Sequence[Level]) -> None:
+    def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
         probe.watch_node(watch_id, levels)
 
     def _described(self, watches: Sequence[EbpfWatch[ProcessLevels]]) -> str:

@@ -10,7 +10,6 @@ Runs only where a threshold is for swap.available.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,9 +21,9 @@ from reactor.errors import ReactorError
 from reactor.kernel.libc import watch_modifications
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import SWAP, SourceBoard
-from reactor.sources.wakes import Wakes
+from reactor.sources.wakes import Wakes, wake
 
 _SHORTEST_SECONDS: Final = 0.05
 _MET_SECONDS: Final = 0.25  # while a threshold is met
@@ -70,15 +69,7 @@ class SwapWatch:
                 seen, now_seconds = self._observe(), trio.current_time()
                 is_met = seen is not None and any(_missing(one, seen) for one in self._thresholds)
                 if is_met or was_met:
-                    self._board.count_wake(SWAP)
-                    self._wakes.notify(
-                        Wake(
-                            source=SWAP,
-                            kind=WakeKind.PROCESSES,
-                            at_ns=time.monotonic_ns(),
-                            signal=Signal.SWAP_AVAILABLE,
-                        )
-                    )
+                    wake(self._wakes, self._board, SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
                 was_met = is_met
                 taken = 0 if seen is None or before is None else before.available - seen.available
                 rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)

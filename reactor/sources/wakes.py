@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from reactor.backoff import next_beat
+from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.catalogue import TICKER, SourceBoard
 
@@ -69,6 +70,21 @@ class Wakes:
         return wakes
 
 
+def wake(
+    wakes: Wakes,
+    board: SourceBoard,
+    source: str,
+    kind: WakeKind,
+    signal: Signal | None = None,
+    *,
+    at_ns: int | None = None,
+) -> None:
+    """Count a wake of a source, and wake the loop: for what has happened now, unless `at_ns` says when."""
+    board.count_wake(source)
+    at_ns = time.monotonic_ns() if at_ns is None else at_ns
+    wakes.notify(Wake(source=source, kind=kind, at_ns=at_ns, signal=signal))
+
+
 MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 
@@ -79,24 +95,15 @@ class Ticker:
     pass observes everything.
     """
 
-    def __init__(
-        self,
-        interval_seconds: float,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, interval_seconds: float, wakes: Wakes, board: SourceBoard) -> None:
         self._interval_seconds = max(interval_seconds, MINIMUM_INTERVAL_SECONDS)
         self._wakes = wakes
         self._board = board
-        self._clock_ns = clock_ns
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tick until cancelled."""
         self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
         task_status.started()
         while True:
-            self._board.count_wake(TICKER)
-            self._wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=self._clock_ns()))
+            wake(self._wakes, self._board, TICKER, WakeKind.HOUSEKEEPING)
             await next_beat(self._interval_seconds)

@@ -85,7 +85,6 @@ class _BccProbe(WatchProbe):
         self._node = loaded.map(node)
 
     def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counter. Raises OSError where the cgroup is gone."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             key = KEY.pack(os.fstat(fd).st_ino)

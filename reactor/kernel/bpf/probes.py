@@ -10,10 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from reactor.errors import BpfError, KernelInterfaceError
 from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap
@@ -23,7 +24,6 @@ from reactor.kernel.bpf.records import (
     Level,
     NodeCounting,
     OomRecord,
-    WarrantRecord,
     WatchRecord,
     pack_node_counting,
     pack_watch,
@@ -31,6 +31,7 @@ from reactor.kernel.bpf.records import (
     parse_record,
 )
 
+_Record = TypeVar("_Record")
 _POSITION: Final = struct.Struct("=Q")
 _HEADER: Final = struct.Struct("=II")
 _BUSY: Final = 1 << 31  # reserved, not yet submitted
@@ -124,13 +125,14 @@ class Loaded(Protocol):
         """Detach and let go."""
 
 
-class Probe:
+class Probe(Generic[_Record]):
     """Loaded programs, attached, with their ring buffer. `fd` is readable while there are records.
 
-    `made_by` says who made them, and at what cost, where that is not libbpf; `hooks` how they are called
-    where that is not by trampolines.
+    A subclass says in `record` which ones it takes. `made_by` says who made the programs, and at what cost,
+    where that is not libbpf; `hooks` how they are called where that is not by trampolines.
     """
 
+    record: type[_Record]
     made_by = ""
     hooks = ""
 
@@ -145,6 +147,11 @@ class Probe:
             loaded.attach()
             self._owned = owned.pop_all()
         self.fd = self._ring.fd
+
+    def take(self) -> list[_Record]:
+        """Return the records that have come since, without waiting."""
+        records = map(parse_record, self._ring.take())
+        return [one for one in records if isinstance(one, self.record)]
 
     def lost(self) -> int:
         """Return how many records have found the ring buffer full so far."""
@@ -162,20 +169,19 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self) -> list[WatchRecord | OomRecord | WarrantRecord]:
-        return [parse_record(raw) for raw in self._ring.take()]
 
-
-class WatchProbe(Probe):
+class WatchProbe(Probe[WatchRecord], ABC):
     """Watches on cgroups' counters, kept in the map `cgroups` by the counter's address."""
+
+    record = WatchRecord
 
     def __init__(self, loaded: Loaded, cgroups: str) -> None:
         super().__init__(loaded)
         self._cgroups = loaded.map(cgroups)
 
-    def take(self) -> list[WatchRecord]:
-        """Return the records that have come since, without waiting."""
-        return [record for record in self._take() if isinstance(record, WatchRecord)]
+    @abstractmethod
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
 
     def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the counter at these levels and no others. Raises OSError: E2BIG with 4,096 watches.
@@ -216,7 +222,6 @@ class _CoreProbe(WatchProbe):
         super().__init__(self._object, cgroups)
 
     def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
         return counters_of(self._object, directory)
 
 
@@ -279,12 +284,10 @@ class TasksProbe(_CoreProbe):
         self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
 
-class OomRecords(Probe):
+class OomRecords(Probe[OomRecord]):
     """The kernel's OOM kills, one record each."""
 
-    def take(self) -> list[OomRecord]:
-        """Return the kills that have been recorded since, without waiting."""
-        return [record for record in self._take() if isinstance(record, OomRecord)]
+    record = OomRecord
 
 
 class OomProbe(OomRecords):

@@ -144,11 +144,13 @@ def parse_result(raw: bytes) -> Result:
     )
 
 
-class WarrantProbe(Probe):
+class WarrantProbe(Probe[WarrantRecord]):
     """The programs that serve warrants, attached; no warrant is there at first.
 
     Raises BpfError where the kernel refuses them or hides its counters.
     """
+
+    record = WarrantRecord
 
     def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
         self._object = BpfObject("warrant", directory=directory, library=library)
@@ -173,10 +175,6 @@ class WarrantProbe(Probe):
         except BaseException:
             self.close()
             raise
-
-    def take(self) -> list[WarrantRecord]:
-        """Return the records that have come since, without waiting."""
-        return [record for record in self._take() if isinstance(record, WarrantRecord)]
 
     def counters(self, directory: Path) -> CounterAddresses:
         """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
