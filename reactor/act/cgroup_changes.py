@@ -22,7 +22,7 @@ from reactor.errors import KernelInterfaceError, ReactorError
 from reactor.kernel.cgroup import CgroupTree, lift_cpu_quota, processes_below
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE, close_descriptor, with_path
-from reactor.kernel.procfs import read_start_ticks
+from reactor.kernel.procfs import lasting_name, lives
 
 _PREFIX: Final = "trusted.reactor.before."
 # What a kill writes into each file. Where another value is found since, it is the operator's, and stays.
@@ -99,6 +99,20 @@ def restore_in(directory: CgroupDirectory, files: Collection[str] | None = None)
     return lines
 
 
+def restoring_cpu(directory: CgroupDirectory, report: Callable[[str], None]) -> Generator[None, None, None]:
+    """Restore the CPU quotas and weights that kills have lifted in a cgroup and below it, step by step."""
+
+    def refused(cgroup: str, error: OSError) -> None:
+        report(f"{cgroup}: CPU quota and weight not restored: {error.strerror}")
+
+    for below in walk(directory, refused):
+        try:
+            restore_in(below, CPU)
+        except OSError as error:
+            refused(below.cgroup, error)
+        yield
+
+
 def restore(tree: CgroupTree) -> list[str]:
     """Restore what guards that have ended left of their kills, anywhere; return a line for each.
 
@@ -116,7 +130,7 @@ def restore(tree: CgroupTree) -> list[str]:
 
 def _restored(directory: CgroupDirectory) -> list[str]:
     try:
-        files = {found.file for found in _notes(directory) if not _lives(found.owner)}
+        files = {found.file for found in _notes(directory) if not lives(found.owner)}
         if not files:
             return []
         return [f"{line}, as before a crash" for line in restore_in(directory, files)]
@@ -149,20 +163,11 @@ def _read(directory: CgroupDirectory, file: str) -> _Note:
 
 @lru_cache(maxsize=1)
 def _owner_of(pid: int) -> str:
-    return f"{pid}:{read_start_ticks(pid=pid)}"
+    return lasting_name(pid=pid)
 
 
 def _owner() -> str:
     return _owner_of(os.getpid())
-
-
-def _lives(owner: str) -> bool:
-    """Return whether the process that made a note is still there."""
-    pid, _, started = owner.partition(":")
-    try:
-        return pid.isdecimal() and str(read_start_ticks(pid=int(pid))) == started
-    except (OSError, ReactorError):
-        return False
 
 
 # No forks ahead of the signals, in a cgroup that is killed process by process: it is frozen meanwhile.
@@ -206,7 +211,7 @@ def frozen(
 
 
 def thawing(
-    directory: CgroupDirectory, spared: Collection[str], report: Callable[[str], None]
+    directory: CgroupDirectory, report: Callable[[str], None], *, spared: Collection[str]
 ) -> Generator[None, None, None]:
     """Thaw a v1 cgroup and those below it, step by step, where a runtime or a tenant has paused them.
 

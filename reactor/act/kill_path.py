@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -25,16 +24,16 @@ from typing import Final
 import trio
 
 from reactor.act import processes
-from reactor.act.cgroup_changes import CPU, frozen_by_ancestor, restore_in, thawing
+from reactor.act.cgroup_changes import frozen_by_ancestor, restoring_cpu, thawing
 from reactor.act.kill import HardKills, gone_report, key_of
 from reactor.act.one_process import OneProcess
 from reactor.act.populated import count_processes
-from reactor.act.processes import SignalSweep
+from reactor.act.processes import SignalSweep, has_exited
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport, wait_empty
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
-from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
@@ -42,6 +41,8 @@ _TERM_ROUNDS: Final = 3  # processes that fork faster than they are signalled ar
 _AGAIN_SECONDS: Final = 0.05
 _PIECE: Final = 64
 _LOOSE_ROUNDS: Final = 3
+
+Steps = Callable[[CgroupDirectory, Callable[[str], None]], Generator[None, None, None]]
 
 
 class KillPath(HardKills):
@@ -113,7 +114,7 @@ class KillPath(HardKills):
                     standing = await self._standing(target, deadline_seconds)
             finally:
                 with trio.CancelScope(shield=True):
-                    await self._restore_cpu(target, problems)
+                    await self._in_pieces(target, "cpu", restoring_cpu, problems)
                 target.close()
         return ReapReport(
             cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
@@ -156,14 +157,30 @@ class KillPath(HardKills):
     def exercise(self) -> str | None:
         """Kill a child of our own, in a cgroup of its own, as a trial; return what went wrong.
 
-        Blocks for some 50 ms, and for seconds only if the kill doesn't work.
+        A refused kill (a seccomp filter, a missing capability) must be noticed at the start, not when memory
+        runs out. The child lives in a cgroup beside the first parent of pods, without patterns (further up
+        while that doesn't exist yet), so that it is not taken for a pod, and in the hierarchies in which pods
+        of that parent may be mirrored. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
         """
-
-        def kill(parent: str, pod: Pod) -> Sequence[str]:
-            with closing(KillPath(self._tree, (parent,))) as path:
-                return path.kill_now(pod).problems
-
-        return exercise(self._tree, [parent.fence for parent in self._pod_parents], kill)
+        tree = self._tree
+        made: list[Path] = []
+        try:
+            beside = os.path.dirname(self._pod_parents[0].fence) if self._pod_parents else "/"
+            while not tree.exists(beside) and beside != "/":
+                beside = os.path.dirname(beside)
+            parent = f"{beside.rstrip('/')}/reactor-exercise-{os.getpid()}"
+            roots = _mirrors(tree, beside)
+            for cgroup in (parent, f"{parent}/child"):
+                for directory in dict.fromkeys(tree.path(cgroup, controller) for controller in roots):
+                    directory.mkdir()
+                    made.append(directory)
+            with closing(KillPath(tree, (parent,))) as path:
+                return _kill_child(path, f"{parent}/child", made)
+        except (OSError, ReactorError) as error:
+            return f"kill path: {error}"
+        finally:
+            for directory in reversed(made):
+                _remove(directory)
 
     async def _finish(self, pod: Pod, target: Target, problems: dict[str, None]) -> None:
         """Signal the last cgroups of a pod that has too many for one go, in pieces. Raises RefusedError.
@@ -219,36 +236,21 @@ class KillPath(HardKills):
             self._kill(pod, self._given(target), time.monotonic_ns(), is_again=True).problems
         )
         await self._finish(pod, target, problems)
-        await self._thaw(target, problems)
+        if self._tree.version is CgroupVersion.V1:  # so that what is paused dies of its SIGKILL
+            thaw = partial(thawing, spared=target.spared)
+            await self._in_pieces(target, "freezer", thaw, problems)
         return tuple(problems)
 
-    async def _thaw(self, target: Target, problems: dict[str, None]) -> None:
-        """Thaw what is paused in a v1 target, so that it dies of its SIGKILL; others go first in between."""
-        if self._tree.version is not CgroupVersion.V1:
-            return
+    async def _in_pieces(
+        self, target: Target, controller: Controller, steps_of: Steps, problems: dict[str, None]
+    ) -> None:
+        """Take steps in the target's cgroups in a hierarchy; others go first in between."""
         found: list[str] = []
         with ExitStack() as stack:
-            freezer = self._mirrored(target, "freezer", found, stack)
-            if freezer is not None:
-                steps = stack.enter_context(closing(thawing(freezer, target.spared, found.append)))
+            mirror = self._mirrored(target, controller, found, stack)
+            if mirror is not None:
+                steps = stack.enter_context(closing(steps_of(mirror, found.append)))
                 for count, _ in enumerate(steps, 1):
-                    if count % _PIECE == 0:
-                        await trio.lowlevel.checkpoint()
-        problems |= dict.fromkeys(found)
-
-    async def _restore_cpu(self, target: Target, problems: dict[str, None]) -> None:
-        """Restore the CPU quotas and weights that the kill has lifted, where the cgroup is still there."""
-        found: list[str] = []
-        with ExitStack() as stack:
-            cpu = self._mirrored(target, "cpu", found, stack)
-            if cpu is not None:
-                refused = partial(_not_restored, found)
-                steps = stack.enter_context(closing(walk(cpu, refused)))
-                for count, directory in enumerate(steps, 1):
-                    try:
-                        restore_in(directory, CPU)
-                    except OSError as error:
-                        refused(directory.cgroup, error)
                     if count % _PIECE == 0:
                         await trio.lowlevel.checkpoint()
         problems |= dict.fromkeys(found)
@@ -293,44 +295,8 @@ class KillPath(HardKills):
         ]
 
 
-def _not_restored(problems: list[str], cgroup: str, error: OSError) -> None:
-    problems.append(f"{cgroup}: CPU quota and weight not restored: {error.strerror}")
-
-
 _DEADLINE_MS: Final = 2_000
 _REMOVAL_TRIES: Final = 50
-
-
-# The trial, against a child of our own: a refused kill (a seccomp filter, a missing capability) must be
-# noticed at the start, not when memory runs out.
-
-
-def exercise(
-    tree: CgroupTree, pod_parents: Sequence[str], kill: Callable[[str, Pod], Sequence[str]]
-) -> str | None:
-    """Return None if `kill`, given a parent of pods and a pod in it, killed the child, else what went wrong.
-
-    The child lives in a cgroup beside the first of `pod_parents`, without patterns (further up while that
-    doesn't exist yet), so that it is not taken for a pod, and in the hierarchies in which pods of that parent
-    may be mirrored. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
-    """
-    made: list[Path] = []
-    try:
-        beside = os.path.dirname(pod_parents[0]) if pod_parents else "/"
-        while not tree.exists(beside) and beside != "/":
-            beside = os.path.dirname(beside)
-        parent = f"{beside.rstrip('/')}/reactor-exercise-{os.getpid()}"
-        roots = _mirrors(tree, beside)
-        for cgroup in (parent, f"{parent}/child"):
-            for directory in dict.fromkeys(tree.path(cgroup, controller) for controller in roots):
-                directory.mkdir()
-                made.append(directory)
-        return _kill_child(partial(kill, parent), f"{parent}/child", made)
-    except (OSError, ReactorError) as error:
-        return f"kill path: {error}"
-    finally:
-        for directory in reversed(made):
-            _remove(directory)
 
 
 def _mirrors(tree: CgroupTree, cgroup: str) -> list[Controller]:
@@ -338,7 +304,7 @@ def _mirrors(tree: CgroupTree, cgroup: str) -> list[Controller]:
     return [one for one in everywhere if one == "memory" or tree.exists(cgroup, one)]  # it is never without
 
 
-def _kill_child(kill: Callable[[Pod], Sequence[str]], cgroup: str, directories: Sequence[Path]) -> str | None:
+def _kill_child(path: HardKills, cgroup: str, directories: Sequence[Path]) -> str | None:
     # A new program rather than a fork: our own locked memory and threads stay out of it.
     command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
     child = os.posix_spawn(sys.executable, command, os.environ, setsigmask=[])
@@ -346,22 +312,17 @@ def _kill_child(kill: Callable[[Pod], Sequence[str]], cgroup: str, directories: 
     try:
         for directory in directories[len(directories) // 2 :]:
             (directory / "cgroup.procs").write_text(str(child))
-        problems = "; ".join(kill(Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup)))
-        if not _exited(child_fd):
+        pod = Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup)
+        problems = "; ".join(path.kill_now(pod).problems)
+        if not has_exited(child_fd, _DEADLINE_MS):
             return f"kill path: a test process survived SIGKILL; {problems or 'no errors'}"
         return f"kill path: {problems}" if problems else None
     finally:
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(child_fd, signal.SIGKILL)
-        if _exited(child_fd):
+        if has_exited(child_fd, _DEADLINE_MS):
             os.waitpid(child, 0)
         os.close(child_fd)
-
-
-def _exited(pidfd: int) -> bool:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(_DEADLINE_MS))
 
 
 def _remove(directory: Path) -> None:

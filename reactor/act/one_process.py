@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import time
 from collections import deque
@@ -30,6 +29,7 @@ from typing import Final, NamedTuple
 import trio
 
 from reactor.act.process_group import Held, add_forked, hold_group, names_matcher
+from reactor.act.processes import has_exited
 from reactor.act.protect import Untouchable
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target
@@ -463,13 +463,6 @@ class OneProcess:
                 close_descriptor(one.pidfd)
             if not struck:
                 del self._struck[uid]
-
-
-def has_exited(pidfd: int) -> bool:
-    """Return whether a process has exited. Its memory is free before that."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _signalled(pidfds: Mapping[int, int], number: signal.Signals) -> dict[int, int]:

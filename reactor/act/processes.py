@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import sys
 import time
@@ -69,6 +70,13 @@ async def wait_exited(pidfds: Collection[int]) -> None:
     """
     for fd in pidfds:
         await trio.lowlevel.wait_readable(fd)
+
+
+def has_exited(pidfd: int, within_ms: int = 0) -> bool:
+    """Return whether a process has exited, or does in time. Its memory is free before that."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_ms))
 
 
 class Reserve:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from reactor.kernel import libc
 from reactor.kernel.capabilities import capability_names
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, is_delegated
 from reactor.kernel.files import read_file, with_path
+from reactor.kernel.memcg_events import register_usage_level
 from reactor.kernel.procfs import PROC, read_status
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 
@@ -135,35 +137,11 @@ def _cgroup(node: _Node) -> str:
 def _eventfd(node: _Node) -> str:
     if node.tree is None or node.tree.version is CgroupVersion.V2:
         raise _Absent("cgroup v2 has no memory thresholds")
-    directory = node.tree.memory_root
-    event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    try:
-        usage_fd = os.open(directory / "memory.usage_in_bytes", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            control = directory / "cgroup.event_control"
-            control_fd = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(control_fd, f"{event_fd} {usage_fd} {_NEVER_BYTES}".encode())
-            except OSError as error:
-                raise with_path(error, str(control)) from None
-            finally:
-                os.close(control_fd)
-        finally:
-            os.close(usage_fd)
-    finally:
-        os.close(event_fd)  # this takes the threshold away again
+    os.close(register_usage_level(node.tree.memory_root, _NEVER_BYTES))
     return "a threshold on the root was accepted"
 
 
-def _memory_high(node: _Node) -> str:
-    return _control_file(node, "memory.high")
-
-
-def _cgroup_kill(node: _Node) -> str:
-    return _control_file(node, "cgroup.kill")
-
-
-def _control_file(node: _Node, name: str) -> str:
+def _control_file(name: str, node: _Node) -> str:
     if node.tree is not None and node.tree.version is CgroupVersion.V1:
         raise _Absent("cgroup v1 has none")
     if not node.present(name):
@@ -201,23 +179,7 @@ def _btf(node: _Node) -> str:
     return f"{path.stat().st_size >> 10} KiB"
 
 
-def _ebpf_memory(node: _Node) -> str:
-    return _ebpf(node, "memory_watches")
-
-
-def _ebpf_processes(node: _Node) -> str:
-    return _ebpf(node, "process_watches")
-
-
-def _ebpf_oom(node: _Node) -> str:
-    return _ebpf(node, "oom_kills")
-
-
-def _ebpf_warrants(node: _Node) -> str:
-    return _ebpf(node, "warrants")
-
-
-def _ebpf(node: _Node, name: str) -> str:
+def _ebpf(name: str, node: _Node) -> str:
     if node.root != Path("/"):
         raise _Absent("only the running kernel can be asked")
     from reactor.kernel.bpf import loaders as bpf_features  # noqa: PLC0415 - libbpf is loaded on nodes that ask
@@ -308,21 +270,21 @@ def _memory_lock(_: _Node) -> str:
 _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("cgroup memory controller", "boot without cgroup_disable=memory, and mount cgroup2", _cgroup),
     ("memcg eventfd", "none is needed on v2: eBPF or memory.high take its place", _eventfd),
-    ("memory.high", "boot with systemd.unified_cgroup_hierarchy=1", _memory_high),
+    ("memory.high", "boot with systemd.unified_cgroup_hierarchy=1", partial(_control_file, "memory.high")),
     ("pressure stall information", "boot with psi=1", _pressure),
     ("eBPF", "needs a kernel with CONFIG_BPF_SYSCALL", _bpf),
     ("BTF", "needs a kernel with CONFIG_DEBUG_INFO_BTF", _btf),
-    ("eBPF watches", _EBPF_NEEDS, _ebpf_memory),
-    ("eBPF process counts", _EBPF_NEEDS, _ebpf_processes),
-    ("eBPF OOM kills", _EBPF_NEEDS, _ebpf_oom),
+    ("eBPF watches", _EBPF_NEEDS, partial(_ebpf, "memory_watches")),
+    ("eBPF process counts", _EBPF_NEEDS, partial(_ebpf, "process_watches")),
+    ("eBPF OOM kills", _EBPF_NEEDS, partial(_ebpf, "oom_kills")),
     (
         "eBPF warrants",
         "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on)",
-        _ebpf_warrants,
+        partial(_ebpf, "warrants"),
     ),
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),
     ("process events", "needs a kernel with CONFIG_PROC_EVENTS", _process_events),
-    ("cgroup.kill", "needs cgroup v2 and Linux 5.14", _cgroup_kill),
+    ("cgroup.kill", "needs cgroup v2 and Linux 5.14", partial(_control_file, "cgroup.kill")),
     ("steward's cgroup", "Delegate=memory pids in the unit, as in deploy/reactor.service", _delegation),
     ("freezer", "mount the v1 freezer hierarchy", _freezer),
     ("pidfd", "needs Linux 5.3", _pidfd),

@@ -10,7 +10,6 @@ import fcntl
 import os
 import select
 import struct
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +24,6 @@ from reactor.kernel.procfs import PROC
 from reactor.model.pods import FilesystemUsage
 from reactor.model.signals import Filesystem, Layout
 
-_BETWEEN_LOOKS_SECONDS: Final = 0.05
-_STILL_LOOKS: Final = 2
 NODEFS_PATHS: Final = ("/var/lib/kubelet/pods", "/var/lib/kubelet", "/")
 _FSGETXATTR: Final = 0x801C581F  # _IOR('X', 31, struct fsxattr)
 _FSXATTR: Final = struct.Struct("=5I8x")  # xflags, extsize, nextents, projid, cowextsize, padding
@@ -172,20 +169,6 @@ def same_filesystem(one: str, other: str, mountinfo: Path = Path("/proc/self/mou
     mounts = read_mounts(mountinfo)
     found = [mount_of(os.path.realpath(path), mounts) for path in (one, other)]
     return found[0] is not None and found[1] is not None and found[0].device == found[1].device
-
-
-def wait_space_freed(path: str, most_seconds: float = 1.0) -> None:
-    """Return when a filesystem's free blocks rise no more, after `most_seconds` in any case. Raises OSError.
-
-    xfs frees what was removed in the background (since 5.14, `xfs_inodegc`), which statvfs hastens but does
-    not wait for (since 5.19). Blocks: for a worker thread.
-    """
-    deadline = time.monotonic() + most_seconds
-    free, still = os.statvfs(path).f_bfree, 0
-    while still < _STILL_LOOKS and time.monotonic() < deadline:
-        time.sleep(_BETWEEN_LOOKS_SECONDS)
-        before, free = free, os.statvfs(path).f_bfree
-        still = 0 if free > before else still + 1
 
 
 def nodefs_path(candidates: Sequence[str] = NODEFS_PATHS) -> str:

@@ -26,7 +26,7 @@ from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
 from reactor.kernel.files import GONE, read_file, with_path, write_file
-from reactor.kernel.procfs import PROC, read_start_ticks
+from reactor.kernel.procfs import PROC, lasting_name, lives
 
 # On the cgroup's directory while memory.high is not the operator's: theirs, ours that may be found in the
 # file, and by=PID:START of the process that wrote that.
@@ -168,7 +168,7 @@ class BorrowedHighs:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._owner = f"{os.getpid()}:{read_start_ticks(proc)}"
+        self._owner = lasting_name(proc)
         self._lock = Lock()
         self._highs: dict[Path, BorrowedHigh] = {}
 
@@ -189,7 +189,7 @@ class BorrowedHighs:
         for directory in _own_directories(root):
             try:
                 words = remembered(directory)
-                if words and not self._is_borrowed(words):
+                if words and not lives(words[-1].removeprefix(BY), self._proc):
                     present = read_file(directory / "memory.high").decode("ascii", "replace").strip()
                     self.of(directory).restore_abandoned()
                     if present in words[1:]:
@@ -197,14 +197,6 @@ class BorrowedHighs:
             except (OSError, KernelInterfaceError) as error:
                 lines.append(f"{directory}/memory.high was not restored after a crash: {error}")
         return lines
-
-    def _is_borrowed(self, words: list[str]) -> bool:
-        owner = words[-1].removeprefix(BY)
-        pid, _, started = owner.partition(":")
-        try:
-            return pid.isdecimal() and str(read_start_ticks(self._proc, int(pid))) == started
-        except (OSError, KernelInterfaceError):
-            return False
 
 
 def _own_directories(root: Path) -> Iterator[Path]:

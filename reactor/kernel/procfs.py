@@ -206,6 +206,20 @@ def read_start_ticks(proc: Path = PROC, pid: int | None = None) -> int:
     return parse_start_ticks(read_file(path), str(path))
 
 
+def lasting_name(proc: Path = PROC, pid: int | None = None) -> str:
+    """Return `PID:START`, which names a process, by default the caller, and never a later one."""
+    return f"{os.getpid() if pid is None else pid}:{read_start_ticks(proc, pid)}"
+
+
+def lives(name: str, proc: Path = PROC) -> bool:
+    """Return whether the process of a `lasting_name` is still there; what is no such name is of none."""
+    pid, _, _ = name.partition(":")
+    try:
+        return pid.isdecimal() and lasting_name(proc, int(pid)) == name
+    except (OSError, KernelInterfaceError):
+        return False
+
+
 def parse_is_exiting(raw: bytes, interface: str = "/proc/self/stat") -> bool:
     """Return whether a process's main thread is exiting: PF_EXITING among its flags."""
     fields = raw.rpartition(b")")[2].split()

@@ -23,13 +23,14 @@ import errno
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import wait_space_freed
 from reactor.kernel.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, openat2
 from reactor.kernel.scheduling import following
+from reactor.reclaim.reclaims import SOON, free_bytes_on, until_space_is_back
 from reactor.threads import in_thread
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -46,33 +47,17 @@ _WHY: Final = {
 }
 
 
-class EmptyDirs:
-    """Empties the emptyDirs of pods that have ended."""
+async def empty(tree: CgroupTree, path: str, cgroup: str | None) -> str | None:
+    """Empty the emptyDir of a pod that has ended; return what went wrong, once its space shows as free.
 
-    def __init__(self, tree: CgroupTree) -> None:
-        self._tree = tree
-
-    async def empty(self, path: str, cgroup: str | None) -> str | None:
-        """Empty an emptyDir and return what went wrong, in a thread: a disk may take its time.
-
-        Where processes live in the pod's cgroup again, the files are theirs and stay.
-        """
-        if self._lives(cgroup):
+    Where processes live in the pod's cgroup again, the files are theirs and stay.
+    """
+    with suppress(OSError, ReactorError):
+        if cgroup is not None and tree.processes(cgroup):
             return "the pod runs again"
-        return await in_thread(following(_emptied), path, abandon_on_cancel=True)
-
-    def _lives(self, cgroup: str | None) -> bool:
-        try:
-            return cgroup is not None and bool(self._tree.processes(cgroup))
-        except (OSError, ReactorError):
-            return False
-
-
-def _emptied(path: str) -> str | None:
-    """Empty a directory, see empty_directory, and return when what it held shows as free."""
-    problem = empty_directory(path)
-    with suppress(OSError):
-        wait_space_freed(path)
+    problem = await in_thread(following(empty_directory), path, abandon_on_cancel=True)
+    free = partial(free_bytes_on, (path,))
+    await until_space_is_back(free, await free(), SOON)
     return problem
 
 

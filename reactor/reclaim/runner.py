@@ -21,12 +21,11 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, Reclaim, Resource, RuleSignal, Signal, filesystems_of
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import is_enough
-from reactor.reclaim.reclaims import Patience, ReclaimReport, Reclaims, until_space_is_back
+from reactor.reclaim.reclaims import SOON, ReclaimReport, Reclaims, until_space_is_back
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 
-_PATIENCE: Final = Patience(every_seconds=0.05, most_times=20, still_times=2)
 Observe = Callable[[], Awaitable[None]]
 
 
@@ -248,10 +247,8 @@ class NodeReclaimer:
             await observe_space()
             return available()
 
-        # xfs frees in the background what was removed (since 5.14): the first statvfs after a removal showed
-        # nothing of 150 MiB, another one 1 ms later all of it; with a busy CPU it takes longer.
         await until_space_is_back(
-            observed_again, await observed_again(), _PATIENCE, lambda: self._suffices(decision)
+            observed_again, await observed_again(), SOON, lambda: self._suffices(decision)
         )
         return measurement.reclaimed(None if before is None else threshold.missing(before), report)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -30,6 +29,7 @@ from reactor.reclaim.reclaims import (
     MOST_SECONDS,
     Patience,
     ReclaimReport,
+    free_bytes_on,
     shortened,
     tried,
     until_space_is_back,
@@ -140,7 +140,7 @@ class ContainerReclaim:
         removed, gone, problems = set[str](), list[str](), list[str]()
         with trio.move_on_after(MOST_SECONDS) as scope:
             layers = tuple(self._layers())
-            free_bytes = await _free_on(layers)
+            free_bytes = await free_bytes_on(layers)
             containers = await client.containers()
             for one in _dead_containers(containers, self._kept_of, time.time_ns()):
                 if await self._remove(client, one, problems):
@@ -181,12 +181,7 @@ async def _wait_space_freed(layers: tuple[str, ...], before_bytes: int) -> None:
     before the removal: if the runtime reports them only meanwhile, all that is free there is no gain.
     """
     with trio.move_on_after(_GIVEN_BACK_SECONDS):
-        await until_space_is_back(partial(_free_on, layers), before_bytes, _PATIENCE)
-
-
-async def _free_on(layers: tuple[str, ...]) -> int:
-    """Return what is free where the layers lie; 0 where that is not known."""
-    return await in_thread(following(_free_bytes), layers, abandon_on_cancel=True)
+        await until_space_is_back(partial(free_bytes_on, layers), before_bytes, _PATIENCE)
 
 
 def _dead_containers(
@@ -228,15 +223,6 @@ def _idle_sandboxes(
 async def _remove_sandbox(client: RuntimeClient, sandbox_id: str) -> None:
     await client.stop_sandbox(sandbox_id)  # frees its network, if that was not done
     await client.remove_sandbox(sandbox_id)
-
-
-def _free_bytes(paths: Iterable[str]) -> int:
-    free_bytes = 0
-    for path in paths:
-        with suppress(OSError):
-            found = os.statvfs(path)
-            free_bytes += found.f_bfree * found.f_frsize
-    return free_bytes
 
 
 def _remove_log(path: Path, logs: Path) -> str | None:

@@ -28,7 +28,7 @@ from reactor.model.wakes import SourceHealth
 from reactor.observe.filesystems import filesystem_paths
 from reactor.podman.client import PodmanClient, PodmanImage, find_socket
 from reactor.programs import RunProgram, run_to_problem
-from reactor.reclaim.empty_dirs import EmptyDirs
+from reactor.reclaim import empty_dirs
 from reactor.reclaim.images import ImageHistory, ImageReclaim, ListedImage, RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
@@ -308,7 +308,7 @@ class Disks:
     @staticmethod
     async def empty(asked: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Empty an emptyDir; return no line of what was done, and what went wrong. Raises as `reclaim`."""
-        why = await EmptyDirs(CgroupTree.discover()).empty(asked["path"], asked["cgroup"])
+        why = await empty_dirs.empty(CgroupTree.discover(), asked["path"], asked["cgroup"])
         return (), () if why is None else (why,)
 
     def completed(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from reactor.kernel.filesystem import (
     read_space,
     read_upper_directory,
     same_filesystem,
-    wait_space_freed,
 )
 from reactor.model.signals import Filesystem, Layout
 
@@ -84,12 +83,6 @@ def test_paths_lie_on_one_filesystem_where_their_devices_are_one(tmp_path: Path)
     assert not same_filesystem("/var/lib/images/a", "/var/lib", table)
     table.write_bytes(b"")
     assert not same_filesystem("/", "/", table)
-
-
-def test_filesystem_on_which_nothing_comes_back_is_waited_for_no_longer_than_that(tmp_path: Path) -> None:
-    wait_space_freed(str(tmp_path), most_seconds=60.0)
-    with pytest.raises(FileNotFoundError):
-        wait_space_freed(str(tmp_path / "none"))
 
 
 def test_path_lies_nowhere_without_mounts() -> None:

@@ -14,7 +14,7 @@ import pytest
 from reactor.config.pod import pod_from_document
 from reactor.guard.filesystem_facts import empty_dirs
 from reactor.model.pods import Pod, StorageKind, StoragePlace
-from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory
+from reactor.reclaim.empty_dirs import empty, empty_directory
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def pod(tmp_path: Path) -> Pod:
 async def emptied(fake: FakeTree, pod: Pod) -> None:
     """Empty all that is to be emptied of a pod."""
     for path in empty_dirs(pod):
-        assert None is await EmptyDirs(fake.tree).empty(path, pod.cgroup)
+        assert None is await empty(fake.tree, path, pod.cgroup)
 
 
 async def test_emptydir_of_a_pod_is_emptied_and_nothing_else(
@@ -65,7 +65,7 @@ async def test_pod_whose_cgroup_is_gone_is_emptied_too(fake: FakeTree, pod: Pod,
 async def test_pod_that_runs_again_keeps_its_files(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
     fake.add("/batch")
     fake.file("/batch", "cgroup.procs", "42\n")
-    assert "the pod runs again" == await EmptyDirs(fake.tree).empty(str(tmp_path / "scratch"), pod.cgroup)
+    assert "the pod runs again" == await empty(fake.tree, str(tmp_path / "scratch"), pod.cgroup)
     assert (tmp_path / "scratch/deep/file").exists()
 
 
