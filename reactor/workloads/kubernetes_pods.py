@@ -2,13 +2,14 @@
 
 The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
 of the two may be gone for as long as it likes: what they reported last stands, and a pod that neither ever
-reported is ranked by what the node itself shows of it (pod_without_spec). Neither is asked here.
+reported is ranked by what the node itself shows of it (_unspecified). Neither is asked here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -104,14 +105,14 @@ def spared_cgroups(
         one.cgroup for one in containers if one.is_monitor and _is_small(tree, one, one.cgroup in before)
     ]
     own = [one for one in containers if not one.is_monitor]
+    candidates: list[tuple[ContainerCgroup, Callable[[int], bool]]]
     if sandbox_ids:
-        reported = [one for one in reversed(own) if one.id in sandbox_ids]
-        candidates = [(one, _always) for one in reported]
+        candidates = [(one, lambda _: True) for one in reversed(own) if one.id in sandbox_ids]
     else:
-        candidates = [(one, partial(_has_sandbox_score, proc)) for one in own]
+        candidates = [(one, lambda pid: read_oom_score_adj(pid, proc) == SANDBOX) for one in own]
         # Alone it may be what an eviction has left: that is no pod that lives again.
         oldest = [one for one in own[:1] if len(own) > 1 or one.cgroup in before]
-        candidates += [(one, partial(_is_named_pause, proc)) for one in oldest]
+        candidates += [(one, lambda pid: read_name(pid, proc) == _NAME) for one in oldest]
     sandbox = next(
         (one.cgroup for one, evidence in candidates if _is_pause(tree, one, evidence, one.cgroup in before)),
         None,
@@ -136,91 +137,43 @@ def _is_pause(
     return _is_small(tree, container, was)
 
 
-def _always(_: int) -> bool:
-    return True
-
-
-def _has_sandbox_score(proc: Path, pid: int) -> bool:
-    return read_oom_score_adj(pid, proc) == SANDBOX
-
-
-def _is_named_pause(proc: Path, pid: int) -> bool:
-    return read_name(pid, proc) == _NAME
-
-
 def _is_small(tree: CgroupTree, container: ContainerCgroup, was: bool) -> bool:  # noqa: FBT001
     try:
-        counters = MemoryCounters(tree, container.cgroup)
-        try:
+        with closing(MemoryCounters(tree, container.cgroup)) as counters:
             return counters.usage_bytes() <= _MOST_BYTES
-        finally:
-            counters.close()
     except (OSError, ReactorError):
         return was
 
 
-def score_in(proc: Path) -> OwnScore:
-    return lambda pid, _cgroup: read_oom_score_adj(pid, proc)
-
-
-def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
-    tree: CgroupTree,
-    found: PodCgroup,
-    containers: Sequence[ContainerCgroup],
-    reported: RuntimePod | None,
-    files: NodeFiles,
-    capacity_bytes: int,
-    *,
-    is_unlisted: bool = False,
-    own_score: OwnScore | None = None,
-) -> Pod:
-    """Return a pod of which no spec is known, by its cgroups, its processes and its log directory.
-
-    That is so if the API server could not be reached since the reactor first started on this node, or while
-    a pod is newer than what the API server has reported. `containers` are without its pause container. Such a
-    pod takes part in the ranking like any other:
-
-        QoS class    from the path of its cgroup
-        request      Guaranteed: its limit, which is the same. Burstable: memory.min if the kubelet sets it,
-                     else what the oom_score_adj of each container's first process comes from. BestEffort:
-                     none
-        name         from the runtime, else from the kubelet's directory of its logs
-        priority     0, since nothing on the node shows it
-
-    but for what may be critical, which is never evicted. As critical counts, without its spec,
-
-        a static pod          its uid is the hash of its manifest, a manifest in the static pods' directory
-                              has its uid, or its uid is none of the API server's (no UUID) and the runtime
-                              has the annotations that the kubelet gives a static pod; whether its mirror
-                              exists or not
-        a pod of kube-system  in which pods of the priority system-cluster-critical live
-        a score of -997       a pod of the priority system-node-critical, or a Guaranteed one
-        a Guaranteed pod      the same, if the runtime was not allowed to set that score
-
-    The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
-    kube-system the operator's. A Guaranteed pod is one that a tenant can make, by requests that equal limits.
-    So that counts only for as long as is not known: a pod that the API server still does not list though it
-    reports all the others (`is_unlisted`) was deleted there, and is evicted like any other.
-
-    Every other pod can be evicted: a node on which none can be is lost with all its pods. Raises OSError if
-    the pod is gone.
-    """
-    read = own_score or score_in(PROC)
-    scores = [score for one in containers if (score := _score(tree, one, read)) is not None]
-    namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
-    if reported is not None:
-        namespace, name = reported.namespace, reported.name
-    request_bytes = _request_bytes(tree, found, scores, capacity_bytes)
-    return Pod(
-        name=name,
-        namespace=namespace,
-        uid=found.uid,
-        qos_class=found.qos_class,
-        critical_because=_static_because(found, reported, files)
-        or _perhaps_critical_because(found, namespace, scores, is_unlisted=is_unlisted),
-        requests={Resource.MEMORY: request_bytes} if request_bytes else {},
-        cgroup=found.cgroup,
-    )
+# A pod of which no spec is known, by its cgroups, its processes and its log directory.
+#
+# That is so if the API server could not be reached since the reactor first started on this node, or while
+# a pod is newer than what the API server has reported. `containers` are without its pause container. Such a
+# pod takes part in the ranking like any other:
+#
+#     QoS class    from the path of its cgroup
+#     request      Guaranteed: its limit, which is the same. Burstable: memory.min if the kubelet sets it,
+#                  else what the oom_score_adj of each container's first process comes from. BestEffort:
+#                  none
+#     name         from the runtime, else from the kubelet's directory of its logs
+#     priority     0, since nothing on the node shows it
+#
+# but for what may be critical, which is never evicted. As critical counts, without its spec,
+#
+#     a static pod          its uid is the hash of its manifest, a manifest in the static pods' directory
+#                           has its uid, or its uid is none of the API server's (no UUID) and the runtime
+#                           has the annotations that the kubelet gives a static pod; whether its mirror
+#                           exists or not
+#     a pod of kube-system  in which pods of the priority system-cluster-critical live
+#     a score of -997       a pod of the priority system-node-critical, or a Guaranteed one
+#     a Guaranteed pod      the same, if the runtime was not allowed to set that score
+#
+# The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
+# kube-system the operator's. A Guaranteed pod is one that a tenant can make, by requests that equal limits.
+# So that counts only for as long as is not known: a pod that the API server still does not list though it
+# reports all the others (`is_unlisted`) was deleted there, and is evicted like any other.
+#
+# Every other pod can be evicted: a node on which none can be is lost with all its pods.
 
 
 def _static_because(found: PodCgroup, reported: RuntimePod | None, files: NodeFiles) -> str | None:
@@ -252,15 +205,6 @@ def _request_bytes(tree: CgroupTree, found: PodCgroup, scores: Sequence[int], ca
     except ReactorError:
         kept_bytes = 0
     return kept_bytes or sum(requested_bytes(score, capacity_bytes) or 0 for score in scores)
-
-
-def _score(tree: CgroupTree, container: ContainerCgroup, own_score: OwnScore) -> int | None:
-    """Return the score of a container's first process, None where there is none or it can't be read."""
-    try:
-        pids = tree.processes(container.cgroup)
-        return own_score(pids[0], container.cgroup) if pids else None
-    except (OSError, ReactorError):
-        return None
 
 
 class _Known(NamedTuple):
@@ -299,7 +243,7 @@ class KubernetesPods:
         self._tree = tree
         self._parents = settings.pod_parents
         self._paths = paths or NodePaths()
-        self._own_score = own_score or score_in(self._paths.proc)
+        self._own_score = own_score or (lambda pid, _: read_oom_score_adj(pid, self._paths.proc))
         self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._victims = NamespacedVictims(settings.pod_lists)
         self._specs = specs
@@ -437,7 +381,9 @@ class KubernetesPods:
                 proc=self._paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
-            pod = spec if spec is not None else self._unspecified(found, own, reported, is_unlisted)
+            pod = (
+                spec if spec is not None else self._unspecified(found, own, reported, is_unlisted=is_unlisted)
+            )
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -472,20 +418,36 @@ class KubernetesPods:
         found: PodCgroup,
         containers: Sequence[ContainerCgroup],
         reported: RuntimePod | None,
-        is_unlisted: bool,  # noqa: FBT001
+        *,
+        is_unlisted: bool,
     ) -> Pod:
+        """Return a pod of which no spec is known, see above. Raises OSError if the pod is gone."""
         if not self._capacity_bytes:
             self._capacity_bytes = read_meminfo(self._paths.proc).total_bytes
-        return pod_without_spec(
-            self._tree,
-            found,
-            containers,
-            reported,
-            self._files(),
-            self._capacity_bytes,
-            is_unlisted=is_unlisted,
-            own_score=self._own_score,
+        files = self._files()
+        scores = [one for one in map(self._score, containers) if one is not None]
+        namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
+        if reported is not None:
+            namespace, name = reported.namespace, reported.name
+        request_bytes = _request_bytes(self._tree, found, scores, self._capacity_bytes)
+        return Pod(
+            name=name,
+            namespace=namespace,
+            uid=found.uid,
+            qos_class=found.qos_class,
+            critical_because=_static_because(found, reported, files)
+            or _perhaps_critical_because(found, namespace, scores, is_unlisted=is_unlisted),
+            requests={Resource.MEMORY: request_bytes} if request_bytes else {},
+            cgroup=found.cgroup,
         )
+
+    def _score(self, container: ContainerCgroup) -> int | None:
+        """Return the score of a container's first process, None where there is none or it can't be read."""
+        try:
+            pids = self._tree.processes(container.cgroup)
+            return self._own_score(pids[0], container.cgroup) if pids else None
+        except (OSError, ReactorError):
+            return None
 
 
 def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:

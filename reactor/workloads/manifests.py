@@ -117,8 +117,12 @@ class ManifestDirectory:
         problems: list[str] = []
         try:
             for index, document in enumerate(load_documents(_text(path), str(path))):
-                if document is not None:  # nothing between two `---`
-                    _take(document, f"{path}[{index}]", manifests, problems)
+                if document is None:  # nothing between two `---`
+                    continue
+                try:
+                    manifests.append(_manifest(document, f"{path}[{index}]"))
+                except ConfigError as error:
+                    problems += map(str, error.problems)
         except ConfigError as error:
             problems += map(str, error.problems)
         except (OSError, ValueError) as error:
@@ -138,14 +142,6 @@ def _text(path: Path) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: got {error.reason} at byte {error.start}; accepted: UTF-8") from None
-
-
-def _take(document: object, origin: str, manifests: list[Manifest], problems: list[str]) -> None:
-    """Add the document to the manifests, or what is wrong with it to the problems."""
-    try:
-        manifests.append(_manifest(document, origin))
-    except ConfigError as error:
-        problems += map(str, error.problems)
 
 
 def _manifest(document: object, origin: str) -> Manifest:

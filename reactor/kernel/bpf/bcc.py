@@ -31,6 +31,7 @@ from typing import Final
 from reactor.errors import BpfError
 from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, load_library, open_map, open_pinned
 from reactor.kernel.bpf.objects import OBJECTS, explain_errno, last_words
+from reactor.kernel.files import try_lock
 from reactor.kernel.libc import CText, make_map, perf_event_open
 
 KPROBE_TYPE: Final = Path("/sys/bus/event_source/devices/kprobe/type")
@@ -231,12 +232,10 @@ def _locked(path: Path) -> int | None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    if try_lock(fd):
+        return fd
+    os.close(fd)
+    return None
 
 
 def _remove(path: Path) -> None:
