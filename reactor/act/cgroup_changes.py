@@ -60,7 +60,7 @@ def note(directory: CgroupDirectory, file: str, before: bytes) -> bytes:
     ended, the note is this one's from here on, or `restore` would undo this kill under way. Never raises: a
     kill waits for no note that can't be made.
     """
-    name, owner = f"{_PREFIX}{file}", f"{_owner()} ".encode()
+    name, owner = f"{_PREFIX}{file}", f"{_owner_of(os.getpid())} ".encode()
     try:
         os.setxattr(directory.path, name, owner + before.strip(), os.XATTR_CREATE)
     except OSError as error:
@@ -164,10 +164,6 @@ def _read(directory: CgroupDirectory, file: str) -> _Note:
 @lru_cache(maxsize=1)
 def _owner_of(pid: int) -> str:
     return lasting_name(pid=pid)
-
-
-def _owner() -> str:
-    return _owner_of(os.getpid())
 
 
 # No forks ahead of the signals, in a cgroup that is killed process by process: it is frozen meanwhile.

@@ -34,7 +34,7 @@ from reactor.act.protect import Untouchable
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
@@ -518,9 +518,5 @@ def _directories(target: Target) -> Iterator[CgroupDirectory]:
     """Yield the pod's first cgroups, its own first. Raises OSError."""
     if target.directory is None:
         return
-    with closing(walk(target.directory, _raise, spared=target.spared)) as found:
+    with closing(walk(target.directory, fail, spared=target.spared)) as found:
         yield from islice(found, _MOST_CGROUPS)
-
-
-def _raise(_: str, error: OSError) -> None:
-    raise error

@@ -19,7 +19,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree, parse_own_cgroup
 from reactor.kernel.cgroup_directory import walk
-from reactor.kernel.files import KernelFile
+from reactor.kernel.files import KernelFile, write_file
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import RealtimeSettings
 
@@ -62,7 +62,7 @@ def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) ->
         problems += _tried(
             f"oom_score_adj {score}",
             "grant CAP_SYS_RESOURCE, or set OOMScoreAdjust in the unit",
-            lambda: _write(proc / "oom_score_adj", str(score)),
+            lambda: write_file(proc / "oom_score_adj", str(score)),
         )
     return tuple(problems)
 
@@ -119,14 +119,6 @@ def _tried(what: str, remedy: str, call: Callable[[], None]) -> list[str]:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return [f"{what}: refused: {reason}; {remedy}"]
     return []
-
-
-def _write(path: Path, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # unbuffered: the kernel answers at the write
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 _INIT: Final = 1

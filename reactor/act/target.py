@@ -19,7 +19,7 @@ from typing import Final, Self
 from reactor.act.processes import HELD, close_all, open_pidfds
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller, processes_below
-from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, fail, walk
 from reactor.kernel.files import GONE, close_descriptor
 from reactor.kernel.procfs import is_exiting
 from reactor.model.pods import Pod
@@ -179,7 +179,7 @@ class Target:
         if self.directory is None:
             return []
         pids: dict[int, None] = {}
-        rounds = walk(self.directory, _raise, spared=self.spared)
+        rounds = walk(self.directory, fail, spared=self.spared)
         with closing(rounds) as directories:
             for directory in islice(directories, AT_ONCE):
                 pids.update(dict.fromkeys(directory.processes()))
@@ -248,7 +248,3 @@ def _not_dying(pidfds: dict[int, int], listed: list[int]) -> list[int]:
         poller.register(fd, select.POLLIN)
     exited = {fd for fd, _ in poller.poll(0)} if unlisted else set()
     return [pid for fd, pid in unlisted.items() if fd not in exited and not is_exiting(pid)]
-
-
-def _raise(_: str, error: OSError) -> None:
-    raise error

@@ -18,7 +18,15 @@ from enum import StrEnum
 from typing import Final, Self
 
 from reactor.errors import RefusedError
-from reactor.kernel.files import GONE, READ_BYTES, KernelFile, close_descriptor, parse_integer, with_path
+from reactor.kernel.files import (
+    GONE,
+    READ_BYTES,
+    KernelFile,
+    OwnedDescriptor,
+    close_descriptor,
+    parse_integer,
+    with_path,
+)
 
 # v1 has no word for "unlimited": it shows the page counter's maximum, LONG_MAX rounded down to a page
 # (9223372036854771712 with 4 KiB pages, less with larger ones). Nothing real comes near 4 EiB.
@@ -84,13 +92,13 @@ def cgroup_components(cgroup: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-class CgroupDirectory:
+class CgroupDirectory(OwnedDescriptor):
     """Owns a descriptor of a cgroup's directory; `cgroup` is its path as it was when it was opened."""
 
-    __slots__ = ("_fd", "cgroup")
+    __slots__ = ("cgroup",)
 
     def __init__(self, fd: int, cgroup: str) -> None:
-        self._fd = fd
+        super().__init__(fd)
         self.cgroup = cgroup
 
     @classmethod
@@ -235,20 +243,10 @@ class CgroupDirectory:
             raise
         return parse_processes(raw)
 
-    def close(self) -> None:
-        """Close the descriptor; a second time is harmless."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_descriptor(fd)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
+def fail(_: str, error: OSError) -> None:
+    """Raise what a walk meets first: for one that has to be whole."""
+    raise error
 
 
 def walk(

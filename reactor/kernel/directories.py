@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from reactor.kernel import libc
+from reactor.kernel.files import OwnedDescriptor
 
 _EVENTS_BYTES: Final = 16 << 10
 _READ: Final = 4  # times so many bytes: of more events it is not known whose they are
@@ -28,14 +29,16 @@ _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")
 
 
-class DirectoryChanges:
-    """One inotify descriptor for `what` changes in any number of directories. Sets it to -1 on close.
+class DirectoryChanges(OwnedDescriptor):
+    """One inotify descriptor for `what` changes in any number of directories.
+
+    It is readable once there was a change since `changed` was called last.
 
     `watched` are the names of those that are not to be asked for again.
     """
 
     def __init__(self, what: int = libc.ENTRIES) -> None:
-        self._fd = -1
+        super().__init__()
         self._what = what
         self._names: dict[int, str] = {}
         self.watched: set[str] = set()
@@ -68,10 +71,6 @@ class DirectoryChanges:
     def watch_again(self) -> None:
         """Have the next `watch` of each directory ask the kernel again."""
         self.watched.clear()
-
-    def fileno(self) -> int:
-        """Return what is readable once there was a change since `changed` was called last; -1: nothing."""
-        return self._fd
 
     def changed(self) -> Collection[str] | None:
         """Return the names of directories with any change since the last call, None while it is not known.
@@ -110,15 +109,6 @@ class DirectoryChanges:
             if mask & _IGNORED:
                 del self._names[number]
         return is_known
-
-    def close(self) -> None:
-        """Close the descriptor; a second time is harmless."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _unwatched(error: OSError) -> str:

@@ -11,7 +11,6 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from reactor.errors import KernelInterfaceError
@@ -25,17 +24,45 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
 
 
-class KernelFile:
-    """One kernel file, held open and read again with each `read`. Sets its descriptor to -1 on close.
+class OwnedDescriptor:
+    """A descriptor that is closed with its owner, and -1 from then on: a number may be another's soon."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int = -1) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor; a second time is harmless."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            close_descriptor(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class KernelFile(OwnedDescriptor):
+    """One kernel file, held open and read again with each `read`.
 
     Raises OSError with the path: ENOENT at construction, ENODEV on read once its cgroup is gone.
     """
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("path",)
 
     def __init__(self, path: Path | str, *, directory_fd: int | None = None) -> None:
         """Open it; with `directory_fd` the file of that name in that directory, whatever `path` leads to."""
-        self._fd = -1  # __del__ must find it even where open fails
+        super().__init__()  # __del__ must find a descriptor even where open fails
         self.path = os.fspath(path)
         if directory_fd is None:
             self._fd = os.open(path, _FLAGS)
@@ -51,27 +78,6 @@ class KernelFile:
             return os.pread(self._fd, READ_BYTES, 0)
         except OSError as error:
             raise with_path(error, self.path) from None
-
-    def fileno(self) -> int:
-        """Return the descriptor, -1 once it is closed."""
-        return self._fd
-
-    def close(self) -> None:
-        """Close the descriptor; a second time is harmless."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_descriptor(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def close_descriptor(fd: int) -> None:

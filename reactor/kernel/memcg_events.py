@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reactor.kernel.files import with_path
+from reactor.kernel.files import write_file
 
 
 def register_usage_level(directory: Path, level_bytes: int) -> int:
@@ -47,20 +47,10 @@ def _register(directory: Path, name: str, arguments: str) -> int:
     try:
         target_fd = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _write_control(directory / "cgroup.event_control", f"{event_fd} {target_fd} {arguments}")
+            write_file(directory / "cgroup.event_control", f"{event_fd} {target_fd} {arguments}")
         finally:
             os.close(target_fd)
     except BaseException:
         os.close(event_fd)
         raise
     return event_fd
-
-
-def _write_control(path: Path, text: str) -> None:
-    control_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(control_fd, text.encode())
-    except OSError as error:
-        raise with_path(error, str(path)) from None
-    finally:
-        os.close(control_fd)

@@ -15,10 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE, close_descriptor, parse_field, parse_integer, read_file
-from reactor.kernel.procfs import PROC
+from reactor.kernel.procfs import PROC, stat_fields
 
 if TYPE_CHECKING:
     from reactor.kernel.cgroup import CgroupTree
@@ -134,12 +133,7 @@ def read_birth(process: int) -> Birth:
 
     Raises OSError, KernelInterfaceError.
     """
-    raw = _read(process, "stat", _STAT_BYTES)
-    # The name comes in brackets and may hold anything, brackets and blanks included.
-    fields = raw.rpartition(b")")[2].split()
-    if len(fields) < 22:
-        raise KernelInterfaceError("/proc/PID/stat", raw[:64], "24 fields and more")
-    return Birth(*(parse_integer(fields[at], "/proc/PID/stat") for at in (19, 1, 21, 3)))
+    return Birth(*stat_fields(_read(process, "stat", _STAT_BYTES), (19, 1, 21, 3), "/proc/PID/stat"))
 
 
 def _read(process: int, name: str, most_bytes: int) -> bytes:

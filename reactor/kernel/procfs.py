@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -146,11 +147,16 @@ def parse_status(raw: bytes, interface: str = "/proc/self/status") -> ProcessSta
 
 def parse_start_ticks(raw: bytes, interface: str = "/proc/self/stat") -> int:
     """Return when a process was started, in clock ticks since boot: with its id it names it for good."""
+    return stat_fields(raw, (19,), interface)[0]
+
+
+def stat_fields(raw: bytes, places: Sequence[int], interface: str) -> list[int]:
+    """Return numbers of a /proc/PID/stat, by their places: 0 is the state's, which is none."""
     # The name comes in brackets and may hold anything, brackets and blanks included.
     fields = raw.rpartition(b")")[2].split()
-    if len(fields) < 20:
-        raise KernelInterfaceError(interface, raw[:64], "22 fields and more")
-    return parse_integer(fields[19], interface)
+    if len(fields) <= max(places):
+        raise KernelInterfaceError(interface, raw[:64], f"{max(places) + 3} fields and more")
+    return [parse_integer(fields[place], interface) for place in places]
 
 
 def read_meminfo(proc: Path = PROC) -> MemoryInfo:
@@ -222,10 +228,7 @@ def lives(name: str, proc: Path = PROC) -> bool:
 
 def parse_is_exiting(raw: bytes, interface: str = "/proc/self/stat") -> bool:
     """Return whether a process's main thread is exiting: PF_EXITING among its flags."""
-    fields = raw.rpartition(b")")[2].split()
-    if len(fields) < 7:
-        raise KernelInterfaceError(interface, raw[:64], "9 fields and more")
-    return bool(parse_integer(fields[6], interface) & _PF_EXITING)
+    return bool(stat_fields(raw, (6,), interface)[0] & _PF_EXITING)
 
 
 def is_exiting(pid: int, proc: Path = PROC) -> bool:
@@ -234,7 +237,7 @@ def is_exiting(pid: int, proc: Path = PROC) -> bool:
     try:
         return parse_is_exiting(read_file(path), str(path))
     except OSError as error:
-        return error.errno in {errno.ENOENT, errno.ESRCH}
+        return error.errno in _NO_LONGER
     except KernelInterfaceError:
         return False
 

@@ -61,7 +61,6 @@ struct test_run_options {
     unsigned int retval; int repeat; unsigned int duration; unsigned int flags; unsigned int cpu;
     unsigned int batch_size;
 };
-int malloc_trim(size_t pad);
 int mallopt(int parameter, int value);
 int vsnprintf(char *text, size_t size, const char *format, void *arguments);
 """

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from reactor.errors import BpfError, BpfNotAttachedError
 from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, ffi, load_library, messages
+from reactor.kernel.libc import release_free_memory
 
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
@@ -163,14 +164,15 @@ class BpfObject:
             raise self._error(ffi.errno, "is not an eBPF object that libbpf can read")
         try:
             for map_name, shared_map in (shared or {}).items():
-                self._reuse(map_name, shared_map.fd)
+                reused = self._c.bpf_map__reuse_fd(self._find_map(map_name), shared_map.fd)
+                self._check(reused, f"map {map_name} not shared")
             self._check(self._c.bpf_object__load(self._object), "not loaded")
             self._log = ffi.new("char[]", 1)  # nothing is verified from here on
         except BaseException:
             self.close()
             raise
         finally:
-            _release_free_memory(self._c)
+            release_free_memory()  # of what was taken for the kernel's BTF, 7 MiB
 
     def map(self, name: str) -> BpfMap:
         """Return one of the object's maps. Raises BpfError for a name that it has not."""
@@ -264,9 +266,6 @@ class BpfObject:
         while self._links:
             self._c.bpf_link__destroy(self._links.pop())
 
-    def _reuse(self, name: str, fd: int) -> None:
-        self._check(self._c.bpf_map__reuse_fd(self._find_map(name), fd), f"map {name} not shared")
-
     def _find_map(self, name: str) -> Any:
         found = self._c.bpf_object__find_map_by_name(self._object, name.encode())
         if found == ffi.NULL:
@@ -295,14 +294,6 @@ def _read_object(path: Path) -> bytes:
         raise BpfError(f"eBPF object {path.name}", _NOT_INSTALLED, remedy=_HOW_TO_GET_IT) from None
     except OSError as error:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
-
-
-def _release_free_memory(library: Any) -> None:
-    """Return what libbpf took for the kernel's BTF and freed again, 7 MiB that malloc would keep resident."""
-    try:
-        library.malloc_trim(0)
-    except AttributeError:  # a C library other than glibc
-        return
 
 
 def _os_error(number: int, what: str) -> OSError:
