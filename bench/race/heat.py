@@ -231,7 +231,7 @@ class Track:
     def _inactive_file_bytes(self) -> int:
         counters = MemoryCounters(self.node.tree, self.node.cgroup)
         try:
-            return counters.inactive_file_bytes()
+            return counters.available_cache_bytes()
         finally:
             counters.close()
 

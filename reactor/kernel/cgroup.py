@@ -83,7 +83,8 @@ class CgroupTree(Hierarchies):
 
     def children(self, cgroup: str, controller: Controller = "memory") -> tuple[str, ...]:
         """Return the names of the cgroups directly below, sorted. Raises OSError where it is gone."""
-        return tuple(sorted(_subdirectories(self._directory(cgroup, controller))))
+        with os.scandir(self._directory(cgroup, controller)) as entries:
+            return tuple(sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)))
 
     def open_private(self, cgroup: str) -> int | None:
         """Open a file of a cgroup that root alone may open, to be locked; None where there is none.
@@ -151,21 +152,6 @@ class CgroupTree(Hierarchies):
         if quota_us is not None:
             self._write(cgroup, "cpu", "cpu.cfs_period_us", str(period_us))
         self._write(cgroup, "cpu", "cpu.cfs_quota_us", "-1" if quota_us is None else str(quota_us))
-
-    def lift_cpu_quota(self, cgroup: str) -> int:
-        """Take the CPU quotas off the cgroup and everything below it; return how many cgroups that was.
-
-        Without the cpu controller, or where nothing mirrors the cgroup there, that is none. A cgroup that
-        vanishes meanwhile needs no lifting. Raises OSError where the kernel refuses.
-        """
-        if self.cpu_root is None:
-            return 0
-        try:
-            directory = self.open(cgroup, "cpu")
-        except FileNotFoundError:
-            return 0
-        with directory:
-            return lift_cpu_quota(directory, self.version)
 
     def processes(self, cgroup: str, controller: Controller = "memory") -> list[int]:
         """Return the pids in the cgroup and below, each once.
@@ -244,11 +230,6 @@ def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) 
         return parse_own_cgroup(read_file(proc_cgroup), tree.version)
     except OSError:
         return None
-
-
-def _subdirectories(directory: str) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _controllers(root: Path) -> frozenset[str]:

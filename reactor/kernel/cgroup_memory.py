@@ -47,12 +47,11 @@ class MemoryCounters:
         """Return the descriptor of the usage, for a reader of many: it is read with pread at offset 0."""
         return self._usage.fileno()
 
-    def inactive_file_bytes(self) -> int:
-        """Return the page cache that the kernel reclaims before anything else."""
-        return parse_field(self._stat.read(), self._key, self._stat.path)
-
     def available_cache_bytes(self) -> int:
-        """Return how much of the usage counts as available: for the kubelet the page cache above."""
+        """Return how much of the usage counts as available.
+
+        For the kubelet that is the page cache that the kernel reclaims before anything else.
+        """
         return parse_field(self._stat.read(), self._key, self._stat.path)
 
     def active_file_bytes(self) -> int:

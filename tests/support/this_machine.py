@@ -14,7 +14,7 @@ import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.bpf.libbpf import LIBRARY
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, lift_cpu_quota
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import parse_field
 from reactor.testbed.allocator import compiled_tool
@@ -89,3 +89,9 @@ def oom_killed_in(node: VirtualNode, cgroup: str) -> int:
     name = "memory.events.local" if node.tree.version is CgroupVersion.V2 else "memory.oom_control"
     with node.tree.open(cgroup) as directory:
         return parse_field(directory.read(name), b"oom_kill", f"{directory.cgroup}/{name}")
+
+
+def lift_quotas(tree: CgroupTree, cgroup: str) -> int:
+    """Take the CPU quotas off a cgroup and what is below it; return how many that were."""
+    with tree.open(cgroup, "cpu") as directory:
+        return lift_cpu_quota(directory, tree.version)

@@ -6,6 +6,7 @@ import pytest
 
 from reactor.act.cgroup_changes import boost_cpu
 from reactor.kernel.cgroup_directory import CgroupVersion
+from tests.support.this_machine import lift_quotas
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTreeMaker
@@ -28,7 +29,7 @@ def test_quota_goes_from_all_of_the_cgroup_and_it_outweighs_its_siblings(
     assert [most, "2\n", "2\n"] == [
         fake.read(cgroup, name, "cpu") for cgroup in ("/pods/a", "/pods/a/container", "/pods/b")
     ]
-    assert [0, 1] == [fake.tree.lift_cpu_quota(cgroup) for cgroup in ("/pods/a", "/pods/b")]
+    assert [0, 1] == [lift_quotas(fake.tree, cgroup) for cgroup in ("/pods/a", "/pods/b")]
 
 
 def test_where_there_is_no_cgroup_weight_or_controller_there_is_nothing_to_do(
@@ -49,4 +50,4 @@ def test_what_is_refused_is_raised(make_tree: FakeTreeMaker) -> None:
     fake.tree.set_cpu_quota("/pods/a", 1000)
     with fake.tree.open("/pods/a", "cpu") as directory, pytest.raises(IsADirectoryError):
         boost_cpu(directory, CgroupVersion.V1)
-    assert 0 == fake.tree.lift_cpu_quota("/pods/a")  # lifted all the same
+    assert 0 == lift_quotas(fake.tree, "/pods/a")  # lifted all the same

