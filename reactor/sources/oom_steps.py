@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -115,7 +115,7 @@ class OomCounters:
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
         with ExitStack() as owned:
-            count: _Count
+            count: _CountV1 | _CountV2
             if self._tree.version is CgroupVersion.V2:
                 count = _CountV2(self._tree, self._node, self._proc)
             else:
@@ -132,17 +132,6 @@ class OomCounters:
                         self._report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=kills))
 
 
-class _Count(Protocol):
-    def begin(self) -> None:
-        """Take the counters as they stand."""
-
-    def has_new(self) -> bool:
-        """Return whether there were any since the last time; reads one file."""
-
-    def since(self) -> tuple[int, OomScope]:
-        """Return how many kills there were since the last time, and at whose limit the worst of them was."""
-
-
 class _CountV2:
     def __init__(self, tree: CgroupTree, node: GuardedNode, proc: Path) -> None:
         self._tree = tree
@@ -153,13 +142,16 @@ class _CountV2:
         self._limits = 0
 
     def begin(self) -> None:
+        """Take the counters as they stand."""
         self._kills = self._kills_now()
         self._guarded, self._limits = self._limits_met()
 
     def has_new(self) -> bool:
+        """Return whether there were any since the last time; reads one file."""
         return self._kills_now() > self._kills
 
     def since(self) -> tuple[int, OomScope]:
+        """Return how many kills there were since the last time, and at whose limit the worst of them was."""
         kills = self._kills_now()
         new, self._kills = kills - self._kills, kills
         if new <= 0:

@@ -9,7 +9,7 @@ With BCC opening takes seconds; `interrupt` is called meanwhile, and an exceptio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from reactor.errors import BpfError, BpfNotAttachedError
 from reactor.kernel.bpf import objects as bpf
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
     from reactor.kernel.bpf import bcc_probes
 
 _EXACT: Final = "a kprobe can miss a charge, and a warrant must not"
-_Probe_co = TypeVar("_Probe_co", covariant=True)
-
-
-class _Maker(Protocol[_Probe_co]):
-    """A probe that libbpf loads."""
-
-    def __call__(self, *, kprobes: bool = False) -> _Probe_co:
-        """Load it, with the one or the other kind of hooks."""
+_Probe = TypeVar("_Probe")
 
 
 def absent_because(name: str, loader: EbpfLoader = EbpfLoader.AUTO) -> str | None:
@@ -86,7 +79,7 @@ def open_warrant_probe(loader: EbpfLoader = EbpfLoader.AUTO) -> WarrantProbe:
         raise BpfError("warrants", f"{error.detail}; {_EXACT}", log=error.log) from None
 
 
-def by_libbpf(make: _Maker[_Probe_co], loader: EbpfLoader) -> _Probe_co:
+def by_libbpf(make: Callable[..., _Probe], loader: EbpfLoader) -> _Probe:
     """Return a probe, attached by trampolines, or by kprobes where the kernel or `loader` wants those.
 
     Raises BpfError, with both reasons where neither can be had.
