@@ -202,31 +202,28 @@ class SourceBoard:
     def set(self, name: str, health: SourceHealth, detail: str = "") -> None:
         """Record how the source stands; `detail` is one line for an operator."""
         before = self._states.get(name)
-        state = dataclasses.replace(before or _unreported(name), health=health, detail=detail)
+        state = dataclasses.replace(self.state(name), health=health, detail=detail)
         self._states[name] = state
         if self._on_change is not None and _is_news(before, state):
             self._on_change(state)
 
     def count_wake(self, name: str) -> None:
         """Count one wake that the source gave."""
-        state = self._states.get(name) or _unreported(name)
+        state = self.state(name)
         self._states[name] = dataclasses.replace(state, wakes=state.wakes + 1)
 
     def count_lost(self, name: str, events: int = 1) -> None:
         """Count events that the kernel says it dropped before the source could read them."""
-        state = self._states.get(name) or _unreported(name)
+        state = self.state(name)
         self._states[name] = dataclasses.replace(state, lost=state.lost + events)
 
     def state(self, name: str) -> SourceState:
         """Return how the source stands; one that has not reported is off."""
-        return self._states.get(name) or _unreported(name)
+        found = self._states.get(name)
+        return found or SourceState(name=name, health=SourceHealth.OFF, detail="not started")
 
     def states(self) -> tuple[SourceState, ...]:
         return tuple(self._states.values())
-
-
-def _unreported(name: str) -> SourceState:
-    return SourceState(name=name, health=SourceHealth.OFF, detail="not started")
 
 
 def _is_news(before: SourceState | None, after: SourceState) -> bool:

@@ -91,16 +91,25 @@ async def keep_trying(
 
     while True:
         backoff.begin()
-        ended: Exception | None = None
-        try:
-            await attempt(armed)
-        except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-            # A failure during a cancellation comes with it in one group; it never takes the daemon down.
-            ended, others = split_failure(raised)
-            if others is not None:
-                raise others from None
-        report(SourceHealth.FAILED, "ended unexpectedly" if ended is None else failure_text(ended))
-        await backoff.pause(ended)
+        failure = await _failure_of(attempt(armed))
+        report(SourceHealth.FAILED, _why(failure))
+        await backoff.pause(failure)
+
+
+async def _failure_of(watching: Awaitable[None]) -> Exception | None:
+    """Return what ends a watch, None if it just ends. A failure never takes the daemon down."""
+    try:
+        await watching
+    except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
+        failure, others = split_failure(raised)  # one during a cancellation comes with it in one group
+        if others is not None:
+            raise others from None
+        return failure
+    return None
+
+
+def _why(failure: Exception | None) -> str:
+    return "ended unexpectedly" if failure is None else failure_text(failure)
 
 
 class Step(Protocol):
@@ -193,14 +202,14 @@ class Chain:
                 with trio.move_on_at(until):
                     await self._changed.wait()
             backoff.begin()
-            ended: Exception | None = None
+            failure: Exception | None = None
             with trio.CancelScope() as link.calls_off:
-                ended = await self._try(link, backoff)
+                failure = await self._try(link, backoff)
             if link.calls_off.cancelled_caught:
                 self._set(link, detail=None, error=None)
             else:
                 self._wake(link)
-                await backoff.pause(ended)
+                await backoff.pause(failure)
 
     async def _try(self, link: _Link, backoff: AttemptBackoff) -> Exception | None:
         """Watch until it fails; return what ended it."""
@@ -212,18 +221,9 @@ class Chain:
         if link.awaited_until == float("inf"):
             link.awaited_until = trio.current_time() + PATIENCE_SECONDS
             self._changed_now()
-        try:
-            await link.step.watch(armed)
-        except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-            # Called off while it fails, a step raises both in one group; it never takes the daemon down.
-            error, others = split_failure(raised)
-            if error is not None:
-                self._set(link, detail=None, error=failure_text(error))
-            if others is not None:
-                raise others from None
-            return error
-        self._set(link, detail=None, error="ended unexpectedly")
-        return None
+        failure = await _failure_of(link.step.watch(armed))
+        self._set(link, detail=None, error=_why(failure))
+        return failure
 
     def _set(self, link: _Link, *, detail: str | None, error: str | None) -> None:
         link.detail, link.error = detail, error

@@ -22,7 +22,7 @@ from reactor.backoff import next_beat
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.files import KernelFile, parse_field
+from reactor.kernel.files import KernelFile, OwnedDescriptor, parse_field
 from reactor.kernel.memcg_events import register_oom
 from reactor.kernel.scheduling import following
 from reactor.model.kills import OomKill, OomScope
@@ -91,24 +91,19 @@ class OomNotices:
         return _CountNotice(KernelFile(directory / "memory.events.local"), inode)
 
 
-class _EventNotice:
-    """An eventfd of v1 (-1 once closed); by `inode` a cgroup made again under its path is another."""
+class _EventNotice(OwnedDescriptor):
+    """An eventfd of v1; by `inode` a cgroup made again under its path is another."""
 
     def __init__(self, event_fd: int, inode: int) -> None:
+        super().__init__(event_fd)
         self.inode = inode
-        self._event_fd = event_fd
 
     def struck(self) -> bool:
         """Return whether the kernel was out of memory at the limit since the last call. Never raises."""
         try:  # on the way to each kill: three calls fewer than `suppress`
-            return len(os.read(self._event_fd, _READ_BYTES)) > 0
+            return len(os.read(self._fd, _READ_BYTES)) > 0
         except OSError:  # BlockingIOError: none
             return False
-
-    def close(self) -> None:
-        event_fd, self._event_fd = self._event_fd, -1
-        if event_fd >= 0:
-            os.close(event_fd)
 
 
 class _CountNotice:
