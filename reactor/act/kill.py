@@ -161,10 +161,10 @@ class HardKills:
             never=self._untouchable.pids,
         )
         try:
-            self._fire(sweep, 1, _AT_ONCE)
-            if not sweep.is_cut and self._fire(sweep, 1):
+            self._fire(sweep, _AT_ONCE)
+            if not sweep.is_cut and self._fire(sweep):
                 with self._held_still(target, problems):
-                    while self._fire(sweep, 1):
+                    while self._fire(sweep):
                         pass
         except BaseException:
             processes.close_all(sweep.held.values())
@@ -180,20 +180,16 @@ class HardKills:
             is_cut=sweep.is_cut,
         )
 
-    def _fire(self, sweep: SignalSweep, rounds: int, most_cgroups: int = sys.maxsize) -> bool:
-        """Fire up to so many rounds; repeat one that lacks descriptors with those of the reserve.
+    def _fire(self, sweep: SignalSweep, most_cgroups: int = sys.maxsize) -> bool:
+        """Fire a round, once more with the reserve's descriptors if it lacks some.
 
-        Returns whether the last round found a new process.
+        Returns whether it found a new process.
         """
-        found = False
-        for _ in range(rounds):
-            found = sweep.fire(most_cgroups)
-            if sweep.ran_out_of_fds:
-                sweep.use_fewer_fds()
-                with self._reserve.lent():
-                    found |= sweep.fire(most_cgroups)
-            if not found:
-                break
+        found = sweep.fire(most_cgroups)
+        if sweep.ran_out_of_fds:
+            sweep.use_fewer_fds()
+            with self._reserve.lent():
+                found |= sweep.fire(most_cgroups)
         return found
 
     def _held_still(self, target: Target, problems: list[str]) -> ExitStack:

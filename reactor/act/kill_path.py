@@ -197,7 +197,7 @@ class KillPath(HardKills):
         try:
             if await self._fire_in_pieces(sweep, _LOOSE_ROUNDS):
                 with self._held_still(target, found):
-                    while self._fire(sweep, 1):
+                    while self._fire(sweep):
                         pass
         finally:
             processes.close_all(sweep.held.values())
@@ -209,7 +209,7 @@ class KillPath(HardKills):
             for _ in sweep.steps(_PIECE):
                 await trio.lowlevel.checkpoint()
             if sweep.ran_out_of_fds:
-                self._fire(sweep, 1)
+                self._fire(sweep)
             if not sweep.found_new_process:
                 return False
         return True
