@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -34,16 +34,6 @@ _MAX_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedImage:
-    """An image as its store lists it; `in_use` where a container is of it, `pinned` where it must stay."""
-
-    id: str
-    size_bytes: int
-    in_use: bool = False
-    pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """When an image was first seen, and last in use (None: never), by the Unix clock."""
 
@@ -62,7 +52,7 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
         """Take over what an earlier run left. Blocks on the disk."""
         self._seen = self._restore(_MAX_BYTES, _parsed) or {}
 
-    def take(self, images: Iterable[ListedImage], now_unix_seconds: float) -> tuple[Image, ...]:
+    def take(self, images: Iterable[Image], now_unix_seconds: float) -> tuple[Image, ...]:
         """Note what is there now, and return it; images that are gone are forgotten."""
         found = []
         seen = {}
@@ -73,16 +63,7 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
             used = now_unix_seconds if image.in_use else before.used_unix_seconds
             used = None if used is None else min(used, now_unix_seconds)
             seen[image.id] = Seen(first_unix_seconds=first, used_unix_seconds=used)
-            found.append(
-                Image(
-                    id=image.id,
-                    size_bytes=image.size_bytes,
-                    first_detected_seconds=first,
-                    last_used_seconds=used,
-                    in_use=image.in_use,
-                    pinned=image.pinned,
-                )
-            )
+            found.append(replace(image, first_detected_seconds=first, last_used_seconds=used))
         self._seen = seen
         return tuple(found)
 
@@ -118,8 +99,8 @@ RemovedImages = Counter[RemovedFor]
 class ImageStore(Protocol):
     """A store of images: a container runtime, podman."""
 
-    async def images(self) -> tuple[ListedImage, ...]:
-        """List what is there. Raises ReactorError."""
+    async def images(self) -> tuple[Image, ...]:
+        """List what is there; an image is `in_use` where a container is of it. Raises ReactorError."""
 
     async def remove(self, image_id: str) -> None:
         """Remove an image that was listed, unless it is in use by now. Raises ReactorError."""

@@ -22,8 +22,8 @@ from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import POD_UID_LABEL, Container, ContainerState, Sandbox, SandboxState
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
+from reactor.model.pods import Image
 from reactor.model.signals import Filesystem
-from reactor.reclaim.images import ListedImage
 from reactor.reclaim.reclaims import (
     LATE,
     MOST_SECONDS,
@@ -48,7 +48,7 @@ class RuntimeImages:
         self._client = client
         self._sandbox_images: dict[str, str] = {}
 
-    async def images(self) -> tuple[ListedImage, ...]:
+    async def images(self) -> tuple[Image, ...]:
         """List them. An image is in use while a container, a dead one too, or a sandbox is of it."""
         client = self._client()
         images = await client.images()
@@ -70,9 +70,9 @@ class RuntimeImages:
         return frozenset(known.values()) - {""}
 
 
-def listed(image: messages.Image, in_use: Collection[str]) -> ListedImage:
+def listed(image: messages.Image, in_use: Collection[str]) -> Image:
     """Return an image as the history takes it; `in_use` are names of images, by id, tag or digest."""
-    return ListedImage(
+    return Image(
         id=image.id,
         size_bytes=image.size_bytes,
         in_use=is_named(image, in_use),

@@ -21,6 +21,7 @@ from reactor.kernel.filesystem import MountTable, same_filesystem
 from reactor.kernel.scheduling import following
 from reactor.link.orders import Orders
 from reactor.link.requests import Request, RequestKind, Space, layout_number
+from reactor.model.pods import Image
 from reactor.model.settings import ReclaimSettings, Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation, Observed
@@ -29,7 +30,7 @@ from reactor.observe.filesystems import filesystem_paths
 from reactor.podman.client import PodmanClient, PodmanImage, find_socket
 from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim import empty_dirs
-from reactor.reclaim.images import ImageHistory, ImageReclaim, ListedImage, RemovedImages
+from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedImages
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
 from reactor.steward.guard import Guard
@@ -94,13 +95,13 @@ class PodmanImages:
         self._client = client
         self._names: Mapping[str, tuple[str, ...]] = {}
 
-    async def images(self) -> tuple[ListedImage, ...]:
+    async def images(self) -> tuple[Image, ...]:
         """List them. Raises PodmanError."""
         images = await self._client.images()
         in_use = await self._client.images_in_use()
         self._names = {image.id: image.names for image in images}
         return tuple(
-            ListedImage(
+            Image(
                 id=image.id,
                 size_bytes=image.size_bytes,
                 in_use=image.id in in_use,

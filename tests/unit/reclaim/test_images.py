@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import RuntimeUnavailableError
+from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.thresholds import Observation
-from reactor.reclaim.images import ImageHistory, ImageReclaim, ListedImage, RemovedFor, RemovedImages
+from reactor.reclaim.images import ImageHistory, ImageReclaim, RemovedFor, RemovedImages
 
-WEB = ListedImage(id="sha256:web", size_bytes=7)
+WEB = Image(id="sha256:web", size_bytes=7)
 USED = replace(WEB, in_use=True)
-OLD = ListedImage(id="sha256:old", size_bytes=3)
+OLD = Image(id="sha256:old", size_bytes=3)
 
 
 @pytest.fixture
@@ -87,8 +88,8 @@ class _Store:
         self.names = list(names)
         self._stuck = stuck
 
-    async def images(self) -> tuple[ListedImage, ...]:
-        return tuple(ListedImage(id=name, size_bytes=10) for name in self.names)
+    async def images(self) -> tuple[Image, ...]:
+        return tuple(Image(id=name, size_bytes=10) for name in self.names)
 
     async def remove(self, image_id: str) -> None:
         if image_id in self._stuck:
