@@ -36,7 +36,7 @@ def firing(**others: Any) -> Firing:
         conditions=(),
         for_seconds=0.0,
         action=RuleAction.RECLAIM,
-        **{"amount": amount(40), **others},
+        **{"amount": amount(40), "reclaim_seconds": 600.0, **others},
     )
     return Firing(rule=rule, cgroup=CGROUP, since_seconds=0.0, at_seconds=1.0, inputs=())
 
@@ -138,7 +138,7 @@ async def test_a_piece_that_hangs_is_left_to_its_thread_and_the_next_reclaim_say
 
     def hang() -> None:
         began.set()
-        let.wait(20)
+        let.wait()
 
     taking.meanwhile = hang
     runner = ReclaimRunner()
