@@ -22,7 +22,6 @@ from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
-from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, SourceBoard
 from reactor.sources.levels import (
@@ -37,7 +36,10 @@ from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 _SECOND_CHECK_SECONDS: Final = 0.005
-_EARLY_PAUSE_SECONDS: Final = 0.2
+# The kernel compares usage with levels when pages of processes and page cache are charged. What it takes for
+# itself on behalf of a pod (page tables, sockets, dentries) counts as usage, and crosses a level unseen.
+_KERNEL_BYTES_A_SECOND: Final = 1 << 30
+_SOONEST_CHECK_SECONDS, _LATEST_CHECK_SECONDS = 0.1, 1.0
 
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
 _OBSERVED_PER_SECOND: Final = 100
@@ -57,9 +59,9 @@ class _Watch:
         self.spent = False
         self._counters = counters
 
-    def is_past(self) -> bool:
-        """Return whether usage is at the level now. Raises OSError, ENODEV once the cgroup is gone."""
-        return self._counters.usage_bytes() >= self.level.level_bytes
+    def left_bytes(self) -> int:
+        """Return how far usage is below the level now. Raises OSError, ENODEV once the cgroup is gone."""
+        return self.level.level_bytes - self._counters.usage_bytes()
 
     def drain(self) -> None:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
@@ -75,10 +77,12 @@ class _Watch:
         self._counters.close()
 
 
-class MemcgEventfd:
-    """Wakes the loop when a cgroup's usage crosses a level, either way, or the cgroup is removed."""
+class _OnV1:
+    """A source that only cgroup v1 has, the levels it is to watch, and what it has registered of them."""
 
-    name = MEMCG_EVENTFD
+    name: str
+    lacking: str
+    early_pause_seconds = 0.2
 
     def __init__(
         self,
@@ -87,13 +91,11 @@ class MemcgEventfd:
         board: SourceBoard,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        early_pause_seconds: float = _EARLY_PAUSE_SECONDS,
     ) -> None:
         self._tree = tree
         self._wakes = wakes
         self._board = board
         self._clock_ns = clock_ns
-        self._early_pause_seconds = early_pause_seconds
         self._wanted: dict[LevelKey, MemoryLevel] = {}
         self._watches: dict[LevelKey, _Watch] = {}
         self._moved = trio.Event()
@@ -102,7 +104,22 @@ class MemcgEventfd:
         """Return why this node can't have it, None where it can."""
         if self._tree.version is CgroupVersion.V1:
             return None
-        return "the memory controller is on cgroup v2, which has no usage thresholds"
+        return f"the memory controller is on cgroup v2, which has no {self.lacking}"
+
+    def _wake(self, *levels: MemoryLevel) -> None:
+        at_ns = self._clock_ns()
+        self._wakes.notify(
+            *(Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=at_ns, signal=one.signal) for one in levels)
+        )
+        for _ in levels:
+            self._board.count_wake(self.name)
+
+
+class MemcgEventfd(_OnV1):
+    """Wakes the loop when a cgroup's usage crosses a level, either way, or the cgroup is removed."""
+
+    name = MEMCG_EVENTFD
+    lacking = "usage thresholds"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; registering goes on behind it."""
@@ -117,6 +134,7 @@ class MemcgEventfd:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_armed, epoll, armed)
                 nursery.start_soon(self._keep_waiting, epoll, nursery)
+                nursery.start_soon(self._keep_checking)
         finally:
             while self._watches:
                 self._watches.popitem()[1].close()
@@ -161,7 +179,9 @@ class MemcgEventfd:
         if before is not None:
             before.close()
         epoll.register(event_fd, _events(level))
-        if watch.is_past():  # crossed before the kernel knew of the level: nothing else would report it
+        if (
+            watch.left_bytes() <= 0
+        ):  # crossed before the kernel knew of the level: nothing else would report it
             watch.fired = True
             self._wake(level)
 
@@ -187,7 +207,7 @@ class MemcgEventfd:
             self._wake(*(watch.level for watch in fired))
             for watch in fired:
                 # Raises once the cgroup is gone: its removal signals too, and only once.
-                is_past = watch.is_past()
+                is_past = watch.left_bytes() <= 0
                 if not watch.level.is_early:
                     doubtful.add(watch)
                 elif is_past:
@@ -198,9 +218,22 @@ class MemcgEventfd:
 
     async def _pause(self, epoll: select.epoll, watch: _Watch) -> None:
         """Leave an early level alone for a while: usage that swings about it is not worth so many passes."""
-        await trio.sleep(self._early_pause_seconds)
+        await trio.sleep(self.early_pause_seconds)
         if watch.event_fd >= 0:
             epoll.modify(watch.event_fd, _events(watch.level))
+
+    async def _keep_checking(self) -> None:
+        """Wake the loop where a level was crossed without an event; see _KERNEL_BYTES_A_SECOND."""
+        before: set[_Watch] = set()
+        while True:
+            left = {watch: watch.left_bytes() for watch in self._watches.values()}
+            past = {watch for watch, left_bytes in left.items() if left_bytes <= 0}
+            if new := past - before:
+                await trio.sleep(_SECOND_CHECK_SECONDS)  # an event may be on its way
+                self._wake(*(watch.level for watch in new if watch.event_fd >= 0 and not watch.fired))
+            before = past
+            seconds = min((one for one in left.values() if one > 0), default=0) / _KERNEL_BYTES_A_SECOND
+            await trio.sleep(min(max(seconds, _SOONEST_CHECK_SECONDS), _LATEST_CHECK_SECONDS))
 
     def _check_doubtful(self, watches: Iterable[_Watch]) -> None:
         """Settle how usage stands to levels that have fired, once it is quiet.
@@ -213,22 +246,11 @@ class MemcgEventfd:
         for watch in watches:
             if watch.event_fd < 0:  # replaced meanwhile
                 continue
-            if watch.is_past():
+            if watch.left_bytes() <= 0:
                 self._wake(watch.level)
             else:
                 watch.spent = True  # a new registration begins from where usage stands
         self._moved.set()
-
-    def _wake(self, *levels: MemoryLevel) -> None:
-        at_ns = self._clock_ns()
-        self._wakes.notify(
-            *(
-                Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=at_ns, signal=level.signal)
-                for level in levels
-            )
-        )
-        for _ in levels:
-            self._board.count_wake(self.name)
 
 
 def _events(level: MemoryLevel) -> int:
@@ -243,48 +265,32 @@ def _events(level: MemoryLevel) -> int:
 # one reading of the working set at most, and the loop is woken only when that is at a threshold.
 
 
-class MemcgReclaim:
+class MemcgReclaim(_OnV1):
     """Wakes the loop when memory is being reclaimed and the working set is at a threshold."""
 
     name = MEMCG_RECLAIM
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._tree = tree
-        self._wakes = wakes
-        self._board = board
-        self._clock_ns = clock_ns
-        self._levels: dict[str, list[MemoryLevel]] = {}
-        self._other_cgroups = trio.Event()
-
-    def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it can."""
-        if self._tree.version is CgroupVersion.V1:
-            return None
-        return "the memory controller is on cgroup v2, which has no reclaim events"
+    lacking = "reclaim events"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Hold the working set against these levels from now on."""
         before = self._levels.keys()
-        self._levels = levels_by_cgroup(levels)
+        self._wanted = {level.key: level for level in levels}
         if before != self._levels.keys():
-            self._other_cgroups.set()
+            self._moved.set()
+
+    @property
+    def _levels(self) -> dict[str, list[MemoryLevel]]:
+        return levels_by_cgroup(self._wanted.values())
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until a cgroup or the interface fails (OSError)."""
         while True:
-            self._other_cgroups = trio.Event()
+            self._moved = trio.Event()
             async with trio.open_nursery() as nursery:
                 for cgroup in tuple(self._levels):
                     await nursery.start(self._watch_cgroup, cgroup)
                 armed(", ".join(self._levels) or "no levels")
-                await self._other_cgroups.wait()
+                await self._moved.wait()
                 nursery.cancel_scope.cancel()
 
     async def _watch_cgroup(self, cgroup: str, *, task_status: trio.TaskStatus[None]) -> None:
@@ -303,7 +309,7 @@ class MemcgReclaim:
             await trio.lowlevel.wait_readable(event_fd)
             with suppress(BlockingIOError):
                 os.eventfd_read(event_fd)
-            past = self._signals_past(cgroup, counters)
+            past = self._levels_past(cgroup, counters)
             now = trio.current_time()
             if past and (len(past) > past_before or now >= quiet_until):
                 quiet_until = now + _REPEAT_SECONDS
@@ -311,17 +317,11 @@ class MemcgReclaim:
             past_before = len(past)
             await pace.turn()
 
-    def _signals_past(self, cgroup: str, counters: MemoryCounters) -> list[Signal]:
-        """Return the signal of each threshold that the working set is at. Raises OSError: cgroup gone."""
+    def _levels_past(self, cgroup: str, counters: MemoryCounters) -> list[MemoryLevel]:
+        """Return the levels that the working set is at. Raises OSError: cgroup gone."""
         usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
         return [
-            level.signal
+            level
             for level in self._levels.get(cgroup, ())
             if level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_file_bytes)
         ]
-
-    def _wake(self, signal: Signal) -> None:
-        self._board.count_wake(self.name)
-        self._wakes.notify(
-            Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns(), signal=signal)
-        )

@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +34,20 @@ with open(sys.argv[2], "rb") as file:
     while file.read(1 << 20):
         pass
 """
+# Page tables alone: the one page of zeros is mapped at each 2 MiB.
+PAGE_TABLES = """
+import mmap, os, signal, sys
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+held = []  # 1 MiB of tables each
+for _ in range(int(sys.argv[2])):
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    held.append(mmap.mmap(-1, 512 << 20, flags=flags, prot=mmap.PROT_READ))
+    held[-1].madvise(mmap.MADV_NOHUGEPAGE)
+    for offset in range(0, 512 << 20, 2 << 20):
+        held[-1][offset]
+print("ready", flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -63,6 +77,17 @@ def level(
         threshold=threshold,
         working_set_bytes=None if working_set_mib is None else working_set_mib * MIB,
     )
+
+
+@contextmanager
+def page_tables(directory: Path, *, mib: int) -> Iterator[None]:
+    """Have a process hold so much kernel memory, and next to nothing else, in the cgroup."""
+    command = [sys.executable, "-S", "-c", PAGE_TABLES, str(directory), str(mib)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+        process.kill()
 
 
 class Machine:
@@ -104,6 +129,17 @@ async def test_a_crossing_wakes_the_loop_either_way_and_its_absence_does_not(cgr
             nursery.cancel_scope.cancel()
 
 
+async def test_a_level_that_kernel_memory_crosses_wakes_the_loop(cgroup: str) -> None:
+    machine = Machine()
+    async with trio.open_nursery() as nursery:
+        machine.source.arm([level(cgroup, 40)])
+        await nursery.start(machine.source.run)
+        assert MEMCG_EVENTFD == await machine.source.wait_armed()
+        with page_tables(directory(cgroup), mib=64):
+            await machine.woken_by(MEMCG_EVENTFD)
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(cgroup: str) -> None:
     machine = Machine()
     early = replace(level(cgroup, 60), place_ahead=1)
@@ -126,7 +162,8 @@ async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(c
 async def test_an_early_level_does_not_rest_if_usage_has_fallen_below_it(cgroup: str) -> None:
     """The next crossing may follow a kill at once."""
     wakes, armed = Wakes(), trio.Event()
-    source = MemcgEventfd(CgroupTree.discover(), wakes, SourceBoard(), early_pause_seconds=math.inf)
+    source = MemcgEventfd(CgroupTree.discover(), wakes, SourceBoard())
+    source.early_pause_seconds = math.inf
     source.arm([replace(level(cgroup, 60), place_ahead=1)])
     with hog(directory(cgroup)) as process, trio.fail_after(90):
         process.hold_mib(80)
