@@ -141,6 +141,9 @@ def _without_counterpart(raw: Mapping[Any, Any], settings: Settings) -> Iterator
     for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
         for signal in ignored_signals(given(key)):
             yield Ineffective(join(key, signal), _CONTAINERFS_RULE)
+    for key in ("evictionHard", "evictionSoft"):
+        for signal in [name for name, value in (raw.get(key) or {}).items() if value is None]:
+            yield Ineffective(join(key, signal), "null is no threshold; a kubelet refuses it")
     for signal in graces:
         if signal not in soft:
             yield Ineffective(

@@ -205,8 +205,10 @@ class Reloads:
 
     def begin(self, settings: Settings) -> None:
         """Go on with other settings: what is known and under way stays."""
-        self._next = settings
-        if self.present is not None:
+        if self.present is None:
+            self.settings = settings  # also of a daemon that stands by
+        else:
+            self._next = settings
             self.present.stop()
 
     def refresh_pods(self) -> None:
@@ -475,6 +477,11 @@ class Daemon:
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._reloads.begin(dataclasses.replace(settings, **kept))
 
+    def take_turn(self, tree: CgroupTree) -> int | None:
+        """Return the lock that this daemon needs now, None for a dry run: a reload may have changed that."""
+        self.node = tree.open_private(self._settings.node_cgroup or "/")
+        return self.node if evicts(self._settings) else None
+
     def stand_by(self) -> None:
         """Report to the service manager that this daemon waits for the end of another."""
         self._notice.status("standing by: another daemon guards this node")
@@ -731,8 +738,7 @@ class Daemon:
     def _unobserved(self) -> str | None:
         """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""
         loop = self._reloads.present
-        problems = {} if loop is None else loop.observer.problems
-        return problems.get(Signal.MEMORY_AVAILABLE)
+        return None if loop is None else loop.observer.problems.get(Signal.MEMORY_AVAILABLE)
 
     def _health(self) -> Mapping[str, Any]:
         return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}

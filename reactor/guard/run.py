@@ -16,7 +16,7 @@ import trio
 from reactor.errors import ConfigError, Problem
 from reactor.guard.daemon import Daemon
 from reactor.guard.recorder import Hooks
-from reactor.guard.single_instance import AnotherDaemonError, evicts, single_instance_lock
+from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
 from reactor.guard.state import LastGoodFile
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
@@ -114,19 +114,14 @@ async def _reload(
         with trio.move_on_after(_LOAD_SECONDS) as scope:
             taken = await load()
         if scope.cancelled_caught:
-            raise ConfigError([_not_read(config_path)])  # noqa: TRY301 - refused as every other
+            got, accepted = f"not read within {_LOAD_SECONDS:g} s", "a file on a disk that answers"
+            raise ConfigError([Problem(path=str(config_path), got=got, accepted=accepted)])  # noqa: TRY301
         settings = taken.settings
         daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
     except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong
         daemon.refuse_reload(error)
     else:
         keep(taken.text)
-
-
-def _not_read(path: Path) -> Problem:
-    return Problem(
-        path=str(path), got=f"not read within {_LOAD_SECONDS:g} s", accepted="a file on a disk that answers"
-    )
 
 
 def _configuration(path: Path, config_dir: Path | None) -> Configuration:
@@ -207,12 +202,11 @@ async def run(
 
 def _turn(settings: Settings, tree: CgroupTree, daemon: Daemon) -> AbstractAsyncContextManager[None]:
     """Return what waits for the daemon's turn to guard the node."""
-    daemon.node = tree.open_private(settings.node_cgroup or "/")
     return single_instance_lock(
         Path(settings.state_path),
         stand_by=settings.stand_by,
         waits=daemon.stand_by,
-        node=daemon.node if evicts(settings) else None,
+        node=partial(daemon.take_turn, tree),
         socket_path=Path(settings.socket_path),
         not_ready_because=daemon.not_ready_because,
     )

@@ -129,13 +129,13 @@ async def single_instance_lock(
     *,
     stand_by: bool,
     waits: Callable[[], None] = lambda: None,
-    node: int | None = None,
+    node: Callable[[], int | None] = lambda: None,
     socket_path: Path | None = None,
     not_ready_because: str | None = None,
 ) -> AsyncIterator[None]:
     """Hold the lock `state_path`.lock inside the block, and the `node`'s; with `stand_by` wait for them.
 
-    `waits` is called where it has to. Beside `socket_path` a probe finds meanwhile that this daemon waits
+    `waits` is called where it has to, `node` after it. Beside `socket_path` a probe finds that this one waits
     (reactor/healthz.py), and why it is not ready: it answers on no socket yet.
 
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
@@ -155,8 +155,8 @@ async def single_instance_lock(
         else:
             held.callback(os.close, fd)
             await take(fd, f"{path}: another daemon")
-        if node is not None:
-            await take(node, f"the node's lock: {_OF_ANOTHER_STATE}")
+        if (of_node := node()) is not None:
+            await take(of_node, f"the node's lock: {_OF_ANOTHER_STATE}")
         yield
 
 

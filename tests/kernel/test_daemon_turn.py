@@ -196,6 +196,26 @@ def test_a_daemon_of_another_state_file_waits_for_the_first_to_end_however_that_
     eventually(lambda: len(other.evictions()) == 1, "it evicts the hog")
 
 
+def test_a_dry_run_that_stands_by_evicts_in_its_turn_if_a_reload_says_so(
+    daemon: RunningDaemon, other: RunningDaemon
+) -> None:
+    state = {"stateFile": str(daemon.directory / "state.json")}
+    other.configure(HARD, {**state, "dryRun": True})
+    other.spawn("--stand-by")
+    eventually(lambda: "standing by" in other.log(), "the dry run stands by")
+    other.configure(HARD, {**state, "realtime": {"fifoPriority": 1}})
+    other.signal(signal.SIGHUP)
+    answers = ("reload refused", "reactor.realtime has changed")
+    eventually(lambda: any(one in other.log() for one in answers), "the reload is read")
+    daemon.stop()
+    eventually(other.socket_path.exists, "the dry run has taken over")
+
+    assert "reload refused" not in other.log()
+    assert not other.status()["dry_run"]
+    daemon.configure(HARD, {"stateFile": str(daemon.directory / "third.json")})
+    assert 1 == daemon.spawn().wait(60)  # the node is guarded
+
+
 def test_a_dry_run_may_run_beside_the_daemon_and_may_evict_only_once_that_has_ended(
     daemon: RunningDaemon, other: RunningDaemon
 ) -> None:

@@ -37,8 +37,12 @@ def _warnings(text: str) -> tuple[str, ...]:
         ("evictionHard: {}", "evictionHard: there is no threshold, hard or soft: no pod can be evicted"),
         # A null says nothing, so that a drop-in can take a threshold back: its name is not read either.
         (
-            "evictionHard: {memory.avalable: null}\nevictionMinimumReclaim: {x: null}",
-            "evictionHard: there is no threshold, hard or soft: no pod can be evicted",
+            f"{HARD}\nevictionMinimumReclaim: {{x: null}}\nevictionSoft: {{memory.avalable: null}}",
+            'evictionSoft["memory.avalable"]: null is no threshold; a kubelet refuses it',
+        ),
+        (
+            "evictionHard: {memory.available: 1Gi, nodefs.available: null}",
+            'evictionHard["nodefs.available"]: null is no threshold; a kubelet refuses it',
         ),
         (
             f"{HARD}\nevictionSoftGracePeriod: {{memory.available: 30s}}",

@@ -36,11 +36,11 @@ async def test_daemons_of_other_state_files_are_refused_on_the_same_node_and_on_
         nodes.append(os.open(tmp_path / name, os.O_WRONLY))
     states = [tmp_path / f"{number}.json" for number in range(3)]
     async with (
-        single_instance_lock(states[0], stand_by=False, node=nodes[0]),
-        single_instance_lock(states[2], stand_by=False, node=nodes[2]),
+        single_instance_lock(states[0], stand_by=False, node=nodes[0].__int__),
+        single_instance_lock(states[2], stand_by=False, node=nodes[2].__int__),
     ):
         with pytest.raises(AnotherDaemonError, match=r"the node's lock: .*reactor\.stateFile, .*--stand-by"):
-            async with single_instance_lock(states[1], stand_by=False, node=nodes[1]):
+            async with single_instance_lock(states[1], stand_by=False, node=nodes[1].__int__):
                 pass
         async with single_instance_lock(states[1], stand_by=False):  # one that evicts nothing
             pass
