@@ -19,6 +19,7 @@ import trio
 
 from reactor.kernel.libc import lies_in_memory
 from reactor.kernel.scheduling import following
+from reactor.plain import open_regular
 from reactor.threads import in_thread
 
 _Content = TypeVar("_Content")
@@ -76,7 +77,7 @@ def replace(path: Path, document: object) -> None:
 
 def read(path: Path, max_bytes: int) -> bytes:
     """Return the content, or one byte more than `max_bytes` of it. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path, may_be_pipe=False) as file:
         return file.read(max_bytes + 1)
 
 

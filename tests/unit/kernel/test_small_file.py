@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -35,6 +36,15 @@ def test_no_more_than_a_byte_past_the_limit_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"123456")
     assert small_file.read(path, 4) == b"12345"
+
+
+def test_a_fifo_in_its_place_is_not_waited_for(path: Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert small_file.load(path, 100, json.loads) == (
+        None,
+        f"{path}: started without it: NotRegularError: {path}: not a regular file",
+    )
 
 
 def test_no_file_is_neither_content_nor_a_problem(path: Path) -> None:
