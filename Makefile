@@ -227,7 +227,7 @@ bench-disk: setup ## Measure how soon a full disk is answered and what counting 
 bench-time-left: setup ## Measure the estimated time until a crossing beside the real one, 128 estimates of each course (root, a quarter of an hour)
 	$(BIN)/python -m bench.time_left --runs 1 --least 128 --out docs/figures/time-left.json --plot docs/figures/time-left.svg
 
-soak-saving: setup ## Who has saved its state, with soft evictions in time and upstream's way (root, 34 minutes)
+soak-saving: setup ## Who has saved its state, with soft evictions in time and upstream's way (root, 40 minutes)
 	$(BIN)/python -m tests.soak.saving --minutes 34
 
 bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
