@@ -443,7 +443,7 @@ def _run(
     return decisions
 
 
-@examples(max_examples=40)  # each is up to six passes
+@examples(max_examples=min(40, examples().max_examples))  # each is up to six passes
 @given(draw.settings, PASSES)
 def test_a_critical_pod_is_never_chosen_and_none_twice_in_a_pass(
     settings: EvictionSettings, passes: list[tuple[Snapshot | None, tuple[Pod, ...], float]]
@@ -456,7 +456,7 @@ def test_a_critical_pod_is_never_chosen_and_none_twice_in_a_pass(
         assert sum(eviction.threshold is not None for eviction in decision.evictions) <= 1
 
 
-@examples(max_examples=40)  # each is up to six passes
+@examples(max_examples=min(40, examples().max_examples))  # each is up to six passes
 @given(draw.settings, PASSES)
 def test_the_same_history_is_decided_the_same_also_through_restarts(
     settings: EvictionSettings, passes: list[tuple[Snapshot | None, tuple[Pod, ...], float]]
