@@ -126,9 +126,8 @@ class Observations:
                 if not self._needs_pods(now_seconds):
                     return seen
                 continue
-            due = self.bounded.settle(
-                self._node.state, seen.snapshot, found, seen.pods, now_seconds, most=most
-            )
+            state, pods = self._node.state, seen.pods
+            due = self.bounded.settle(state, seen.snapshot, found, pods, now_seconds, most=most)
             if isinstance(due, Due):
                 return seen._replace(due=due)
             if due is Wanted.ALL:

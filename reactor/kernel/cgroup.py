@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from reactor.kernel.cgroup_directory import (
 )
 from reactor.kernel.files import (
     GONE,
+    LastingFile,
     parse_integer,
     read_file,
     read_value,
@@ -36,6 +37,7 @@ from reactor.kernel.files import (
     write_file,
 )
 from reactor.kernel.hierarchies import UNLIMITED_BYTES, Controller, Hierarchies
+from reactor.kernel.procfs import parse_loadavg_tasks
 
 __all__ = [
     "UNLIMITED_BYTES",
@@ -122,13 +124,15 @@ class CgroupTree(Hierarchies):
         """
         return self.listed_memory_request_bytes(self._directory(cgroup, "memory"))
 
-    def pids_limit(self, cgroup: str) -> int | None:
-        """Return how many tasks the cgroup may have, None without a limit or a pids controller."""
-        return self._of_pids(cgroup, "pids.max", parse_limit)
-
     def pids_current(self, cgroup: str) -> int | None:
         """Return how many tasks (threads count) are in the subtree, None where the controller has no say."""
-        return self._of_pids(cgroup, "pids.current", parse_integer)
+        if self.pids_root is None:
+            return None
+        path = f"{self._directory(cgroup, 'pids')}/pids.current"
+        try:
+            return parse_integer(read_value(path), path)
+        except FileNotFoundError:
+            return None  # the root has no counter, and v1 may not mirror the cgroup
 
     def set_memory_limit(self, cgroup: str, limit_bytes: int | None) -> None:
         """Set the memory limit (None: none). For cgroups of reactor's own: pods' limits are never touched."""
@@ -166,17 +170,47 @@ class CgroupTree(Hierarchies):
         with top:
             return processes_below(top)
 
-    def _of_pids(self, cgroup: str, name: str, parse: Callable[[bytes, str], int | None]) -> int | None:
-        if self.pids_root is None:
-            return None
-        path = f"{self._directory(cgroup, 'pids')}/{name}"
-        try:
-            return parse(read_value(path), path)
-        except FileNotFoundError:
-            return None  # the root has neither limit nor counter, and v1 may not mirror the cgroup
-
     def _write(self, cgroup: str, controller: Controller, name: str, text: str) -> None:
         write_file(self.path(cgroup, controller) / name, text)
+
+
+class Tasks:
+    """How many tasks a node can have and has, threads included; the files are held open.
+
+    They are its cgroup's if that has a limit, else the machine's.
+    """
+
+    def __init__(self, tree: CgroupTree, cgroup: str | None, proc: Path) -> None:
+        names = ("sys/kernel/pid_max", "sys/kernel/threads-max", "loadavg")
+        self._tree = tree
+        self._cgroup = cgroup
+        self._of_machine = [LastingFile(proc / name) for name in names]
+        self._of_cgroup: list[LastingFile] = []
+
+    def read(self) -> tuple[str, int, int]:
+        """Return whose they are ("/" is the machine), how many there can be, and how many there are.
+
+        Raises OSError and KernelInterfaceError with the path, RefusedError for a cgroup that is not plain.
+        """
+        cgroup = self._cgroup
+        if cgroup is not None and self._tree.pids_root is not None:
+            if not self._of_cgroup:
+                pids = self._tree.path(cgroup, "pids")
+                self._of_cgroup = [LastingFile(pids / "pids.max"), LastingFile(pids / "pids.current")]
+            most, count = self._of_cgroup
+            with suppress(FileNotFoundError):  # the root has neither, and v1 may not mirror the cgroup there
+                limit, current = parse_limit(most.read(), most.path), parse_integer(count.read(), count.path)
+                if limit is not None:
+                    return cgroup, limit, current
+        *limits, load = self._of_machine
+        # pid_max is the first number that is not given out; the kubelet takes it as the count all the same.
+        limit = min(parse_integer(one.read(), one.path) for one in limits)
+        return "/", limit, parse_loadavg_tasks(load.read(), load.path)
+
+    def close(self) -> None:
+        """Close the files; a reading opens them again."""
+        for file in (*self._of_machine, *self._of_cgroup):
+            file.close()
 
 
 def processes_below(top: CgroupDirectory, spared: Collection[str] = ()) -> list[int]:

@@ -80,6 +80,25 @@ class KernelFile(OwnedDescriptor):
             raise with_path(error, self.path) from None
 
 
+class LastingFile(KernelFile):
+    """A kernel file by its path, opened at the first reading, and again if its cgroup was made anew."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._fd, self.path = -1, os.fspath(path)
+
+    def read(self) -> bytes:
+        """Return the file's present content, as KernelFile; ENOENT while there is none."""
+        if self._fd >= 0:
+            try:
+                return super().read()
+            except OSError as error:
+                self.close()
+                if error.errno != errno.ENODEV:
+                    raise
+        super().__init__(self.path)
+        return super().read()
+
+
 def close_descriptor(fd: int) -> None:
     """Close a descriptor. What close(2) answers changes nothing: it is gone in any case."""
     with suppress(OSError):

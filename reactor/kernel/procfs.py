@@ -85,10 +85,8 @@ def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
 
 def parse_swap(raw: bytes, interface: str = "/proc/meminfo") -> tuple[int, int]:
     """Return how much swap the machine has, and how much of it is free, in bytes; 0 and 0 without any."""
-    total_bytes, free_bytes = (
-        optional_kib_line(raw, label, interface) or 0 for label in (b"SwapTotal:", b"SwapFree:")
-    )
-    return total_bytes, free_bytes
+    total_bytes = optional_kib_line(raw, b"SwapTotal:", interface) or 0
+    return total_bytes, optional_kib_line(raw, b"SwapFree:", interface) or 0
 
 
 def parse_memory_in_use(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInUse:
@@ -169,15 +167,6 @@ def read_kernel_memory(proc: Path = PROC) -> int:
     """Return what the kernel itself holds now, see `parse_kernel_memory`. Raises OSError with the path."""
     path = proc / "meminfo"
     return parse_kernel_memory(read_file(path), str(path))
-
-
-def read_task_limit(proc: Path = PROC) -> int:
-    """Return how many tasks the machine can have: the smaller of kernel.pid_max and kernel.threads-max.
-
-    pid_max is the first number that is not given out; the kubelet takes it as the count all the same.
-    """
-    paths = (f"{proc}/sys/kernel/pid_max", f"{proc}/sys/kernel/threads-max")  # no pathlib in each pass
-    return min(parse_integer(read_value(path), path) for path in paths)
 
 
 def read_task_count(proc: Path = PROC) -> int:

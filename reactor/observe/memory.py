@@ -32,7 +32,7 @@ from typing import NamedTuple
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import parse_limit
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import KernelFile, read_file
+from reactor.kernel.files import KernelFile, LastingFile, read_file
 from reactor.kernel.mem_available import Watermarks, available_bytes_of, counters_of, parse_watermarks
 from reactor.kernel.procfs import MemoryInfo, parse_meminfo, parse_memory_in_use, parse_swap
 from reactor.model.settings import MemoryAvailable, Settings
@@ -68,18 +68,17 @@ class CgroupMemory:
         self._watermarks: Watermarks | None = None
         self.cgroup = cgroup
         self._counters: MemoryCounters | None = None
-        self._adds_up: KernelFile | None = None
-        self._limits: tuple[KernelFile, ...] = ()
+        self._adds_up: tuple[LastingFile, ...] = ()
+        self._limits: tuple[LastingFile, ...] = ()
 
     def read(self) -> MemoryReading:
         """Return the present reading."""
-        if self._counters is not None:
-            try:
-                return self._read(self._counters)
-            except OSError as error:
-                self.close()
-                if error.errno != errno.ENODEV:
-                    raise
+        try:
+            return self._read(self._counters or self._open())
+        except OSError as error:
+            self.close()
+            if error.errno != errno.ENODEV:
+                raise
         return self._read(self._open())
 
     def count_by(self, watermarks: Watermarks) -> None:
@@ -89,12 +88,8 @@ class CgroupMemory:
 
     def close(self) -> None:
         """Close the descriptors; the next reading opens them again."""
-        for limit in self._limits:
-            limit.close()
-        self._limits = ()
-        if self._adds_up is not None:
-            self._adds_up.close()
-            self._adds_up = None
+        for file in (*self._limits, *self._adds_up):
+            file.close()
         if self._counters is not None:
             self._counters.close()
             self._counters = None
@@ -102,8 +97,8 @@ class CgroupMemory:
     def _read(self, counters: MemoryCounters) -> MemoryReading:
         limits = [parse_limit(limit.read(), limit.path) for limit in self._limits]
         usage_bytes = counters.usage_bytes()
-        if self._adds_up is not None:
-            self._adds_up.read()
+        for file in self._adds_up:
+            file.read()
         return MemoryReading(
             usage_bytes=usage_bytes,
             inactive_file_bytes=counters.available_cache_bytes(),
@@ -112,24 +107,18 @@ class CgroupMemory:
         )
 
     def _open(self) -> MemoryCounters:
-        counters = counters_of(self._tree, self.cgroup, self._watermarks)
-        try:
-            if self._tree.version is CgroupVersion.V2 and self.cgroup != "/":
-                self._adds_up = KernelFile(self._tree.path(self.cgroup) / "cpu.stat")
-            self._limits = tuple(self._limit_files())
-        except OSError:
-            counters.close()
-            self.close()
-            raise
-        self._counters = counters
+        counters = self._counters = counters_of(self._tree, self.cgroup, self._watermarks)
+        if self._tree.version is CgroupVersion.V2 and self.cgroup != "/":
+            self._adds_up = (LastingFile(self._tree.path(self.cgroup) / "cpu.stat"),)
+        self._limits = tuple(self._limit_files())
         return counters
 
-    def _limit_files(self) -> Iterator[KernelFile]:
+    def _limit_files(self) -> Iterator[LastingFile]:
         """Yield the limit file of the cgroup and of each above it; the root of v2 has none."""
         name = "memory.max" if self._tree.version is CgroupVersion.V2 else "memory.limit_in_bytes"
         cgroup = self.cgroup
         while cgroup != "/":
-            yield KernelFile(self._tree.path(cgroup) / name)
+            yield LastingFile(self._tree.path(cgroup) / name)
             cgroup = os.path.dirname(cgroup)
 
 
@@ -240,14 +229,14 @@ class NodeMemory:
         if not self._parents:
             return None
         readings = self._readings()
-        limits = [self._own_limit_bytes(cgroup, reading) for cgroup, reading in readings.items()]
-        known = [limit for limit in limits if limit is not None]
+        own = [None if name == self._node_cgroup else one.own_limit_bytes for name, one in readings.items()]
+        known = [limit for limit in own if limit is not None]
         unreserved_bytes = node.capacity_bytes - self._reserved_bytes
         most_bytes = node.machine_bytes if self._node_cgroup is None else node.capacity_bytes
         return MemoryUse(
             usage_bytes=sum(reading.usage_bytes for reading in readings.values()),
             inactive_file_bytes=sum(reading.inactive_file_bytes for reading in readings.values()),
-            capacity_bytes=min(sum(known), most_bytes) if len(known) == len(limits) else unreserved_bytes,
+            capacity_bytes=min(sum(known), most_bytes) if len(known) == len(own) else unreserved_bytes,
             machine_bytes=node.machine_bytes,
             is_mem_available=self._counts_available,
         )
@@ -292,9 +281,6 @@ class NodeMemory:
         if not readings:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)
         return readings
-
-    def _own_limit_bytes(self, cgroup: str, reading: MemoryReading) -> int | None:
-        return None if cgroup == self._node_cgroup else reading.own_limit_bytes
 
 
 def _by_mem_available(machine: MemoryInfo, usage_bytes: int) -> MemoryUse:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, Tasks
 from reactor.kernel.mem_available import Watermarks
-from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
+from reactor.kernel.procfs import PROC
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
@@ -38,6 +38,7 @@ class NodeObserver:
         self._settings = settings
         self._proc = proc
         self._memory = NodeMemory(tree, settings, proc)
+        self._task_counts = Tasks(tree, settings.node_cgroup, proc)
         self._problems: dict[str, dict[str, str]] = {}
         self.processes_of = "/"
 
@@ -99,7 +100,9 @@ class NodeObserver:
         return {signal: Observation(available=found.free_bytes, capacity=found.total_bytes)}
 
     def close(self) -> None:
+        """Close every descriptor."""
         self._memory.close()
+        self._task_counts.close()
 
     def _name_what_is_missing(self, problems: dict[str, str]) -> None:
         """Say in words that there is no such cgroup (yet); any other reason stays as it is."""
@@ -118,16 +121,8 @@ class NodeObserver:
         return machine if node is None else cgroup_swap(self._tree, node, machine)
 
     def _tasks(self) -> Observation:
-        node = self._settings.node_cgroup
-        if node is not None:
-            limit = self._tree.pids_limit(node)
-            current = None if limit is None else self._tree.pids_current(node)
-            if limit is not None and current is not None:
-                self.processes_of = node
-                return Observation(available=max(0, limit - current), capacity=limit)
-        self.processes_of = "/"
-        limit = read_task_limit(self._proc)
-        return Observation(available=max(0, limit - read_task_count(self._proc)), capacity=limit)
+        self.processes_of, limit, count = self._task_counts.read()
+        return Observation(available=max(0, limit - count), capacity=limit)
 
 
 def _tried(problems: dict[str, str], what: str, read: Callable[[], _Found]) -> _Found | None:
@@ -166,6 +161,5 @@ def consistent(
     if (is_moving() or is_late) and pods:
         before, node = node, read_node()
         if hard_met(node) - hard_met(before):
-            pods = read_pods()
-            node = read_node()
+            pods, node = read_pods(), read_node()
     return node, pods

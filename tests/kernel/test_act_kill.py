@@ -102,7 +102,7 @@ async def test_a_fork_storm_without_a_freezer_gets_no_more_forks_and_its_cgroup_
     assert report.problems == ()
     assert reaped.freed_ns
     assert [] == yard.tree.processes(pod.cgroup)
-    assert 400 == yard.tree.pids_limit(pod.cgroup)
+    assert "400\n" == (yard.tree.path(pod.cgroup, "pids") / "pids.max").read_text()
 
 
 async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -> None:

@@ -118,6 +118,23 @@ def test_recreated_node_cgroup_is_observed_again(tree: CgroupTree) -> None:
     assert before == open_descriptors()
 
 
+def test_process_ids_are_those_of_a_node_cgroup_that_was_removed_and_made_again(tree: CgroupTree) -> None:
+    """On v1 it may be missing in the hierarchy of process ids; its limit is its own each time."""
+    observer = NodeObserver(tree, Settings(node_cgroup=NODE))
+    node = tree.path(NODE, "pids")
+    for most in (100, 50):
+        observer.processes()
+        assert observer.processes_of == "/"
+        node.mkdir()
+        try:
+            (node / "pids.max").write_text(f"{most}")
+            (seen,) = observer.processes().values()
+        finally:
+            node.rmdir()
+        assert (seen.available, seen.capacity, observer.processes_of) == (most, most, NODE)
+    observer.close()
+
+
 def test_machine_is_observed_as_its_root_cgroup_counts(tree: CgroupTree) -> None:
     node = NodeObserver(tree, Settings())
     found = node.memory()[Signal.MEMORY_AVAILABLE]

@@ -141,15 +141,12 @@ def test_cgroup_is_contained_only_strictly_below(parent: str, cgroup: str, *, in
 def test_limits_are_read_and_set(fake: FakeTree) -> None:
     fake.add("/pod")
     assert fake.tree.memory_limit_bytes("/pod") is None
-    assert fake.tree.pids_limit("/pod") is None
     assert 0 == fake.tree.memory_request_bytes("/pod")
     fake.tree.set_memory_limit("/pod", 512 << 20)
     fake.tree.set_memory_request("/pod", 128 << 20)
-    fake.file("/pod", "pids.max", "100\n", "pids")
     fake.file("/pod", "pids.current", "3\n", "pids")
     assert 512 << 20 == fake.tree.memory_limit_bytes("/pod")
     assert 128 << 20 == fake.tree.memory_request_bytes("/pod")
-    assert 100 == fake.tree.pids_limit("/pod")
     assert 3 == fake.tree.pids_current("/pod")
 
 
@@ -166,7 +163,7 @@ def test_unlimited_is_written_as_each_version_has_it(fake: FakeTree) -> None:
 def test_root_and_unmirrored_cgroups_have_no_limits(fake: FakeTree) -> None:
     assert fake.tree.memory_limit_bytes("/") is None
     assert 0 == fake.tree.memory_request_bytes("/")
-    assert fake.tree.pids_limit("/elsewhere") is None
+    assert fake.tree.pids_current("/elsewhere") is None
     assert fake.tree.pids_current("/") is None
 
 

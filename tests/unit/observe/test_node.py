@@ -349,6 +349,39 @@ def test_process_ids_are_the_node_cgroups_where_it_has_a_limit(virtual: FakeTree
     assert {Signal.PID_AVAILABLE: Observation(available=0, capacity=100)} == found
 
 
+@pytest.mark.parametrize(
+    ("pid_max", "threads_max", "most"), [(32768, 1000, 1000), (900, 1000, 900), (900, 2000, 900)]
+)
+def test_the_machine_can_have_as_many_tasks_as_the_smaller_limit(
+    fake: FakeTree, proc: Path, pid_max: int, threads_max: int, most: int
+) -> None:
+    (proc / "sys/kernel/pid_max").write_text(f"{pid_max}\n")
+    (proc / "sys/kernel/threads-max").write_text(f"{threads_max}\n")
+    found = observer(fake, proc).processes()
+    assert {Signal.PID_AVAILABLE: Observation(available=most - 300, capacity=most)} == found
+
+
+def test_this_kernels_process_ids_are_understood(fake: FakeTree) -> None:
+    (found,) = observer(fake, Path("/proc")).processes().values()
+    assert 0 < found.available < found.capacity
+
+
+def test_process_ids_follow_a_limit_that_comes_and_changes(virtual: FakeTree, proc: Path) -> None:
+    """Its files are held open."""
+    node = virtual_observer(virtual, proc)
+    (machine,) = node.processes().values()
+    assert (machine.capacity, node.processes_of) == (1000, "/")
+    for most in (100, 50):
+        virtual.file("/node", "pids.max", f"{most}\n", "pids")
+        virtual.file("/node", "pids.current", "20\n", "pids")
+        held = open_descriptors()
+        assert {Signal.PID_AVAILABLE: Observation(available=most - 20, capacity=most)} == node.processes()
+        assert node.processes_of == "/node"
+    assert held == open_descriptors()
+    virtual.file("/node", "pids.max", "max\n", "pids")
+    assert {Signal.PID_AVAILABLE: machine} == node.processes()
+
+
 @pytest.fixture(autouse=True)
 def _no_descriptor_is_left() -> Iterator[None]:
     before = open_descriptors()
