@@ -17,7 +17,7 @@
 #define MAX_CGROUP_DEPTH 16
 #define RECLAIM_INTERVAL_NS 10000000 /* a limit that is met is met at every charge */
 
-static __always_inline void tell(__u32 kind, __u32 watched, __u64 id, __u64 value, __u64 fire, __u32 level)
+static __always_inline void report(__u32 kind, __u32 watched, __u64 id, __u64 value, __u64 fire, __u32 level)
 {
 	struct watch_record *record = reserve_record(sizeof(struct watch_record));
 
@@ -48,7 +48,7 @@ static __always_inline void look(struct counter_watch *watch, __u32 watched, __u
 			__u64 above = value - fire;
 
 			if (claim(&level->next, next, value + (above > level->step ? above : level->step)))
-				tell(RECORD_CROSSING, watched, watch->id, value, fire, i);
+				report(RECORD_CROSSING, watched, watch->id, value, fire, i);
 		} else if (next != fire && value < level->rearm) {
 			claim(&level->next, next, fire);
 		}
@@ -59,13 +59,13 @@ static __always_inline void look(struct counter_watch *watch, __u32 watched, __u
  * Usage stands still at a limit while anonymous memory takes the place of page cache: no level is crossed,
  * yet the working set grows. A program only sees that the limit is met; user space then reads the working set.
  */
-static __always_inline void tell_limit_met(struct counter_watch *watch, __u64 usage)
+static __always_inline void report_limit_met(struct counter_watch *watch, __u64 usage)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u64 last = watch->reclaim_ns;
 
 	if (now - last > RECLAIM_INTERVAL_NS && claim(&watch->reclaim_ns, last, now))
-		tell(RECORD_RECLAIM, WATCHED_CGROUP_MEMORY, watch->id, usage, 0, 0);
+		report(RECORD_RECLAIM, WATCHED_CGROUP_MEMORY, watch->id, usage, 0, 0);
 }
 
 /* Return the node's working set; the counters are not read at one moment, so it may come out below zero. */

@@ -40,28 +40,28 @@ static __always_inline void look_upwards(struct page_counter *counter, __u64 com
 	}
 }
 
-static __always_inline void tell_reclaim(struct page_counter *counter)
+static __always_inline void report_limits_met(struct page_counter *counter)
 {
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
 		__u64 key = (__u64)counter;
 		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
 		if (watch)
-			tell_limit_met(watch, FIELD(counter, usage.counter));
+			report_limit_met(watch, FIELD(counter, usage.counter));
 		counter = FIELD(counter, parent);
 	}
 }
 
-static __always_inline void heed_charge(struct page_counter *counter, __u64 coming, bool charged)
+static __always_inline void on_charge(struct page_counter *counter, __u64 coming, bool charged)
 {
 	if (charged)
 		look_upwards(counter, coming);
 	else
-		tell_reclaim(counter);
+		report_limits_met(counter);
 }
 
-ON_TRY_CHARGE(memory_try_charge, heed_charge)
-ON_CHARGE(memory_charge, heed_charge)
+ON_TRY_CHARGE(memory_try_charge, on_charge)
+ON_CHARGE(memory_charge, on_charge)
 
 /*
  * The cgroup is removed, or its parent takes the memory controller from it: the watch has to go before the
@@ -77,7 +77,7 @@ static __always_inline void forget(struct cgroup_subsys_state *css)
 		return;
 	id = watch->id;
 	if (!bpf_map_delete_elem(&memory_watches, &key))
-		tell(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
+		report(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
 }
 
 ON_ENTRY(mem_cgroup_css_offline, memory_removed, forget)

@@ -103,13 +103,13 @@ static __always_inline __u64 look_at_node(void)
 	return margin;
 }
 
-static __always_inline void heed_charge(struct page_counter *counter, __u64 coming, bool charged)
+static __always_inline void on_charge(struct page_counter *counter, __u64 coming, bool charged)
 {
 	look_at_node();
 }
 
-ON_TRY_CHARGE(node_try_charge, heed_charge)
-ON_CHARGE(node_charge, heed_charge)
+ON_TRY_CHARGE(node_try_charge, on_charge)
+ON_CHARGE(node_charge, on_charge)
 
 static int sample(void *map, __u32 *key, struct sampler *sampler)
 {

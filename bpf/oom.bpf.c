@@ -12,7 +12,7 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-static __always_inline void tell_kill(struct oom_control *oc)
+static __always_inline void report_kill(struct oom_control *oc)
 {
 	struct oom_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
 	struct task_struct *victim = FIELD(oc, chosen);
@@ -53,4 +53,4 @@ static __always_inline void tell_kill(struct oom_control *oc)
 }
 
 /* The one place that all OOM kills pass, with the victim chosen and still whole. */
-ON_ENTRY(oom_kill_process, oom_kill, tell_kill)
+ON_ENTRY(oom_kill_process, oom_kill, report_kill)

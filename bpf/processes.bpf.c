@@ -32,7 +32,7 @@ struct {
 } node_tasks SEC(".maps");
 
 /* Called for every fork, also for one that the limit refuses. */
-static __always_inline void heed_fork(struct css_set *cset, __u64 coming)
+static __always_inline void on_fork(struct css_set *cset, __u64 coming)
 {
 	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id___optional, pids_cgrp_id___optional);
 	struct cgroup_subsys_state *css = 0;
@@ -53,14 +53,14 @@ static __always_inline void heed_fork(struct css_set *cset, __u64 coming)
 SEC("kprobe/pids_can_fork")
 int tasks_fork(void *registers)
 {
-	heed_fork((void *)second_argument(registers), 1);
+	on_fork((void *)second_argument(registers), 1);
 	return 0;
 }
 #else
 SEC("fexit/pids_can_fork")
 int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
 {
-	heed_fork(cset, 0);
+	on_fork(cset, 0);
 	return 0;
 }
 #endif
@@ -75,7 +75,7 @@ static __always_inline void forget(struct cgroup_subsys_state *css)
 		return;
 	id = watch->id;
 	if (!bpf_map_delete_elem(&task_watches, &key))
-		tell(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
+		report(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
 }
 
 ON_ENTRY(pids_css_free, tasks_removed, forget)

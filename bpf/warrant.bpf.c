@@ -59,7 +59,7 @@ static __always_inline struct warrant *only_warrant(void)
 	return bpf_map_lookup_elem(&warrants, &key);
 }
 
-static __always_inline void tell_warrant(__u64 claimed, __u32 outcome)
+static __always_inline void report_warrant(__u64 claimed, __u32 outcome)
 {
 	struct warrant_record *record = reserve_record(sizeof(struct warrant_record));
 
@@ -81,7 +81,7 @@ static __always_inline void revoke(struct warrant *warrant, __u64 claimed, __u32
 		return;
 	warrant->outcome = outcome;
 	if ((claimed & CLAIM_STATES) == CLAIM_LIVE)
-		tell_warrant(claimed, outcome);
+		report_warrant(claimed, outcome);
 }
 
 /* Return whether the task that charges belongs to the victim, and to no cgroup in it that is left alone. */
@@ -144,15 +144,15 @@ static __always_inline void serve(struct warrant *warrant, __u64 claimed)
 	warrant->error = bpf_send_signal(SIGKILL);
 	warrant->signalled_ns = bpf_ktime_get_ns();
 	warrant->outcome = warrant->error ? WARRANT_REFUSED : WARRANT_SERVED;
-	tell_warrant(claimed, warrant->outcome);
+	report_warrant(claimed, warrant->outcome);
 }
 
-static __always_inline void heed_charge(struct page_counter *counter)
+static __always_inline void on_charge(struct page_counter *counter)
 {
 	struct warrant *warrant = only_warrant();
 	__u64 claimed, value = 0;
 	__s64 victim_pages = -1;
-	bool is_pods = false, is_heeded = false;
+	bool is_pods = false, is_outside = false;
 	__u32 why;
 
 	if (!warrant)
@@ -164,7 +164,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 		__u64 key = (__u64)counter, pages = counter->usage.counter, *most;
 		__u32 *place;
 
-		is_heeded |= key == warrant->outside_counter;
+		is_outside |= key == warrant->outside_counter;
 		if (key == warrant->watched_counter) { /* what lies above it is no pod */
 			value = pages;
 			counter = NULL;
@@ -191,7 +191,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 		revoke(warrant, claimed, WARRANT_GROWN);
 		return;
 	}
-	if (is_heeded && !is_pods) {
+	if (is_outside && !is_pods) {
 		revoke(warrant, claimed, WARRANT_OUTSIDE);
 		return;
 	}
@@ -216,19 +216,19 @@ int BPF_PROG(warrant_try_charge, struct page_counter *counter, unsigned long nr_
 	     bool charged)
 {
 	if (charged)
-		heed_charge(counter);
+		on_charge(counter);
 	return 0;
 }
 
 SEC("fexit/page_counter_charge")
 int BPF_PROG(warrant_charge, struct page_counter *counter, unsigned long nr_pages)
 {
-	heed_charge(counter);
+	on_charge(counter);
 	return 0;
 }
 
 /* A cgroup that comes may be a pod that would go before the victim. */
-static __always_inline void heed_newcomer(void)
+static __always_inline void on_newcomer(void)
 {
 	struct warrant *warrant = only_warrant();
 	__u64 claimed;
@@ -244,7 +244,7 @@ static __always_inline void heed_newcomer(void)
 SEC("fentry/mem_cgroup_css_online")
 int BPF_PROG(warrant_newcomer, struct cgroup_subsys_state *css)
 {
-	heed_newcomer();
+	on_newcomer();
 	return 0;
 }
 
@@ -253,7 +253,7 @@ SEC("fexit/cgroup_mkdir")
 int BPF_PROG(warrant_listed, struct kernfs_node *parent, const char *name, umode_t mode, int error)
 {
 	if (!error)
-		heed_newcomer();
+		on_newcomer();
 	return 0;
 }
 

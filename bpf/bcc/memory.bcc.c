@@ -107,7 +107,7 @@ int memory_step(struct pt_regs *ctx)
 	walk->at = parent;
 	watch = memory_watches.lookup(&counter);
 	if (watch && walk->met)
-		tell_limit_met(watch, usage);
+		report_limit_met(watch, usage);
 	else if (watch)
 		look(watch, WATCHED_CGROUP_MEMORY, usage + walk->pages);
 	steps.call(ctx, 0);
@@ -158,7 +158,7 @@ int memory_removed(struct pt_regs *ctx)
 		return 0;
 	id = watch->id;
 	if (!memory_watches.delete(&key))
-		tell(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
+		report(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
 	return 0;
 }
 

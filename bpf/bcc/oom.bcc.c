@@ -58,7 +58,7 @@ static __always_inline u64 parent_of(u64 cgroup)
 	return parent;
 }
 
-static __always_inline void tell_limit(struct oom_record *record, u64 memcg)
+static __always_inline void fill_limit(struct oom_record *record, u64 memcg)
 {
 	u64 cgroup = 0;
 
@@ -68,7 +68,7 @@ static __always_inline void tell_limit(struct oom_record *record, u64 memcg)
 	peek(record->usage_pages, memcg + offsetof(struct mem_cgroup, memory.usage));
 }
 
-static __always_inline void tell_victim(struct oom_record *record, u64 victim)
+static __always_inline void fill_victim(struct oom_record *record, u64 victim)
 {
 	u64 mm = 0;
 	int tgid = 0;
@@ -101,8 +101,8 @@ int oom_kill(struct pt_regs *ctx)
 	record->usage_pages = 0;
 	peek(record->limit_pages, control + offsetof(struct oom_control, totalpages));
 	if (memcg)
-		tell_limit(record, memcg);
-	tell_victim(record, victim);
+		fill_limit(record, memcg);
+	fill_victim(record, victim);
 	cgroup = cgroup_of(victim);
 #pragma clang loop unroll(full)
 	for (int i = 0; i < OOM_PATH_LEVELS; i++) {

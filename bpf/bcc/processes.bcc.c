@@ -79,7 +79,7 @@ int tasks_removed(struct pt_regs *ctx)
 		return 0;
 	id = watch->id;
 	if (!task_watches.delete(&key))
-		tell(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
+		report(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
 	return 0;
 }
 
