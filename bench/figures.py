@@ -22,7 +22,7 @@ from bench.by_source import PROBE_COST, by_source, probe_cost
 from bench.page import PAGE, write_page
 from bench.parts import FLOOR, HERE, Contestant, Effort, Part, measured, parts_named, tree_at
 from bench.rows import Turns, against
-from reactor.errors import ReactorError, RefusedError
+from reactor.errors import ReactorError, RefusedError, what_failed
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
@@ -161,7 +161,7 @@ def _measured(
         _say("interrupted; everything is cleaned up")
         return 130
     except (ReactorError, OSError) as error:
-        _say(str(error))
+        _say(what_failed(error))
         return 1
     return 0
 
@@ -184,7 +184,7 @@ def collected(facts: Mapping[str, object], measured: Figures) -> dict[str, Any]:
         if isinstance(error, KeyboardInterrupt):
             found["about"]["interrupted"] = after
         else:
-            found["about"]["failed"] = f"{after}: {error}"
+            found["about"]["failed"] = f"{after}: {what_failed(error)}"
     return found
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import reactor
-from reactor.errors import ConfigError, ReactorError
+from reactor.errors import ConfigError, ReactorError, what_failed
 from reactor.run import run_by_child
 from reactor.text import printable
 
@@ -72,17 +72,10 @@ def _called(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ReactorError, OSError) as error:
-        print(f"reactor: {printable(_text(error))}", file=sys.stderr)
+        print(f"reactor: {printable(what_failed(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _text(error: ReactorError | OSError) -> str:
-    """Return what is wrong; of a file its name and the reason, without the error's number."""
-    if isinstance(error, ReactorError) or error.filename is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
 
 
 def _flushed(status: int) -> int:

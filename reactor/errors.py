@@ -152,6 +152,13 @@ def failure_text(error: BaseException) -> str:
     return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"
 
 
+def what_failed(error: Exception) -> str:
+    """Return an error for an operator; of a file its name and the reason, without the error's number."""
+    if isinstance(error, ReactorError) or not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
 class Refused(ValueError):  # noqa: N818 - it reads as what it is
     """A value is not of the accepted form. `at` is where, relative to the value being read.
 

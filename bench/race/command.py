@@ -18,7 +18,7 @@ from bench.race.meeting import Meeting, Seen
 from bench.race.pressed import PRESSED, REPLAYS, PressedCourse
 from bench.race.pressed_contestants import pressed_field, replay_field
 from bench.race.results import Found, plot, report, table, usage_plot
-from reactor.errors import ReactorError, RefusedError
+from reactor.errors import ReactorError, RefusedError, what_failed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.report import write, write_figure
 from reactor.testbed.allocator import MIB, compiled_tool
@@ -218,6 +218,7 @@ def _ended(found: Found) -> int:
     return 0 if interrupted is None else _told(f"interrupted {interrupted}; everything is cleaned up", 130)
 
 
-def _told(what: object, status: int) -> int:
-    print(f"reactor bench race: {what}", file=sys.stderr)
+def _told(what: str | Exception, status: int) -> int:
+    text = what if isinstance(what, str) else what_failed(what)
+    print(f"reactor bench race: {text}", file=sys.stderr)
     return status

@@ -38,8 +38,16 @@ def add_command(
         name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=f"example: {example}"
     )
     if call is not None:
-        command.set_defaults(call=call)
+        command.set_defaults(call=call, usage_error=command.error)
     return command
+
+
+def check_needed(options: argparse.Namespace, needed: str, *names: str) -> None:
+    """Exit with 2 if options are given without the one that they need; one not given is None or False."""
+    values = {name: getattr(options, name[2:].replace("-", "_")) for name in (needed, *names)}
+    given = [name for name in names if values[name] is not None]
+    if given and not values[needed]:
+        options.usage_error(f"{', '.join(given)}: only with {needed}")
 
 
 def add_config(command: argparse.ArgumentParser, default: Path | None, *, is_sought: bool = False) -> None:

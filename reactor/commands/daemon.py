@@ -16,7 +16,7 @@ from reactor.commands.arguments import (
     add_config_dir,
     warn_of,
 )
-from reactor.errors import ConfigError, ReactorError
+from reactor.errors import ConfigError, ReactorError, what_failed
 from reactor.text import counted, printable
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _clean(options: argparse.Namespace) -> int:
         try:
             lines += restore(settings)
         except (ReactorError, OSError, ValueError) as error:
-            print(f"reactor: {what}: {printable(str(error))}", file=sys.stderr)
+            print(f"reactor: {what}: {printable(what_failed(error))}", file=sys.stderr)
             status = 1
     for line in lines:
         print(line)
@@ -153,7 +153,9 @@ def _settings_or_defaults(options: argparse.Namespace) -> Settings:
         return load_settings(options.config, options.config_dir)
     except (ConfigError, OSError) as error:
         settings = Settings()
-        print(f"reactor: {printable(str(error))}; looking beside {settings.state_path}", file=sys.stderr)
+        print(
+            f"reactor: {printable(what_failed(error))}; looking beside {settings.state_path}", file=sys.stderr
+        )
         return settings
 
 

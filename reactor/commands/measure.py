@@ -13,6 +13,7 @@ from reactor.commands.arguments import (
     add_config,
     add_config_dir,
     add_output,
+    check_needed,
     from_checkout,
     journal_of,
     positive_seconds,
@@ -92,7 +93,7 @@ def _size(text: str) -> int:
     except ValueError:
         size_bytes = 0
     if size_bytes <= 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {ACCEPTED}")
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {ACCEPTED}, above 0")
     return size_bytes
 
 
@@ -156,11 +157,9 @@ def add_bench(commands: Commands) -> None:
         action="store_true",
         help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
     )
+    command.add_argument("--rounds", type=_positive_count, help="with --by-source: turns of each source (5)")
     command.add_argument(
-        "--rounds", type=_positive_count, default=5, help="with --by-source: turns of each source (5)"
-    )
-    command.add_argument(
-        "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
+        "--skip", metavar="NAMES", type=_names, help="with --by-source: not these, such as psi,poll-10s"
     )
     command.add_argument(
         "--parts",
@@ -206,7 +205,9 @@ def _add_race(commands: Commands) -> None:
         default=argparse.SUPPRESS,  # as `reactor bench --results` has it
         help="where the JSON and the HTML report go (bench-results; with --render: beside the JSON)",
     )
-    race.add_argument("--rounds", type=_positive_count, default=3, help="turns of each contestant (3)")
+    race.add_argument(
+        "--rounds", type=_positive_count, default=argparse.SUPPRESS, help="turns of each contestant (3)"
+    )
     race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
     race.add_argument("--full", action="store_true", help="every course and every source, which takes hours")
     race.add_argument(
@@ -219,7 +220,9 @@ def _add_race(commands: Commands) -> None:
         default=(),
         help="only these contestants, such as earlyoom,c-floor",
     )
-    race.add_argument("--skip", metavar="NAMES", type=_names, default=(), help="not these contestants")
+    race.add_argument(
+        "--skip", metavar="NAMES", type=_names, default=argparse.SUPPRESS, help="not these contestants"
+    )
     race.add_argument(
         "--peers",
         metavar="DIRECTORY",
@@ -256,17 +259,18 @@ def _positive_count(text: str) -> int:
 def _race(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench race"):
         from bench.race.command import Wanted, race, render
+    check_needed(options, "--render", "--plot", "--usage")
     if options.render is not None:
         return render(options.render, options.plot, options.results, options.usage)
     return race(
         Wanted(
             results=options.results or _RESULTS,
-            rounds=options.rounds,
+            rounds=options.rounds or 3,
             heats_a_turn=options.heats,
             full=options.full,
             courses=options.courses,
             only=options.only,
-            skip=options.skip,
+            skip=options.skip or (),
             peers=options.peers,
             seed=options.seed,
         )
@@ -277,9 +281,10 @@ def _bench(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench"):
         from bench.figures import Wanted, bench, bench_by_source
         from bench.parts import Effort
+    check_needed(options, "--by-source", "--skip", "--rounds")
     if options.by_source:
         return bench_by_source(
-            options.results or _RESULTS, rounds=options.rounds, skip=options.skip.split(",")
+            options.results or _RESULTS, rounds=options.rounds or 5, skip=options.skip or ()
         )
     return bench(
         Wanted(
@@ -326,7 +331,6 @@ def add_simulate(commands: Commands) -> None:
     command.add_argument(
         "--benchmark", action="store_true", help="instead: how many passes over 110 pods are made in a second"
     )
-    command.set_defaults(usage_error=command.error)
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -350,8 +354,9 @@ def _simulate(options: argparse.Namespace) -> int:
                 report_path=options.report,
             )
         )
-    if len(options.scenarios) > 1 or options.csv is not None or options.report is not None:
-        options.usage_error("several scenarios, --csv and --report go with --sweep")
+    check_needed(options, "--sweep", "--csv", "--report")
+    if len(options.scenarios) > 1:
+        options.usage_error("several scenarios: only with --sweep")
     from reactor.simulate import run_scenario_file
 
     return run_scenario_file(options.scenarios[0], options.output)
@@ -423,7 +428,6 @@ def add_fleet(commands: Commands) -> None:
         "--jobs", metavar="N", type=_positive_count, help="how many processes read (one a CPU)"
     )
     _add_comparison(command)
-    command.set_defaults(usage_error=command.error)
 
 
 def _add_comparison(command: argparse.ArgumentParser) -> None:
@@ -478,8 +482,7 @@ def _fleet(options: argparse.Namespace) -> int:
     from reactor.shadow.page import run
     from reactor.shadow.replay import Policy
 
-    if options.policy is None and (options.allow_more, options.allow_fewer) != (None, None):
-        options.usage_error("--allow-more and --allow-fewer go with --policy")
+    check_needed(options, "--policy", "--allow-more", "--allow-fewer")
     policy = None if options.policy is None else Policy.in_file(options.policy)
     found = sources_in(options.paths)
     key = _key(options)
@@ -562,7 +565,6 @@ def add_record(commands: Commands) -> None:
         default=[],
         help="a label of the node, such as pool=gpu, beside those of its Node; may be given again",
     )
-    command.set_defaults(usage_error=command.error)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from reactor.errors import ConfigError, Problem, ReactorError
+from reactor.errors import ConfigError, Problem, ReactorError, what_failed
 from reactor.plain import open_regular
 from reactor.shadow import DISAGREEMENTS, WITHIN_SECONDS, Decided, Done, Node, Pair, Verdict, node_of
 from reactor.shadow.replay import Changed, Policy, changes_of
@@ -150,7 +150,7 @@ def _files(path: Path, problems: list[str]) -> Iterator[Path]:
         yield path
         return
     root = len(path.parts)
-    for where, directories, names in os.walk(path, onerror=lambda error: problems.append(str(error))):
+    for where, directories, names in os.walk(path, onerror=lambda error: problems.append(what_failed(error))):
         directories.sort()
         if len(Path(where).parts) - root >= _DEEPEST:
             directories.clear()
@@ -236,7 +236,7 @@ def read(source: Source, options: Options) -> Read:
         try:
             found = changes_of(source, node, options.policy, partial(lines_of, problems=problems), problems)
         except (ReactorError, OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
-            problems.append(f"{source.name}: {error}")
+            problems.append(f"{source.name}: {what_failed(error)}")
         else:
             counted = found.passes, found.steps
             changes = None if options.policy is None else found.changes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, what_failed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.tables import Column, Screen, Styled, Table
 from reactor.testbed.allocator import MIB, HogPlan, HogTimes, Record, compiled_tool, hog
@@ -97,7 +97,7 @@ def demo() -> int:
         print("reactor demo: interrupted; everything is cleaned up", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (ReactorError, OSError) as error:
-        print(f"reactor demo: {error}", file=sys.stderr)
+        print(f"reactor demo: {what_failed(error)}", file=sys.stderr)
         return EXIT_CANNOT
     # Only now: rich costs 50 ms, which an error must not wait for, and the node is gone by then.
 

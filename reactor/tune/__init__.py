@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from reactor.config.documents import load_document
 from reactor.config.settings import load_configuration
-from reactor.errors import ReactorError, RefusedError
+from reactor.errors import ReactorError, RefusedError, what_failed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.features import Feature
 from reactor.model.settings import Settings
@@ -89,7 +89,7 @@ def tune(options: TuneOptions) -> int:
     try:
         measured = _measured(options, settings, existing)
     except (ReactorError, OSError) as error:
-        print(f"reactor tune: {error}", file=sys.stderr)
+        print(f"reactor tune: {what_failed(error)}", file=sys.stderr)
         return EXIT_CANNOT
     status = _conclude(options, settings, existing, measured, history)
     return EXIT_INTERRUPTED if measured.interrupted else status

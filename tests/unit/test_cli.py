@@ -65,8 +65,12 @@ def test_wrong_usage_exits_2_and_speaks_on_standard_error(arguments, capsys):
     [
         (["report", "--last", "0"], "--last: got '0'; accepted: a whole number above 0"),
         (["tune", "--pods", "many"], "--pods: got 'many'; accepted: a number from 1 to 1000"),
+        (
+            ["tune", "--victim", "0"],
+            "--victim: got '0'; accepted: a quantity such as 100Mi, 1.5Gi, 2G or 500, above 0",
+        ),
     ],
-    ids=["last", "pods"],
+    ids=["last", "pods", "victim"],
 )
 def test_a_number_that_is_refused_is_shown_with_what_is_accepted(arguments, said, capsys):
     with pytest.raises(SystemExit) as end:
@@ -190,6 +194,43 @@ def test_a_journal_that_is_not_there_is_named_with_the_reason(tmp_path, capsys):
     assert main(["explain", "--journal", str(absent)]) == 1
 
     assert capsys.readouterr().err == f"reactor: {absent}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("command", [["bench", "race", "--render"], ["tune", "--from"]], ids=" ".join)
+def test_a_stored_result_that_is_not_there_is_named_with_the_reason(tmp_path, capsys, command) -> None:
+    absent = tmp_path / "stored.json"
+
+    assert main([*command, str(absent)]) in {1, 2}
+
+    assert capsys.readouterr().err.endswith(f": {absent}: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench", "--skip", "psi"], "--skip: only with --by-source"),
+        (["bench", "--skip", "", "--rounds", "5"], "--skip, --rounds: only with --by-source"),
+        (["bench", "race", "--plot", "a.svg"], "--plot: only with --render"),
+        (["simulate", "a.yaml", "--csv", "a.csv"], "--csv: only with --sweep"),
+    ],
+    ids=["skip", "both", "plot", "csv"],
+)
+def test_an_option_without_the_one_that_it_needs_is_refused(arguments, said, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)  # so that a benchmark would start nothing
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bench", "race", "--rounds", "7"], ["bench", "--rounds", "7", "race"]],
+    ids=["after", "before"],
+)
+def test_rounds_may_stand_before_the_race_or_after_it(arguments) -> None:
+    assert 7 == _parser().parse_args(arguments).rounds
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "absent"])

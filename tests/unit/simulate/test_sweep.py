@@ -340,7 +340,7 @@ def test_what_goes_with_a_sweep_alone_is_refused_without_one(arguments, capsys):
         main(["simulate", *arguments])
 
     assert end.value.code == 2
-    assert "go with --sweep" in capsys.readouterr().err
+    assert "only with --sweep" in capsys.readouterr().err
 
 
 def test_the_benchmarks_recording_is_a_scenario_with_an_eviction_or_without_any():
