@@ -50,15 +50,15 @@ def check_needed(options: argparse.Namespace, needed: str, *names: str) -> None:
         options.usage_error(f"{', '.join(given)}: only with {needed}")
 
 
-def add_config(command: argparse.ArgumentParser, default: Path | None, *, is_sought: bool = False) -> None:
-    """Add `--config`; `is_sought`: without it the command takes the default file if there is one."""
-    shown = f" ({default})" if default else f" ({DEFAULT_CONFIG}, if it exists)" if is_sought else ""
+def add_config(command: argparse.ArgumentParser, *, is_needed: bool = False) -> None:
+    """Add `--config`: without it the default file, which has to exist only if `is_needed` (config_sought)."""
     command.add_argument(
         "--config",
         metavar="FILE",
         type=Path,
-        default=default,
-        help=f"the configuration{shown}: KubeletConfiguration's keys and a section of reactor's own",
+        default=DEFAULT_CONFIG if is_needed else None,
+        help=f"the configuration ({DEFAULT_CONFIG}{'' if is_needed else ', if it exists'}): "
+        "KubeletConfiguration's keys and a section of reactor's own",
     )
 
 
@@ -77,9 +77,9 @@ def add_output(command: argparse.ArgumentParser) -> None:
 
 def add_socket(command: argparse.ArgumentParser) -> None:
     """Add the options for where the daemon listens; `socket_of` reads it."""
-    add_config(command, default=None)
+    add_config(command)
     add_config_dir(command)
-    command.add_argument("--socket", metavar="PATH", help=f"the daemon's socket ({_DEFAULT_SOCKET})")
+    command.add_argument("--socket", metavar="PATH", help="the daemon's socket (the configuration's)")
 
 
 def socket_of(options: argparse.Namespace) -> Path:
@@ -89,16 +89,19 @@ def socket_of(options: argparse.Namespace) -> Path:
     """
     if options.socket is not None:
         return Path(options.socket)
+    path = config_sought(options)
+    if path is None:
+        return _DEFAULT_SOCKET
+    from reactor.config.settings import load_settings
+
     try:
-        settings = settings_given(options)
+        return Path(load_settings(path, options.config_dir).socket_path)
     except ConfigError as error:
-        path = options.config or DEFAULT_CONFIG
         socket = _socket_named(path, options.config_dir)
         wrong = f"invalid, {counted(len(error.problems), 'error')} (reactor config check {path})"
         what = wrong if path.exists() else "there is no such file"
         print(f"reactor: {path}: {what}; asking the daemon at {socket}", file=sys.stderr)
         return socket
-    return _DEFAULT_SOCKET if settings is None else Path(settings.socket_path)
 
 
 def _socket_named(path: Path, config_dir: Path | None) -> Path:
@@ -113,27 +116,21 @@ def _socket_named(path: Path, config_dir: Path | None) -> Path:
     return Path(named) if isinstance(named, str) and named.startswith("/") else _DEFAULT_SOCKET
 
 
-def settings_given(options: argparse.Namespace) -> Settings | None:
-    """Return the settings that `--config` and `--config-dir` name; None where neither is given.
-
-    Raises ConfigError.
-    """
-    if options.config is None and options.config_dir is None:
-        return None
-    return settings_in(options.config or DEFAULT_CONFIG, options.config_dir)
+def config_sought(options: argparse.Namespace) -> Path | None:
+    """Return the configuration given, else the default one, None if there is none and no drop-in is given."""
+    if options.config is not None:
+        return Path(options.config)
+    return DEFAULT_CONFIG if options.config_dir is not None or DEFAULT_CONFIG.exists() else None
 
 
 def settings_sought(options: argparse.Namespace) -> Settings | None:
-    """Return the settings given, else those in the default file, None without one. Raises ConfigError."""
-    settings = settings_given(options)
-    return settings_in(DEFAULT_CONFIG) if settings is None and DEFAULT_CONFIG.exists() else settings
-
-
-def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
-    """Return the settings in a file and its drop-ins, their warnings printed. Raises ConfigError."""
+    """Return the settings that `config_sought` finds, None without; prints warnings. Raises ConfigError."""
     from reactor.config.settings import load_settings
 
-    settings = load_settings(path, config_dir)
+    path = config_sought(options)
+    if path is None:
+        return None
+    settings = load_settings(path, options.config_dir)
     warn_of(settings)
     return settings
 

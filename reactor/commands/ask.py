@@ -137,7 +137,7 @@ def add_report(commands: Commands) -> None:
     command.add_argument(
         "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
     )
-    add_config(command, default=None, is_sought=True)
+    add_config(command)
     add_config_dir(command)
 
 
@@ -159,7 +159,7 @@ def add_doctor(commands: Commands) -> None:
         "show what this node offers, which sources would be used, and the remedy for what is missing",
         "sudo reactor doctor",
     )
-    add_config(command, default=None, is_sought=True)
+    add_config(command)
     add_config_dir(command)
     add_output(command)
     command.add_argument(

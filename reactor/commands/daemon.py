@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reactor.commands.arguments import (
-    DEFAULT_CONFIG,
     Commands,
     add_command,
     add_config,
@@ -32,7 +31,7 @@ def add_run(commands: Commands) -> None:
     command = add_command(
         commands, "run", _run, "guard this node", "sudo reactor run --config /etc/reactor/config.yaml"
     )
-    add_config(command, default=DEFAULT_CONFIG)
+    add_config(command, is_needed=True)
     add_config_dir(command)
     command.add_argument(
         "--dry-run", action="store_true", help="decide and journal, but never reclaim or kill"
@@ -89,7 +88,7 @@ def add_clean(commands: Commands) -> None:
         "restore what a killed daemon has left: oom_score_adj of processes, freezers and limits of pods",
         "sudo reactor clean --config /etc/reactor/config.yaml",
     )
-    add_config(command, default=DEFAULT_CONFIG)
+    add_config(command, is_needed=True)
     add_config_dir(command)
 
 
@@ -171,7 +170,7 @@ def add_notify(commands: Commands) -> None:
     command.add_argument(
         "--test", action="store_true", required=True, help="send one event `test` by each configured way"
     )
-    add_config(command, default=DEFAULT_CONFIG)
+    add_config(command, is_needed=True)
     add_config_dir(command)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from reactor.commands.arguments import (
     CONFIGURED,
-    DEFAULT_CONFIG,
     Commands,
     add_command,
     add_config,
     add_config_dir,
     add_output,
     check_needed,
+    config_sought,
     from_checkout,
     journal_of,
     positive_seconds,
@@ -30,7 +30,7 @@ def add_tune(commands: Commands) -> None:
         "measure this node in a virtual one, and recommend its memory thresholds with the reasons (root)",
         "sudo reactor tune --config /etc/reactor/config.yaml --journal /var/log/reactor/journal.jsonl",
     )
-    add_config(command, default=None)
+    add_config(command)
     add_config_dir(command)
     command.add_argument(
         "--journal",
@@ -105,7 +105,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     return tune(
         TuneOptions(
-            config=options.config or (None if options.config_dir is None else DEFAULT_CONFIG),
+            config=config_sought(options),
             config_dir=options.config_dir,
             journals=tuple(options.journal),
             results=options.results,
@@ -381,7 +381,7 @@ def add_shadow(commands: Commands) -> None:
     command.add_argument(
         "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
     )
-    add_config(command, default=None, is_sought=True)
+    add_config(command)
     add_config_dir(command)
     _add_comparison(command)
 
@@ -531,7 +531,7 @@ def add_record(commands: Commands) -> None:
         "sudo reactor record --config /etc/reactor/config.yaml --seconds 600 node.json",
     )
     command.add_argument("output_file", metavar="SCENARIO", help="the file to write, - for standard output")
-    add_config(command, default=DEFAULT_CONFIG)
+    add_config(command, is_needed=True)
     add_config_dir(command)
     command.add_argument(
         "--interval-seconds",

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import reactor.tune
 from reactor.cli import _parser, main
 from reactor.commands import arguments as shared
 from reactor.errors import ConfigError, Problem
+from reactor.tune import TuneOptions
 
 COMMANDS = [
     ["run"],
@@ -234,17 +236,53 @@ def test_rounds_may_stand_before_the_race_or_after_it(arguments) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "absent"])
-def test_doctor_goes_by_the_default_configuration_if_there_is_one(
+@pytest.mark.parametrize("command", ["doctor", "tune", "shadow", "report", "explain", "status", "top"])
+def test_commands_go_by_the_default_configuration_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, *, there: bool
+) -> None:
+    default = tmp_path / "config.yaml"
+    if there:
+        default.write_text("reactor: {kernelKill: hard, socket: /run/other.sock}\n")
+    monkeypatch.setattr(shared, "DEFAULT_CONFIG", default)
+    options = _parser().parse_args([command])
+
+    settings = shared.settings_sought(options)
+
+    assert (None if settings is None else settings.kernel_kill.value) == ("hard" if there else None)
+    if "socket" in options:
+        expected = "/run/other.sock" if there else "/run/reactor/reactor.sock"
+        assert expected == str(shared.socket_of(options))
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "absent"])
+def test_tune_measures_by_the_default_configuration_if_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
 ) -> None:
     default = tmp_path / "config.yaml"
     if there:
-        default.write_text("reactor: {kernelKill: hard}\n")
+        default.write_text("evictionHard: {memory.available: 100Mi}\n")
     monkeypatch.setattr(shared, "DEFAULT_CONFIG", default)
+    asked: list[TuneOptions] = []
+    monkeypatch.setattr(reactor.tune, "tune", lambda options: asked.append(options) or 0)
 
-    settings = shared.settings_sought(_parser().parse_args(["doctor"]))
+    assert main(["tune"]) == 0
 
-    assert (None if settings is None else settings.kernel_kill.value) == ("hard" if there else None)
+    assert [default if there else None] == [options.config for options in asked]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        *((name, "config.yaml, if it exists)") for name in ("doctor", "tune", "shadow", "report")),
+        *((name, "config.yaml, if it exists)") for name in ("explain", "status", "top")),
+        *((name, "config.yaml):") for name in ("run", "record", "clean", "notify")),
+    ],
+)
+def test_the_help_says_which_configuration_is_the_default(command, said, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+
+    assert f"the configuration (/etc/reactor/{said}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_run_with_an_absent_configuration_starts_nothing_and_exits_2(tmp_path):
