@@ -30,6 +30,8 @@ SWAP: Final = "swap"
 RULE_PRESSURE: Final = "rule-pressure"
 TICKER: Final = "ticker"
 
+NO_LEVELS: Final = "no levels"  # the detail of an armed source that has nothing to watch
+
 
 class Watched(StrEnum):
     """What a chain of sources watches."""

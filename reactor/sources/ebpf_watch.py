@@ -30,7 +30,7 @@ from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import SourceBoard
+from reactor.sources.catalogue import NO_LEVELS, SourceBoard
 from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
@@ -162,7 +162,6 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
     kind: ClassVar[WakeKind]
     bpf_object: ClassVar[str]
     on_v1: ClassVar[str]
-    without_levels: ClassVar[str]
     any_signal: ClassVar[Signal | None] = None
 
     def __init__(
@@ -332,7 +331,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
             probe.unwatch(watch.address)
 
     def _detail(self, made_by: str) -> str:
-        described = self._described(tuple(self._watches.values())) or self.without_levels
+        described = self._described(tuple(self._watches.values())) or NO_LEVELS
         refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
         return "; ".join([described, *([made_by] if made_by else []), *refused])
 

@@ -23,7 +23,7 @@ from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, SourceBoard
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, NO_LEVELS, SourceBoard
 from reactor.sources.levels import (
     LevelKey,
     MemoryLevel,
@@ -149,7 +149,7 @@ class MemcgEventfd(_OnV1):
             async with trio.open_nursery() as nursery:
                 for key in filter(self._needs_arming, tuple(self._wanted)):
                     nursery.start_soon(self._register, epoll, self._wanted[key])
-            armed(describe_levels(watch.level for watch in self._watches.values()) or "no levels")
+            armed(describe_levels(watch.level for watch in self._watches.values()) or NO_LEVELS)
             if not self._is_stale():
                 await self._moved.wait()
 
@@ -289,7 +289,7 @@ class MemcgReclaim(_OnV1):
             async with trio.open_nursery() as nursery:
                 for cgroup in tuple(self._levels):
                     await nursery.start(self._watch_cgroup, cgroup)
-                armed(", ".join(self._levels) or "no levels")
+                armed(", ".join(self._levels) or NO_LEVELS)
                 await self._moved.wait()
                 nursery.cancel_scope.cancel()
 

@@ -35,7 +35,7 @@ from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF, PSI, SOURCES, SourceBoard, switched_on
+from reactor.sources.catalogue import EBPF, NO_LEVELS, PSI, SOURCES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step, keep_trying, off_because
 from reactor.sources.ebpf_watch import (
     MACHINE,
@@ -194,7 +194,7 @@ class PsiHint:
                     epoll.register(fd, select.EPOLLPRI)
                     paths[fd] = path
                     windows.append(f"{path} in {window_us / 1e6:g} s")
-                armed(", ".join(windows) or "no levels")
+                armed(", ".join(windows) or NO_LEVELS)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_waiting, epoll, paths)
                     await self._other_cgroups.wait()
@@ -331,7 +331,6 @@ class EbpfMemory(EbpfSource["_Probe", _Levels]):
     kind = WakeKind.MEMORY
     bpf_object = "memory"
     on_v1 = "the memory controller is on cgroup v1, which has thresholds of its own"
-    without_levels = "no levels"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; arming goes on behind it."""

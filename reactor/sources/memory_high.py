@@ -35,7 +35,7 @@ from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import MEMORY_HIGH, SourceBoard
+from reactor.sources.catalogue import MEMORY_HIGH, NO_LEVELS, SourceBoard
 from reactor.sources.levels import (
     DRIFT_BYTES,
     LevelKey,
@@ -111,7 +111,7 @@ class MemoryHigh:
             armed("; ".join(details.values()))
 
         if not self._levels:
-            armed("no levels")
+            armed(NO_LEVELS)
         guarded = {cgroup: levels for cgroup, levels in self._levels.items() if cgroup != "/"}
         if self._levels and not guarded:
             raise OSError(

@@ -36,7 +36,7 @@ from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard, switched_on
+from reactor.sources.catalogue import EBPF_PIDS, NO_LEVELS, PROCESSES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, of_probe
 from reactor.sources.wakes import Wakes, wake
@@ -207,7 +207,7 @@ class ProcConnector:
         return True
 
     def _detail(self) -> str:
-        return f"one fork in {self._one_in}" if self._is_wanted else "no threshold on pid.available"
+        return f"one fork in {self._one_in}" if self._is_wanted else NO_LEVELS
 
     def _wake(self) -> None:
         wake(self._wakes, self._board, PROCESSES, WakeKind.PROCESSES, Signal.PID_AVAILABLE)
@@ -322,7 +322,6 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     kind = WakeKind.PROCESSES
     bpf_object = "processes"
     on_v1 = "the memory controller is on cgroup v1: eBPF would be loaded for this alone"
-    without_levels = "no threshold on pid.available"
     any_signal = Signal.PID_AVAILABLE
 
     def expect(self, levels: ProcessLevels | None) -> None:
@@ -334,7 +333,7 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
         """Watch as every such source; load nothing before there is a threshold."""
         await self._is_wanted_known.wait()
         if not self._wanted:
-            armed(self.without_levels)
+            armed(NO_LEVELS)
         while not self._wanted:
             self._moved = trio.Event()
             await self._moved.wait()

@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 import subprocess
 import time
@@ -100,6 +101,8 @@ async def test_a_new_margin_changes_the_sample() -> None:
         await armed(nursery, source, board)
         source.expect(margin_of(800))
         assert "one fork in 64" == board.state(PROCESSES).detail
+        source.expect(dataclasses.replace(margin_of(800), thresholds=()))
+        assert "no levels" == board.state(PROCESSES).detail
         nursery.cancel_scope.cancel()
 
 
