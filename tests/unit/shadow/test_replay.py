@@ -102,7 +102,7 @@ def test_more_or_fewer_than_are_allowed_is_an_exit_status(
     fleet(capsys, tmp_path, "evictionHard: {memory.available: 5000Mi}", "--allow-more", "0", status=3)
     with pytest.raises(SystemExit, match="2"):
         main(["fleet", "--allow-more", "0", str(tmp_path)])
-    assert "--allow-fewer: only with --policy" in capsys.readouterr().err
+    assert "--allow-more: only with --policy" in capsys.readouterr().err
 
 
 def test_an_invalid_policy_is_refused_with_its_problem(
