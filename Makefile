@@ -81,7 +81,8 @@ quick: setup ## Lint, types, and the unit tests that PACKAGE="…", or what has 
 	  $(BIN)/pytest --quiet --no-header --numprocesses=$(WORKERS) --dist=worksteal $$(cat .cache/affected) || tests=$$?; \
 	  wait $$types; exit $${tests:-0}
 
-test: setup ## All that a change has to pass here, on all CPUs (root for the tests against this kernel)
+test: ## All that a change has to pass here, on all CPUs (root for the tests against this kernel)
+	@$(MAKE) --no-print-directory --jobs=2 setup promtool
 	@echo "make test: what each part prints comes when that part ends"
 	@rm -rf .cache/parts
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going test-parts || failed=$$?; \
@@ -114,7 +115,7 @@ unit-policy: setup
 	  tests/unit/policy
 	$(BIN)/coverage report --data-file=.cache/coverage --fail-under=100
 
-unit-tests: setup promtool
+unit-tests: setup
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal tests/unit
 
 # By files: each test has a virtual node of its own, but those of a file may look for what another of it has left.
