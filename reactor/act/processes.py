@@ -22,9 +22,8 @@ import trio
 
 from reactor.errors import KernelInterfaceError, RefusedError
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
-from reactor.kernel.files import close_descriptor
+from reactor.kernel.files import NO_DESCRIPTORS, close_descriptor
 
-NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOBODY: Final = frozenset({errno.ESRCH, errno.EINVAL})  # gone, or no process's own id
 HELD: Final = 64  # pidfds kept of a pod, to be waited on
 

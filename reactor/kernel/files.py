@@ -19,6 +19,7 @@ from reactor.errors import KernelInterfaceError
 READ_BYTES: Final = 16 << 10
 # What the files of a removed cgroup answer: there is no such path, or what was open has lost its cgroup.
 GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _VALUE_BYTES: Final = 256
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given

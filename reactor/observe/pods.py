@@ -21,7 +21,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import GONE, KernelFile, parse_integer
+from reactor.kernel.files import GONE, NO_DESCRIPTORS, KernelFile, parse_integer
 from reactor.kernel.mem_available import AvailableCounters
 from reactor.kernel.swap import SwapCounter
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
@@ -214,7 +214,7 @@ class PodObserver:
             used |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
         if self._counts_swap:
             for uid in found:
-                if self._counters[uid].with_swap is None:
+                if uid not in self._counters or self._counters[uid].with_swap is None:
                     found[uid] += self._swap_bytes(uid) or 0
         return found, used
 
@@ -346,15 +346,9 @@ class PodObserver:
                 continue
             try:
                 held = self._counters.get(uid)
-                if held is not None:
-                    usages[uid] = self._full(uid, held, cgroup) if is_full else self._memory(uid, held)
-                else:
-                    # No descriptor could be spared to be held: slower, but the pod keeps its place.
-                    inode = self._inodes[uid]
-                    with closing(_PodCounters(self._tree, cgroup, self._kind, inode)) as opened:
-                        usages[uid] = (
-                            self._full(uid, opened, cgroup) if is_full else self._memory(uid, opened)
-                        )
+                if held is None:  # no descriptor can be spared: slower, but the pod keeps its place
+                    held = self._opened(uid)  # closed with the last reference to it
+                usages[uid] = self._full(uid, held, cgroup) if is_full else self._memory(uid, held)
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
                 if uid not in self._vanished:
@@ -445,15 +439,21 @@ class PodObserver:
 
     def _open(self, uid: str) -> None:
         try:
-            self._counters[uid] = _PodCounters(
-                self._tree,
-                self._cgroups[uid],
-                self._kind,
-                self._inodes[uid],
-                counts_swap=self._counts_swap,
-            )
+            self._counters[uid] = self._opened(uid)
         except (OSError, ReactorError) as error:
             self._note(uid, error)
+
+    def _opened(self, uid: str) -> _PodCounters:
+        """Return a pod's counters, with another's descriptors if there are too few. Raises as they do."""
+        cgroup, inode = self._cgroups[uid], self._inodes[uid]
+        while True:
+            try:
+                return _PodCounters(self._tree, cgroup, self._kind, inode, counts_swap=self._counts_swap)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._counters:
+                    raise
+            self._charges = None  # a descriptor that is closed may be another's next
+            self._counters.popitem()[1].close()
 
     def _note(self, uid: str, error: Exception) -> None:
         if not isinstance(error, OSError) or error.errno not in GONE:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -371,6 +372,22 @@ def test_descriptors_are_asked_for_where_the_soft_limit_is_too_low(
     finally:
         observer.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_pod_for_which_no_descriptor_is_left_is_read_with_those_of_another(pods: FakeTree) -> None:
+    observer = PodObserver(pods.tree, most_held=2)
+    observer.track([pod("a"), pod("b")])
+    observer.track([pod("a"), pod("b"), pod("c")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last_fd = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last_fd + 1, hard))
+        used = observer.full()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(last_fd)
+        observer.close()
+    assert all(used[name].memory_working_set_bytes is not None for name in ("a", "b", "c"))
 
 
 def test_pods_beyond_the_room_for_descriptors_are_read_all_the_same(pods: FakeTree) -> None:
