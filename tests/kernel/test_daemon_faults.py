@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -164,34 +163,25 @@ def test_socket_of_a_dead_daemon_is_replaced(node: VirtualNode, daemon: RunningD
     assert 0o600 == daemon.socket_path.stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize(
-    ("section", "why"),
-    [
-        (
-            {"stateFile": "state.json"},
-            "state.json.lock: another daemon holds it; reactor run --stand-by",
-        ),
-        (
-            {"stateFile": "other.json"},
-            "the node's lock: another daemon, of another reactor.stateFile,",
-        ),
-        ({"stateFile": "other.json", "dryRun": True}, "a daemon answers there"),
-    ],
-)
 def test_second_daemon_on_the_same_node_or_socket_refuses_in_one_line_and_the_first_stays(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, section: dict[str, Any], why: str
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     daemon.configure(HARD)
     daemon.start()
-    second = RunningDaemon(tmp_path, node.cgroup)
-    second.log_path = tmp_path / "second.log"
-    second.configure(HARD, {**section, "stateFile": str(tmp_path / section["stateFile"])})
+    for state_file, section, why in (
+        ("state.json", {}, "state.json.lock: another daemon holds it; reactor run --stand-by"),
+        ("other.json", {}, "the node's lock: another daemon, of another reactor.stateFile,"),
+        ("other.json", {"dryRun": True}, "a daemon answers there"),
+    ):
+        second = RunningDaemon(tmp_path, node.cgroup)
+        second.log_path = tmp_path / f"second-{why[:5]}.log"
+        second.configure(HARD, {**section, "stateFile": str(tmp_path / state_file)})
 
-    assert 1 == second.spawn().wait(60)
+        assert 1 == second.spawn().wait(60)
 
-    assert why in second.log()
-    assert "Traceback" not in second.log()
-    assert daemon.status()["node_cgroup"] == node.cgroup
+        assert why in second.log()
+        assert "Traceback" not in second.log()
+        assert daemon.status()["node_cgroup"] == node.cgroup
 
 
 def test_conditions_survive_a_crash_with_their_since(node: VirtualNode, daemon: RunningDaemon) -> None:
