@@ -478,7 +478,7 @@ def key_in(path: Path | None) -> bytes:
     """Return the key of anonymised names in a file, a fresh one without it. Raises ConfigError, OSError."""
     if path is None:
         return Names.fresh_key()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         key = file.read(4096).strip()
     if len(key) < 16:
         got = f"{len(key)} bytes"

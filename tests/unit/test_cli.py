@@ -100,6 +100,7 @@ def test_a_first_configuration_refuses_thresholds_from_what_is_no_text(tmp_path,
         ("simulate",),
         ("tune", "--from"),
         ("cluster", "clean", "--all", "--kubeconfig"),
+        ("shadow", "--journal", "/dev/null", "--anonymise"),
     ],
     ids=" ".join,
 )
