@@ -38,8 +38,8 @@ from reactor.threads import in_thread
 _SECOND_CHECK_SECONDS: Final = 0.005
 # The kernel compares usage with levels when pages of processes and page cache are charged. What it takes for
 # itself on behalf of a pod (page tables, sockets, dentries) counts as usage, and crosses a level unseen.
-_KERNEL_BYTES_A_SECOND: Final = 256 << 20
-_SOONEST_CHECK_SECONDS, _LATEST_CHECK_SECONDS = 0.25, 2.0  # each 0.3 ms of a busy CPU
+_KERNEL_BYTES_PER_S: Final = 256 << 20
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.25, 10.0  # each 0.3 ms of a busy CPU
 
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
 _OBSERVED_PER_SECOND: Final = 100
@@ -223,7 +223,7 @@ class MemcgEventfd(_OnV1):
             epoll.modify(watch.event_fd, _events(watch.level))
 
     async def _keep_checking(self) -> None:
-        """Wake the loop where a level was crossed without an event; see _KERNEL_BYTES_A_SECOND."""
+        """Wake the loop where a level was crossed without an event; see _KERNEL_BYTES_PER_S."""
         before: set[_Watch] = set()
         while True:
             left = {watch: watch.left_bytes() for watch in self._watches.values()}
@@ -232,8 +232,8 @@ class MemcgEventfd(_OnV1):
                 await trio.sleep(_SECOND_CHECK_SECONDS)  # an event may be on its way
                 self._wake(*(watch.level for watch in new if watch.event_fd >= 0 and not watch.fired))
             before = past
-            seconds = min((one for one in left.values() if one > 0), default=0) / _KERNEL_BYTES_A_SECOND
-            await trio.sleep(min(max(seconds, _SOONEST_CHECK_SECONDS), _LATEST_CHECK_SECONDS))
+            least = min((one for one in left.values() if one > 0), default=_KERNEL_BYTES_PER_S)
+            await trio.sleep(min(max(least / _KERNEL_BYTES_PER_S, _SOONEST_SECONDS), _LATEST_SECONDS))
 
     def _check_doubtful(self, watches: Iterable[_Watch]) -> None:
         """Settle how usage stands to levels that have fired, once it is quiet.
