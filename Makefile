@@ -116,7 +116,10 @@ unit-policy: setup
 	$(BIN)/coverage report --data-file=.cache/coverage --fail-under=100
 
 unit-tests: setup
-	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal tests/unit
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal -m "not slow" tests/unit
+
+test-slow: setup ## What takes a second of CPU or more for each test; `make test` leaves it out
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal -m slow tests/unit
 
 # By files: each test has a virtual node of its own, but those of a file may look for what another of it has left.
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
@@ -143,7 +146,7 @@ help-all: ## Show every target
 LISTED = /^\#\#@ / { print substr($$0, 5) ":" } /^[a-z-]+:.*\#\# / { split($$1, name, ":"); printf "  %-18s %s\n", name[1], $$2 }
 
 ##@ All others: suites of minutes and hours, measurements, what is generated
-ci-change: bpf test test-disk ## What each change has to pass: 15 minutes at most (.ci/run adds a virtual machine)
+ci-change: bpf test test-slow test-disk ## What each change has to pass: 15 minutes at most (.ci/run adds a virtual machine)
 
 # Each is tried whatever became of the others; the exit status says whether one failed.
 NIGHTLY := kernel-nightly test-hostile fuzz test-upstream test-kube test-deb test-release survival soak vm-test

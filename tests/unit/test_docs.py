@@ -94,6 +94,7 @@ def texts() -> str:
     return "\0".join(" ".join(text.split()) for text in constants if isinstance(text, str))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_each_message_that_a_page_quotes_exists(page: Path, texts: str) -> None:
     # Someone who searches the pages for what `status` or the log says finds it, and the other way round.

@@ -102,6 +102,7 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_distribution_is_node_reactor_and_the_command_reactor(environment: Path) -> None:
     (metadata,) = _site(environment).glob("node_reactor-*.dist-info/METADATA")
     fields = message_from_string(metadata.read_text())
@@ -133,6 +134,7 @@ EXTRAS = {"reactor.report.figures": "matplotlib"}
 PROGRAMS = {"reactor.kernel.bpf.bcc_child"}
 
 
+@pytest.mark.slow
 @_WITH_OBJECTS
 def test_every_module_of_it_imports_with_the_runtimes_libraries_alone(environment: Path) -> None:
     asked = (
@@ -176,6 +178,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.slow
 @_WITH_OBJECTS
 def test_each_command_answers_from_it(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "good.json").write_text(_CONFIGURATION)

@@ -152,6 +152,7 @@ def calls_of_a_kill(world: World, faults: Faults, *, prepared: int) -> dict[str,
     return dict(faults.counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "prepared"),
     [(errno.ENOMEM, 0), (errno.EMFILE, 0), (errno.ENODEV, 0), (errno.EINTR, 1)],

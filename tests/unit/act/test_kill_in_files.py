@@ -308,6 +308,7 @@ async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
     await until(lambda: open_descriptors() <= before, "no descriptor more than before")
 
 
+@pytest.mark.slow
 async def test_a_pod_of_too_many_cgroups_for_one_go_is_not_said_to_be_empty_and_reap_ends_what_is_in_them(
     make_tree: FakeTreeMaker,
 ) -> None:

@@ -77,6 +77,7 @@ async def test_axis_of_the_first_minute_has_whole_seconds(fake) -> None:
     assert ".6" not in "".join(re.findall(r">-[^<]* (?:min|s)<", text))
 
 
+@pytest.mark.slow
 async def test_page_of_250_pods_with_hostile_names_stays_below_50_kb(fake) -> None:
     names = [HOSTILE[number % len(HOSTILE)] * 3 + str(number) for number in range(250)]
     text = page_of(await hour_of(fake, names, minutes=8), HOSTILE[1])
@@ -102,6 +103,7 @@ async def test_page_in_a_browser_has_no_error_and_no_text_that_is_cut_off(
     assert found.smallest_text() >= 10
 
 
+@pytest.mark.slow
 async def test_page_is_served_beside_the_metrics_and_only_read() -> None:
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(

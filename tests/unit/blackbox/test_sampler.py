@@ -155,6 +155,7 @@ async def test_pod_that_comes_close_to_its_own_limit_is_looked_at(fake) -> None:
 HOSTILE = ["\x1b[31m", "<script>alert(1)</script>", "\U0001f600" * 60, "\udcff" * 200, "a" * 255, '"\\\n']
 
 
+@pytest.mark.slow
 async def test_record_of_250_pods_with_hostile_names_is_16_kib_at_most(fake) -> None:
     played = Played(fake)
     names = [f"{HOSTILE[number % len(HOSTILE)]}{number}" for number in range(250)]

@@ -200,6 +200,7 @@ def test_key_behind_its_value_is_read_as_well() -> None:
     assert {"kubernetes.io/config.hash": "abc"} == sandbox.annotations
 
 
+@pytest.mark.slow
 def test_repeated_messages_cost_linear_time_and_are_bounded() -> None:
     assert 10_000 == len(messages.Sandboxes.decode(delimited(1, b"") * 10_000).items)
     with pytest.raises(WireError, match="more than 20000"):

@@ -253,6 +253,7 @@ def test_the_common_daemon_sets_selector_is_as_before_pools_since_it_can_not_be_
 _LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["1", "2"]), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(selectors=st.lists(_LABELS, max_size=3), excluded=st.booleans())
 def test_each_node_has_the_daemon_of_the_first_pool_that_it_matches_and_no_other(

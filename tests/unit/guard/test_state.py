@@ -152,6 +152,7 @@ def boot(tmp_path):
     return Boot(tmp_path)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=states)
 def test_state_survives_the_round_trip(boot, state):

@@ -336,6 +336,7 @@ async def test_steward_that_asks_without_end_is_answered_at_a_bounded_pace(tmp_p
     assert guard.link.starts == 1
 
 
+@pytest.mark.slow
 async def test_steward_that_is_stopped_is_replaced_and_gets_what_the_one_before_did_not_take(tmp_path):
     first, began = Guard(tmp_path / "first"), trio.current_time()
     async with first.kept():
@@ -427,6 +428,7 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
     assert set(descendants(os.getpid())) <= set(others)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     datagrams=st.lists(

@@ -81,6 +81,7 @@ def test_a_directory_that_takes_the_path_of_one_that_was_watched_is_watched_agai
         changes.close()
 
 
+@pytest.mark.slow
 def test_where_changes_were_lost_each_directory_is_watched_again(tmp_path: Path) -> None:
     """The end of one may be among them."""
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())

@@ -489,6 +489,7 @@ def test_item_that_is_too_large_is_known_by_its_name_and_costs_no_other_one_its_
     assert "uid-large" == found[1]["metadata"]["uid"]
 
 
+@pytest.mark.slow
 def test_item_of_too_many_values_is_passed_over_before_they_fill_the_memory() -> None:
     text = pods(pod("dense", annotations={"a": [[]] * 600_000}), pod("other"))
     reader, found = ListReader(), []

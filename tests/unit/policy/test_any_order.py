@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -217,6 +218,7 @@ class Run:
         self.state = apply(self.settings, self.state, event, self.now_seconds)
 
 
+@pytest.mark.slow
 @examples(max_examples=max(200, examples().max_examples))
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_event_makes_a_critical_pod_eligible(settings, pods, steps):
@@ -229,6 +231,7 @@ def test_no_event_makes_a_critical_pod_eligible(settings, pods, steps):
     assert critical.isdisjoint(one.pod.uid for _, one in run.ordered)
 
 
+@pytest.mark.slow
 @examples(max_examples=max(200, examples().max_examples))
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_claim_is_lost_before_its_deadline_but_by_the_step_that_ends_it(settings, pods, steps):
@@ -292,6 +295,7 @@ def _is_awaited(claim: Claim, awaited: Collection[str], now_seconds: float) -> b
     return claim.left != 0 and still_seconds < STILL_SECONDS
 
 
+@pytest.mark.slow
 @examples(max_examples=max(200, examples().max_examples))
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_order_of_events_and_passes_evicts_more_than_is_allowed(settings, pods, steps):
@@ -321,6 +325,7 @@ def _is_exempt(one: Eviction) -> bool:
     return one.threshold is not None and one.threshold.is_hard and one.signal in MEMORY_SIGNALS
 
 
+@pytest.mark.slow
 @given(settings=settings_of_node, pods=node_pods, steps=steps)
 def test_no_order_of_events_and_passes_evicts_for_what_earlier_victims_still_free(settings, pods, steps):
     run = Run(settings, pods)

@@ -301,6 +301,7 @@ def hopeless_or_not(draw: st.DrawFn) -> Case:
     return case._replace(settings=settings, state=state, truth=truth, signals={Signal.MEMORY_AVAILABLE: seen})
 
 
+@pytest.mark.slow
 @given(cases())
 def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None:
     """State and decision are the same, whatever the pods that were not read hold up to their bounds."""
@@ -314,6 +315,7 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     assert (state, decision) == by_due
 
 
+@pytest.mark.slow
 @given(cases())
 def test_what_was_due_counts_for_nothing_once_state_or_pods_are_others(case: Case) -> None:
     read = settle(case)
@@ -322,6 +324,7 @@ def test_what_was_due_counts_for_nothing_once_state_or_pods_are_others(case: Cas
         assert anew == decide(case.settings, state, read.snapshot, pods, NOW, due=read.due)
 
 
+@pytest.mark.slow
 @given(hopeless_or_not())
 def test_pods_that_hold_too_little_by_their_bounds_do_by_all_numbers(case: Case) -> None:
     read = settle(case)
@@ -471,6 +474,7 @@ def test_a_pod_that_is_never_evicted_does_not_hide_that_there_are_others() -> No
     assert [one.reason for one in state.slowdowns] == [SlowReason.OUTSIDE_PODS]
 
 
+@pytest.mark.slow
 @given(cases())
 def test_the_whole_ranking_is_that_of_all_numbers(case: Case) -> None:
     """What is read after the kill fills in the places behind the first, and marks them."""
@@ -485,6 +489,7 @@ def test_the_whole_ranking_is_that_of_all_numbers(case: Case) -> None:
     assert late == read.snapshot.bounds.keys() & {place.pod.uid for place in filled.ranking}
 
 
+@pytest.mark.slow
 @given(cases(), st.data())
 def test_the_first_stays_first_however_the_others_move_after_the_kill(
     case: Case, data: st.DataObject
@@ -507,6 +512,7 @@ def test_the_first_stays_first_however_the_others_move_after_the_kill(
             assert place.usage == read.snapshot.bounds[place.pod.uid]
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(1, 3))
 def test_as_many_are_settled_as_are_asked_for(case: Case, heads: int) -> None:
     """A forecast asks for the first two."""

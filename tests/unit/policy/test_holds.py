@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ SEEN = st.builds(Observation, available=st.integers(0, 120), capacity=st.just(10
 SETTINGS = st.builds(EvictionSettings, evictions_per_minute=st.none() | st.integers(0, 3))
 
 
+@pytest.mark.slow
 @given(SETTINGS, STATES, MEMORY, SEEN, SECONDS)
 def test_no_hold_of_a_soft_threshold_delays_a_hard_one(
     settings: EvictionSettings, state: PolicyState, signal: Signal, seen: Observation, now: float

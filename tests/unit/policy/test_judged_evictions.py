@@ -223,6 +223,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(max_examples=min(60, examples().max_examples))  # each is up to five passes
 @given(draw.settings, STEPS, st.none() | st.integers(1, 2), st.booleans())
 def test_a_pod_goes_for_a_disk_only_if_that_is_short_then_and_nothing_keeps_it(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.golden import driver
 from tests.golden.files import CHANGED, first_difference, read_jsonl, read_lines
 
@@ -12,6 +14,7 @@ def test_recorded_seeds_decide_line_by_line_what_they_did():
     assert first_difference(read_lines("events.jsonl.gz"), driver.whole()) is None, CHANGED
 
 
+@pytest.mark.slow
 def test_all_seeds_decide_what_they_did():
     recorded = read_jsonl("events-digests.jsonl")
 

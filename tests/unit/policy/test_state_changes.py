@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import reactor
 
 ROOT: Final = Path(reactor.__file__).parent
@@ -37,6 +39,7 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@pytest.mark.slow
 def test_nothing_outside_the_policy_writes_its_state_but_those_who_hold_it():
     found = [
         f"{path.relative_to(ROOT)}:{line}"

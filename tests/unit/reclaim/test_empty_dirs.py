@@ -117,6 +117,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["rm", "-rf", made], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [31, 32, 33, 250, 3000])
 def test_a_deep_tree_is_removed_with_few_descriptors(volume: Path, depth: int) -> None:
     _nest(volume, depth, with_files=True)

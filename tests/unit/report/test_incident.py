@@ -243,6 +243,7 @@ def test_picture_of_a_span_in_a_browser_is_legible_and_where_its_records_are(
     assert (begin - first) / per_second == pytest.approx(30 * 60 + 4, abs=3)
 
 
+@pytest.mark.slow
 def test_figures_of_the_picture_are_those_of_the_record(browser: Browser, tmp_path: Path) -> None:
     """By where the browser has drawn the curve, against the labels of the axis that it has drawn."""
     file = tmp_path / "page.html"

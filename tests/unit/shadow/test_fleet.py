@@ -44,6 +44,7 @@ def read(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_each_of_20_disagreements_on_500_nodes_is_found_and_no_other(
     fleet: tuple[Path, Fleet], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_limit_of_disagreements_is_an_exit_status(
     read(capsys, directory, "--allow-disagreements", "19", status=3)
 
 
+@pytest.mark.slow
 def test_anonymised_nothing_of_a_name_is_left_and_the_same_name_is_the_same(
     fleet: tuple[Path, Fleet], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,6 +264,7 @@ def test_page_in_a_browser_has_no_error_and_no_text_that_is_cut_off(
     assert 0 == found.value("document.querySelectorAll('script, img').length")
 
 
+@pytest.mark.slow
 def test_names_stand_for_others_by_their_kind() -> None:
     names = Names(b"k" * 32)
     assert names.pod("a/b").startswith("ns-")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.golden import scenarios
 from tests.golden.files import CHANGED, GOLDEN, first_difference, read_lines
 
 
+@pytest.mark.slow
 def test_scenarios_come_out_as_they_did():
     assert first_difference(read_lines("scenarios.jsonl.gz"), scenarios.lines()) is None, CHANGED
 

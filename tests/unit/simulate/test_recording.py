@@ -129,6 +129,7 @@ def test_nothing_of_a_pod_is_kept_but_what_counts() -> None:
     )
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)

@@ -67,6 +67,7 @@ def test_the_page_has_commands_that_simulate_and_that_record() -> None:
     assert len(EXAMPLES) - len(RECORDINGS) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "printed"), [one for one in EXAMPLES if one[0] not in RECORDINGS], ids=lambda one: one[:60]
 )

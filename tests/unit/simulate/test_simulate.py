@@ -349,6 +349,7 @@ ODDITIES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(max_examples=300)
 def test_a_scenario_that_is_changed_anywhere_is_replayed_or_refused(data: st.DataObject) -> None:

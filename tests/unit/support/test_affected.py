@@ -9,6 +9,7 @@ import pytest
 from tests.affected import ROOT, main, of_files, of_packages
 
 
+@pytest.mark.slow
 def test_a_package_has_its_own_tests_and_those_of_what_imports_it() -> None:
     tests = of_packages(["rules"])
     assert {"tests/unit/rules", "tests/unit/simulate/test_rules.py"} <= set(tests)

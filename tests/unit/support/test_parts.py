@@ -51,6 +51,7 @@ def test_make_runs_all_parts_says_which_failed_and_fails(tmp_path: Path) -> None
         ["make", "test"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
     assert 2 == made.returncode, made
-    *_, failed, test = [line for line in made.stdout.splitlines() if line]
-    passed = made.stdout.split("make test:\n")[-1].count(" passed in ")
-    assert (6, True, "    tests/a.py::test_b") == (passed, failed.startswith("size-check     failed"), test)
+    said = made.stdout.split("make test:\n")[-1].splitlines()
+    assert 6 == sum(" passed in " in line for line in said)
+    failed = next(number for number, line in enumerate(said) if line.startswith("size-check     failed"))
+    assert "    tests/a.py::test_b" == said[failed + 1]

@@ -200,6 +200,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_an_event_is_bounded_clean_json_whatever_its_line_holds(value: object) -> None:
     [event] = Events("a").take({"kind": "oom-kill", "message": "m", "filler": value, "more": [value] * 70})

@@ -182,6 +182,7 @@ def test_a_leak_below_a_sawtooth_is_foreseen_when_it_is_near() -> None:
     assert _foreseen_while(available, 30, _GIB - 600 * _MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period_seconds", [1.0, 2.5, 4.0])
 def test_what_is_kept_of_a_minute_is_little_and_enough(period_seconds: float) -> None:
     """Of ten minutes at ten a second some 150 samples are kept; a sawtooth among them is still known."""

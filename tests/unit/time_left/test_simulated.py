@@ -9,6 +9,7 @@ import pytest
 from tests.soak.in_time import BACK, STOPPING, Known, Shape, course, results, run, summary
 
 
+@pytest.mark.slow
 def test_almost_all_save_that_have_twice_the_time_they_need_and_few_are_asked_in_vain() -> None:
     found = summary(list(results(range(3), (Shape.RAMP, *STOPPING, Shape.BURSTS))))
     for known in Known:

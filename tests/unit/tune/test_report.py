@@ -123,6 +123,7 @@ def test_swap_is_named_since_memory_available_does_not_count_it(
     assert "swap" not in " ".join(trust_lines(measured, found))
 
 
+@pytest.mark.slow
 def test_page_answers_with_one_picture_and_five_lines(
     measured: Measured, found: Recommendation, tmp_path: Path
 ) -> None:

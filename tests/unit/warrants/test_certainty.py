@@ -297,6 +297,7 @@ def moving_nodes(drawn: st.DrawFn):
     return policy, hard, state, pods, ranges
 
 
+@pytest.mark.slow
 @given(moving_nodes(), st.data())
 @settings(max_examples=150)
 def test_wherever_the_pods_move_within_their_ranges_the_decision_is_the_certain_one(node, data) -> None:

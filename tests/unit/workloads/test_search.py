@@ -100,6 +100,7 @@ def test_where_no_inotify_is_to_be_had_every_refresh_looks(
     assert [application(8, "b")] == refreshed(listing) == found(listing)
 
 
+@pytest.mark.slow
 def test_a_storm_of_changes_leaves_a_refresh_true(small: FakeTree, tmp_path: Path) -> None:
     """More events than are read one by one, and the queue of the kernel runs over."""
     small.add(application(7, "a"))

@@ -117,6 +117,7 @@ def test_the_table_reports_everybody_and_every_reason(found: dict[str, Any]) -> 
     assert "failed: earlyoom: ended (1): it said why" in text
 
 
+@pytest.mark.slow
 def test_a_stored_result_can_be_rendered_elsewhere(
     found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
