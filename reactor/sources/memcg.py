@@ -179,9 +179,7 @@ class MemcgEventfd(_OnV1):
         if before is not None:
             before.close()
         epoll.register(event_fd, _events(level))
-        if (
-            watch.left_bytes() <= 0
-        ):  # crossed before the kernel knew of the level: nothing else would report it
+        if watch.left_bytes() <= 0:  # crossed before the kernel knew of it: nothing else would report it
             watch.fired = True
             self._wake(level)
 
