@@ -13,7 +13,7 @@ from tests.soak.episode import Outcome
 from tests.soak.guarded import Measured
 from tests.soak.slope import Slope, slope
 
-# How much the median of the last quarter may lie above the first one's, over the longest life of one daemon.
+# How much the least of the last quarter may lie above the first one's, over the longest life of one daemon.
 # A reload, after which it is measured, has a few workers, which stay for 10 s.
 TOLERANCE: Final = {"descriptors": 2.0, "threads": 3.0, "rss_kib": 1024.0}
 # The start: imports, caches that fill, the first journal file.

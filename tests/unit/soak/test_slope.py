@@ -26,6 +26,14 @@ def test_constant_series_is_flat_and_one_outlier_does_not_change_that() -> None:
     assert found.per_hour > 0
 
 
+def test_what_is_taken_for_a_while_and_returned_is_no_rise_and_what_is_kept_is() -> None:
+    taken = [(float(at), 44.0 if at % 10 > 2 else 40.0) for at in range(40)]
+    kept = [(at, value + (2.0 if at >= 25 else 0.0)) for at, value in taken]
+
+    assert slope(taken).is_flat(0)
+    assert not slope(kept).is_flat(1)
+
+
 def test_series_that_rises_by_more_than_the_tolerance_is_not_flat_and_one_that_falls_is() -> None:
     rising = slope([(float(at), float(at)) for at in range(40)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,29 @@ def test_daemon_that_is_killed_leaves_no_program_loaded(service: Service) -> Non
 def loaded_programs() -> int:
     """Return how often the program at a charge of memory is loaded; the kernel keeps 15 letters of a name."""
     return run("bpftool", "prog", "list").count("memory_try_char")
+
+
+def test_reloads_leave_neither_memory_nor_descriptors_behind(service: Service) -> None:
+    """Each loads the programs anew. What that takes may stay until the next one: 5 MiB, of all in turns."""
+    resident, descriptors = [], []
+    for mib in range(100, 119):
+        configure(service, mib)
+        if mib == 100:
+            service.start()
+        else:
+            run("systemctl", "reload", "reactor.service")
+        level = f"memory.available<{mib}Mi"
+        eventually(partial(is_watched, service, level), f"a watch of {level}")
+        resident.append(resident_mib(service))
+        descriptors.append(len(list(Path(f"/proc/{service.prop('MainPID')}/fd").iterdir())))
+    assert min(resident[10:]) - min(resident[1:10]) < 1, resident
+    assert min(descriptors[10:]) - min(descriptors[1:10]) < 3, descriptors
+
+
+def configure(service: Service, mib: int) -> None:
+    thresholds = {"memory.available": f"{mib}Mi", "pid.available": "100"}
+    service.configure({"evictionHard": thresholds}, {"kernelKill": "hard"})
+
+
+def is_watched(service: Service, level: str) -> bool:
+    return level in sources(service).get("ebpf", ("", ""))[1]
