@@ -199,6 +199,7 @@ def test_a_shortage_in_which_no_pod_can_be_evicted_is_said_once_and_a_newcomer_i
         {
             "pods": {"parents": [node.cgroup], "never": ["database.service"]},
             "onNoVictim": [["/bin/sh", "-c", f"cat >> {told}"]],
+            "housekeepingInterval": "1s",
         },
     )
     daemon.start()
