@@ -1,7 +1,7 @@
 """The floor under every latency: a C program that waits for the same event and kills, and does nothing else.
 
-The allocator and the observer take its times, as every contestant's. What a daemon takes on the same machine
-in the same minutes, divided by this, says how much of it is the daemon's own.
+Its times are taken by the allocator and the observer, as those of every contestant. A daemon's times on the
+same machine in the same minutes, divided by these, say how much of them is the daemon's own.
 """
 
 from __future__ import annotations

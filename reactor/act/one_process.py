@@ -190,7 +190,7 @@ class OneProcess:
         counts_shared: bool = True,
         wanted_bytes: int | None = None,
     ) -> Chosen:
-        """Return the process of a pod that goes first, or the group of them, for the caller to close.
+        """Return the process of a pod that is killed first, or the group of them, for the caller to close.
 
         `used_bytes` is the pod's working set, without what was killed of it and is dying; `counts_shared` is
         False where a kill for shared memory has brought nothing back; `wanted_bytes` is what is missing.

@@ -103,7 +103,7 @@ class Feed:
             await self._changed.wait()
 
     async def _send_changes(self, send: Send, sent: dict[str, KnownPod]) -> None:
-        """Bring what a steward knows up to date; whoever is waiting for the loop goes first in between."""
+        """Bring what a steward knows up to date; the loop's other tasks run in between."""
         present = {pod.uid: pod for pod in _known(self._pods)}
         gone = [uid for uid in sent if uid not in present]
         came = [pod for uid, pod in present.items() if sent.get(uid) != pod]

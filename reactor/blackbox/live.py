@@ -1,7 +1,7 @@
 """The page of the last hour: who holds the node's memory, how far the thresholds are, what was evicted.
 
-It is made by the steward when somebody asks, from the samples that are there anyway, and at most every two
-seconds. It is read-only, has no script, reloads itself, and stays below 50 kB whatever pods are called.
+The steward makes it when somebody asks, every two seconds at most, from samples that it has anyway.
+It is read-only, has no script, reloads itself, and stays below 50 kB whatever pods are called.
 """
 
 from __future__ import annotations

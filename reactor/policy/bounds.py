@@ -136,9 +136,9 @@ def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | Non
     signals = sound.signals
     state, fresh = observed(known.settings, known.state, sound, known.pods, known.now_seconds)
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
-    if not memory and not any(map(is_hard_memory, state.thresholds_met)):
+    if not fresh and not any(map(is_hard_memory, state.thresholds_met)):
         slowed_down = with_slowdowns(known.settings, state, sound, known.pods, known.now_seconds)
-        return None if fresh else Due(absurd, sound, fresh, *slowed_down, known.state, known.pods)
+        return Due(absurd, sound, fresh, *slowed_down, known.state, known.pods)
     if len(memory) < len(fresh) or _asks_for_all(known, state, memory, signals):
         return None
     yield from (uid for uid in _asked_by_name(known, state) if uid in known.bounds)

@@ -317,9 +317,8 @@ class MemcgReclaim(_OnV1):
 
     def _levels_past(self, cgroup: str, counters: MemoryCounters) -> list[MemoryLevel]:
         """Return the levels that the working set is at. Raises OSError: cgroup gone."""
-        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
+        usage_bytes, cache_bytes = counters.usage_bytes(), counters.available_cache_bytes()
+        levels = (one for one in self._wanted.values() if one.cgroup == cgroup)
         return [
-            level
-            for level in self._levels.get(cgroup, ())
-            if level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_file_bytes)
+            one for one in levels if one.is_past(usage_bytes=usage_bytes, inactive_file_bytes=cache_bytes)
         ]

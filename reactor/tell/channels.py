@@ -8,6 +8,7 @@ import socket
 import ssl
 import stat
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -71,7 +72,7 @@ class NotSentError(ReactorError):
     """A channel has given an event up; the text says why."""
 
 
-class Channel:
+class Channel(ABC):
     """A way to operators, by the settings as they are by then.
 
     `name` is what it is called in `status`, metrics and the log, `problem` why an event is late at present.
@@ -83,13 +84,13 @@ class Channel:
     def __init__(self, settings: Callable[[], NotificationSettings]) -> None:
         self._settings = settings
 
+    @abstractmethod
     def takes(self, event: Event) -> bool:
         """Return whether the configuration wants such an event sent by it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def send(self, event: Event) -> None:
         """Send an event, in a time that is bounded. Raises NotSentError."""
-        raise NotImplementedError
 
 
 # Events on their way over one channel: bounded, counted, and waited for by no one else.
