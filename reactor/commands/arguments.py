@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,11 +43,26 @@ def add_command(
 
 
 def check_needed(options: argparse.Namespace, needed: str, *names: str) -> None:
-    """Exit with 2 if options are given without the one that they need; one not given is None or False."""
-    values = {name: getattr(options, name[2:].replace("-", "_")) for name in (needed, *names)}
-    given = [name for name in names if values[name] is not None]
-    if given and not values[needed]:
-        options.usage_error(f"{', '.join(given)}: only with {needed}")
+    """Exit with 2 if options are given without the one that they need."""
+    if not _given(options, needed):
+        _refuse(options, names, f"only with {needed}")
+
+
+def check_unused(options: argparse.Namespace, beside: str, *names: str) -> None:
+    """Exit with 2 if options are given that have no effect beside another one, which is given."""
+    _refuse(options, names, f"not with {beside}")
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    given = [name for name in names if _given(options, name)]
+    if given:
+        options.usage_error(f"{', '.join(given)}: {why}")
+
+
+def _given(options: argparse.Namespace, name: str) -> bool:
+    """Return whether an option, or an operand by its own name, is given: one that is not is None or False."""
+    value = getattr(options, name.removeprefix("--").replace("-", "_").lower())
+    return value is not None and value is not False
 
 
 def add_config(command: argparse.ArgumentParser, *, is_needed: bool = False) -> None:

@@ -13,6 +13,8 @@ from reactor.commands.arguments import (
     add_command,
     add_config_dir,
     add_output,
+    check_needed,
+    check_unused,
     warn_of,
 )
 from reactor.text import counted, printable
@@ -80,6 +82,8 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def _file(options: argparse.Namespace) -> Path:
+    if options.file is not None and options.file != options.config:
+        check_unused(options, "FILE", "--config")
     return Path(options.file or options.config or DEFAULT_CONFIG)
 
 
@@ -136,6 +140,7 @@ def _init(options: argparse.Namespace) -> int:
     from reactor.doctor.first_configuration import Preset, first_configuration, this_machine, warnings
     from reactor.kernel.small_file import write
 
+    check_needed(options, "FILE", "--force")
     machine = this_machine()
     preset = None if options.preset is None else Preset(options.preset)
     text = first_configuration(machine, options.thresholds_from, preset)

@@ -13,6 +13,7 @@ from reactor.commands.arguments import (
     add_config_dir,
     add_output,
     check_needed,
+    check_unused,
     config_sought,
     from_checkout,
     journal_of,
@@ -41,9 +42,7 @@ def add_tune(commands: Commands) -> None:
         help="a journal to learn from, with the files it was rotated into, or a directory with those of many "
         "nodes; may be given again",
     )
-    command.add_argument(
-        "--minutes", type=positive_seconds, default=5.0, help="how long to measure, at the most (5)"
-    )
+    command.add_argument("--minutes", type=positive_seconds, help="how long to measure, at the most (5)")
     command.add_argument(
         "--results",
         metavar="DIRECTORY",
@@ -55,12 +54,9 @@ def add_tune(commands: Commands) -> None:
         "--from", dest="stored", metavar="FILE", type=Path, help="use this measured.json instead of measuring"
     )
     command.add_argument(
-        "--loads",
-        metavar="NAMES",
-        default="idle,busy",
-        help="CPU load during the measurement: idle, busy (idle,busy)",
+        "--loads", metavar="NAMES", help="CPU load during the measurement: idle, busy (idle,busy)"
     )
-    command.add_argument("--pods", metavar="N", type=_pods, default=10, help="pods on the virtual node (10)")
+    command.add_argument("--pods", metavar="N", type=_pods, help="pods on the virtual node (10)")
     command.add_argument(
         "--assume",
         choices=("one", "huge", "all", "seen"),
@@ -103,15 +99,17 @@ def _tune(options: argparse.Namespace) -> int:
     from reactor.tune.experiments import loads_named
     from reactor.tune.model import Assume, Assumptions
 
+    if options.stored is not None:
+        check_unused(options, "--from", "--minutes", "--loads", "--pods")
     return tune(
         TuneOptions(
             config=config_sought(options),
             config_dir=options.config_dir,
             journals=tuple(options.journal),
             results=options.results,
-            minutes=options.minutes,
-            loads=loads_named(options.loads),
-            pods=options.pods,
+            minutes=options.minutes or 5.0,
+            loads=loads_named("idle,busy" if options.loads is None else options.loads),
+            pods=options.pods or 10,
             stored=options.stored,
             assumptions=Assumptions(
                 assume=Assume(options.assume), victim_bytes=options.victim, reserve_bytes=options.reserve
@@ -122,6 +120,9 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 _RESULTS = Path("bench-results")
+# What neither the race nor the bench by source goes by.
+_OF_PARTS = ("--runs", "--turns", "--parts", "--against", "--baseline", "--idle-seconds", "--update-baseline")
+_OF_A_RACE = ("--rounds", "--heats", "--full", "--courses", "--only", "--skip", "--peers", "--seed")
 
 
 def add_demo(commands: Commands) -> None:
@@ -146,11 +147,9 @@ def add_bench(commands: Commands) -> None:
     command.add_argument(
         "--results", metavar="DIRECTORY", type=Path, help="where the JSON goes (bench-results)"
     )
+    command.add_argument("--runs", type=_positive_count, help="evictions of each contestant in a part (30)")
     command.add_argument(
-        "--runs", type=_positive_count, default=30, help="evictions of each contestant in a part (30)"
-    )
-    command.add_argument(
-        "--turns", type=_positive_count, default=4, help="turns of each contestant in a part, at most (4)"
+        "--turns", type=_positive_count, help="turns of each contestant in a part, at most (4)"
     )
     command.add_argument(
         "--by-source",
@@ -165,28 +164,23 @@ def add_bench(commands: Commands) -> None:
         "--parts",
         metavar="NAMES",
         type=_names,
-        default=(),
         help="only these, such as kill-max,rest-110 (all but some slow allocators)",
     )
     command.add_argument(
         "--against",
         metavar="COMMIT|DIR",
-        default="",
         help="measure another tree in turns with this one, and print the ratio of each figure",
     )
     command.add_argument(
         "--baseline",
         metavar="FILE",
         type=Path,
-        default=Path("docs/figures/baseline.json"),
         help="what to compare with, in multiples of the C floor (docs/figures/baseline.json)",
     )
     command.add_argument(
         "--update-baseline", action="store_true", help="make this run the baseline for its kind of machine"
     )
-    command.add_argument(
-        "--idle-seconds", type=positive_seconds, default=60.0, help="how long to watch it idle (60)"
-    )
+    command.add_argument("--idle-seconds", type=positive_seconds, help="how long to watch it idle (60)")
     _add_race(command.add_subparsers(metavar="[race]", required=False))
 
 
@@ -208,16 +202,15 @@ def _add_race(commands: Commands) -> None:
     race.add_argument(
         "--rounds", type=_positive_count, default=argparse.SUPPRESS, help="turns of each contestant (3)"
     )
-    race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
+    race.add_argument("--heats", type=_positive_count, help="heats of each course in a turn (2)")
     race.add_argument("--full", action="store_true", help="every course and every source, which takes hours")
     race.add_argument(
-        "--courses", metavar="NAMES", type=_names, default=(), help="only these, such as step,ramp-max-busy"
+        "--courses", metavar="NAMES", type=_names, help="only these, such as step,ramp-max-busy"
     )
     race.add_argument(
         "--only",
         metavar="NAMES",
         type=_names,
-        default=(),
         help="only these contestants, such as earlyoom,c-floor",
     )
     race.add_argument(
@@ -259,17 +252,19 @@ def _positive_count(text: str) -> int:
 def _race(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench race"):
         from bench.race.command import Wanted, race, render
+    check_unused(options, "race", *_OF_PARTS, "--by-source")
     check_needed(options, "--render", "--plot", "--usage")
     if options.render is not None:
+        check_unused(options, "--render", *_OF_A_RACE)
         return render(options.render, options.plot, options.results, options.usage)
     return race(
         Wanted(
             results=options.results or _RESULTS,
             rounds=options.rounds or 3,
-            heats_a_turn=options.heats,
+            heats_a_turn=options.heats or 2,
             full=options.full,
-            courses=options.courses,
-            only=options.only,
+            courses=options.courses or (),
+            only=options.only or (),
             skip=options.skip or (),
             peers=options.peers,
             seed=options.seed,
@@ -279,20 +274,28 @@ def _race(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     with from_checkout("reactor bench"):
+        from bench.baseline import BASELINE
         from bench.figures import Wanted, bench, bench_by_source
         from bench.parts import Effort
     check_needed(options, "--by-source", "--skip", "--rounds")
     if options.by_source:
+        check_unused(options, "--by-source", *_OF_PARTS)
         return bench_by_source(
             options.results or _RESULTS, rounds=options.rounds or 5, skip=options.skip or ()
         )
+    if options.against:
+        check_unused(options, "--against", "--baseline")
     return bench(
         Wanted(
             results=options.results or _RESULTS,
-            parts=options.parts,
-            effort=Effort(runs=options.runs, idle_seconds=options.idle_seconds, turns=options.turns),
-            against=options.against,
-            baseline=options.baseline,
+            parts=options.parts or (),
+            effort=Effort(
+                runs=options.runs or 30,
+                idle_seconds=options.idle_seconds or 60.0,
+                turns=options.turns or 4,
+            ),
+            against=options.against or "",
+            baseline=options.baseline or BASELINE,
             is_update=options.update_baseline,
         )
     )
@@ -335,6 +338,9 @@ def add_simulate(commands: Commands) -> None:
 
 def _simulate(options: argparse.Namespace) -> int:
     if options.benchmark:
+        check_unused(options, "--benchmark", "--sweep", "--csv", "--report")
+        if options.scenarios:
+            options.usage_error("SCENARIO: not with --benchmark")
         with from_checkout("reactor simulate --benchmark"):
             from bench.simulate import benchmark
         return benchmark()
@@ -537,7 +543,6 @@ def add_record(commands: Commands) -> None:
         "--interval-seconds",
         metavar="SECONDS",
         type=positive_seconds,
-        default=10.0,
         help="how often the node is observed, or its kubelet asked (10)",
     )
     command.add_argument("--seconds", type=positive_seconds, help="for how long (until Ctrl-C)")
@@ -554,7 +559,6 @@ def add_record(commands: Commands) -> None:
         "--keep",
         metavar="N",
         type=_positive_count,
-        default=30,
         help="with --rotate-hours: how many compressed files are kept (30)",
     )
     command.add_argument(
@@ -580,16 +584,19 @@ def _record(options: argparse.Namespace) -> int:
 
     if options.rotate_hours is not None and (options.output_file == "-" or options.journal is not None):
         options.usage_error("--rotate-hours goes with a file, and not with --journal")
+    check_needed(options, "--rotate-hours", "--keep")
+    if options.journal is not None:
+        check_unused(options, "--journal", "--interval-seconds", "--seconds")
     return record(
         RecordOptions(
             config=options.config,
             config_dir=options.config_dir,
             output=options.output_file,
-            interval_seconds=options.interval_seconds,
+            interval_seconds=options.interval_seconds or 10.0,
             seconds=options.seconds,
             journal=options.journal,
             rotate_seconds=None if options.rotate_hours is None else 3600 * options.rotate_hours,
-            keep=options.keep,
+            keep=options.keep or 30,
             labels=dict(options.label),
         )
     )

@@ -215,10 +215,40 @@ def test_a_stored_result_that_is_not_there_is_named_with_the_reason(tmp_path, ca
         (["bench", "--skip", "", "--rounds", "5"], "--skip, --rounds: only with --by-source"),
         (["bench", "race", "--plot", "a.svg"], "--plot: only with --render"),
         (["simulate", "a.yaml", "--csv", "a.csv"], "--csv: only with --sweep"),
+        (["record", "--keep", "30", "node.json"], "--keep: only with --rotate-hours"),
+        (["explain", "web", "--last", "3"], "--last: only with --journal"),
+        (["config", "init", "--force"], "--force: only with FILE"),
+        (["bench", "--by-source", "--parts", "kill-max"], "--parts: not with --by-source"),
+        (
+            [
+                "bench",
+                "--by-source",
+                "--runs",
+                "30",
+                "--turns=4",
+                "--idle-seconds",
+                "60",
+                "--update-baseline",
+            ],
+            "--runs, --turns, --idle-seconds, --update-baseline: not with --by-source",
+        ),
+        (["bench", "--against", "main", "--baseline", "b.json"], "--baseline: not with --against"),
+        (["bench", "--by-source", "--parts", "kill-max", "race"], "--parts, --by-source: not with race"),
+        (
+            ["bench", "race", "--render", "a.json", "--rounds=3", "--only", "c-floor", "--seed", "0"],
+            "--rounds, --only, --seed: not with --render",
+        ),
+        (["simulate", "--benchmark", "a.yaml"], "SCENARIO: not with --benchmark"),
+        (["simulate", "--benchmark", "--sweep", "x", "--csv=c"], "--sweep, --csv: not with --benchmark"),
+        (["record", "--journal", "j", "--seconds", "9", "out"], "--seconds: not with --journal"),
+        (["explain", "--journal", "--socket", "/s"], "--socket: not with --journal"),
+        (["top", "--once", "--interval-seconds", "1"], "--interval-seconds: not with --once"),
+        (["tune", "--from", "m.json", "--minutes", "5", "--pods=10"], "--minutes, --pods: not with --from"),
+        (["config", "check", "a.yaml", "--config", "b.yaml"], "--config: not with FILE"),
     ],
-    ids=["skip", "both", "plot", "csv"],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )
-def test_an_option_without_the_one_that_it_needs_is_refused(arguments, said, monkeypatch, capsys) -> None:
+def test_an_option_that_would_have_no_effect_is_refused(arguments, said, monkeypatch, capsys) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)  # so that a benchmark would start nothing
     with pytest.raises(SystemExit) as end:
         main(arguments)
