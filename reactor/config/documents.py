@@ -262,7 +262,11 @@ class Named(NamedTuple):
 
 
 class Layers:
-    """One document made of several, `names` are their files'; `located` says which one a problem is from."""
+    """One document made of several, `names` are their files'; `located` says which one a problem is from.
+
+    `void` names each null that removes nothing: one removes what an earlier drop-in has, and not what the
+    main file has.
+    """
 
     def __init__(self, main: Named, drop_ins: Iterable[Named]) -> None:
         """Merge. Raises ConfigError where one is no mapping."""
@@ -270,6 +274,7 @@ class Layers:
         self.names = (main.name, *(one.name for one in drop_ins))
         self._main = main.name
         self._origins: dict[str, str] = {}
+        self.void: list[str] = []
         base = _mapping_of(main)
         over: dict[Any, Any] = {}
         for one in drop_ins:
@@ -303,7 +308,8 @@ class Layers:
         for key, value in patch.items():
             at = join(path, key)
             if value is None:
-                result.pop(key, None)
+                if result.pop(key, None) is None:
+                    self.void.append(f"{name}: {at}: null has no effect: no earlier drop-in has it")
             elif isinstance(value, Mapping):
                 result[key] = self._merged(result.get(key), value, name, at)
             else:

@@ -195,6 +195,7 @@ def _layered(layers: Layers) -> tuple[Settings, str]:
         settings = _settings_of(layers.document, layers.file_of)
     except ConfigError as error:
         raise ConfigError([layers.located(problem) for problem in error.problems]) from error
+    settings = replace(settings, warnings=(*settings.warnings, *layers.void))
     return settings, json.dumps(layers.document, default=str)
 
 

@@ -241,6 +241,30 @@ def test_null_takes_back_what_an_earlier_drop_in_said_but_not_what_the_file_says
     assert ["memory.available<1Gi", "pid.available<5%"] == _thresholds(config, directory)
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("evictionHard: {memory.available: null}", ['evictionHard["memory.available"]']),
+        ("evictionHard: {nodefs.available: , pid.available: }", ['evictionHard["nodefs.available"]']),
+        ("reactor: {dryRun: null, pods: {avoid: null}}", ["reactor.dryRun", "reactor.pods.avoid"]),
+        ("evictionSoft:\nreactor: {socket: /s}", ["evictionSoft"]),
+        ("evictionHard: {pid.available: null}", []),
+    ],
+)
+def test_a_null_that_removes_nothing_is_named_with_its_file(
+    config: Path, directory: Path, text: str, keys: list[str]
+) -> None:
+    (directory / "10.conf").write_text("evictionHard: {pid.available: 5%}")
+    (directory / "20.conf").write_text(text)
+
+    warnings = load_settings(config, directory).warnings
+
+    why = "null has no effect: no earlier drop-in has it"
+    assert [f"{directory / '20.conf'}: {key}: {why}" for key in keys] == [
+        one for one in warnings if "null" in one
+    ]
+
+
 def test_a_drop_ins_thresholds_join_the_defaults_where_the_file_has_none(
     config: Path, directory: Path
 ) -> None:
