@@ -163,6 +163,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
     bpf_object: ClassVar[str]
     on_v1: ClassVar[str]
     any_signal: ClassVar[Signal | None] = None
+    without_levels: ClassVar[str] = NO_LEVELS
 
     def __init__(
         self,
@@ -331,7 +332,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
             probe.unwatch(watch.address)
 
     def _detail(self, made_by: str) -> str:
-        described = self._described(tuple(self._watches.values())) or NO_LEVELS
+        described = self._described(tuple(self._watches.values())) or self.without_levels
         refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
         return "; ".join([described, *([made_by] if made_by else []), *refused])
 

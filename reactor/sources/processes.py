@@ -36,7 +36,7 @@ from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import EBPF_PIDS, NO_LEVELS, PROCESSES, SourceBoard, switched_on
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, of_probe
 from reactor.sources.wakes import Wakes, wake
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     _Probe = TasksProbe | BccTasksProbe
 
+_NO_THRESHOLD: Final = f"no threshold on {Signal.PID_AVAILABLE}"
 # A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
 _PAUSE_SECONDS: Final = 0.02
 # Forks that arrive faster than this many in a pause say no more than fewer would: sample less.
@@ -207,7 +208,7 @@ class ProcConnector:
         return True
 
     def _detail(self) -> str:
-        return f"one fork in {self._one_in}" if self._is_wanted else NO_LEVELS
+        return f"one fork in {self._one_in}" if self._is_wanted else _NO_THRESHOLD
 
     def _wake(self) -> None:
         wake(self._wakes, self._board, PROCESSES, WakeKind.PROCESSES, Signal.PID_AVAILABLE)
@@ -323,6 +324,7 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     bpf_object = "processes"
     on_v1 = "the memory controller is on cgroup v1: eBPF would be loaded for this alone"
     any_signal = Signal.PID_AVAILABLE
+    without_levels = _NO_THRESHOLD
 
     def expect(self, levels: ProcessLevels | None) -> None:
         """Watch at these thresholds. Returns at once; what is not known leaves the watch as it is."""
@@ -333,7 +335,7 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
         """Watch as every such source; load nothing before there is a threshold."""
         await self._is_wanted_known.wait()
         if not self._wanted:
-            armed(NO_LEVELS)
+            armed(_NO_THRESHOLD)
         while not self._wanted:
             self._moved = trio.Event()
             await self._moved.wait()

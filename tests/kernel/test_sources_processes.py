@@ -102,7 +102,7 @@ async def test_a_new_margin_changes_the_sample() -> None:
         source.expect(margin_of(800))
         assert "one fork in 64" == board.state(PROCESSES).detail
         source.expect(dataclasses.replace(margin_of(800), thresholds=()))
-        assert "no levels" == board.state(PROCESSES).detail
+        assert "no threshold on pid.available" == board.state(PROCESSES).detail
         nursery.cancel_scope.cancel()
 
 

@@ -232,7 +232,7 @@ async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
     async with node.watched():
         node.expect()
         assert node.probes == []
-        assert node.board.state(EBPF_PIDS).detail == "no levels"
+        assert node.board.state(EBPF_PIDS).detail == "no threshold on pid.available"
         node.expect(HARD)
         await until(lambda: node.probes and node.probe.watches)
     node.next_probe.close()
