@@ -10,8 +10,8 @@ into it. What is written down is decided here, once:
   further one is `…`;
 - at most eight words. Nothing of the environment.
 
-Reading a command line takes the process's memory lock, and whoever holds that may keep a reader waiting. So
-this is for a thread that nobody waits for. No signal is sent and nothing is traced.
+Reading a command line takes the lock of the process's memory map, and a task that holds the lock blocks the
+reader for as long. So it is read in a thread of its own. Reading sends no signal and traces nothing.
 """
 
 from __future__ import annotations
