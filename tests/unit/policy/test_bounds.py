@@ -63,6 +63,7 @@ class Case(NamedTuple):
     truth: Mapping[str, Truth]
     likely: tuple[str, ...] = ()
     are_charges: bool = True
+    read_before: tuple[str, ...] = ()
 
 
 class Read(NamedTuple):
@@ -81,7 +82,9 @@ class Read(NamedTuple):
 def settle(case: Case, heads: int = 1) -> Read:
     """Read the pods that are asked for, as the guard does."""
     bounds = {uid: one.charged_bytes for uid, one in case.truth.items()}
-    used: dict[str, PodUsage] = {}
+    used = {uid: found for uid in case.read_before if (found := case.truth[uid].used) is not None}
+    for uid in case.read_before:
+        del bounds[uid]
     order: list[str] = []
     known = Bounded(
         settings=case.settings,
@@ -396,6 +399,11 @@ def test_charges_alone_say_that_too_little_is_outside_the_pods(seen_after_an_evi
     assert (read.order, read.is_all) == (["uid-hog"], False)
 
 
+def test_what_a_pod_holds_that_was_read_before_is_not_outside_either(seen_after_an_eviction: Case) -> None:
+    read = settle(seen_after_an_eviction._replace(read_before=("uid-hog",)))
+    assert (read.order, read.is_all) == ([], False)
+
+
 @pytest.mark.parametrize(("more_bytes", "is_all"), [(MIB // 2 - 1, False), (MIB // 2, True)])
 def test_just_enough_outside_the_pods_asks_for_all_of_them(
     seen_after_an_eviction: Case, more_bytes: int, *, is_all: bool
@@ -607,6 +615,23 @@ def test_none_is_if_their_charges_without_all_inactive_page_cache_are_enough() -
     for inactive_bytes, order in ((9 * MIB, ["uid-3"]), (90 * MIB, ["uid-3", "uid-0", "uid-2", "uid-4"])):
         signals = {Signal.MEMORY_AVAILABLE: seen._replace(inactive_file_bytes=inactive_bytes)}
         assert settle(case._replace(signals=signals)).order == order
+
+
+@pytest.mark.parametrize("other_bytes", [90 * MIB, None], ids=["more", "not known"])
+def test_of_several_signals_the_least_inactive_page_cache_bounds_that_of_the_pods(
+    other_bytes: int | None,
+) -> None:
+    """Each signal's cgroup has the pods in it."""
+    settings = EvictionSettings(
+        thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
+    )
+    case = plain([(100, 0), (50, 9), (90, 0), (120, 0), (60, 0)], available=10, settings=settings)
+    seen = case.signals[Signal.MEMORY_AVAILABLE]
+    signals = {
+        Signal.MEMORY_AVAILABLE: seen._replace(inactive_file_bytes=other_bytes),
+        Signal.ALLOCATABLE_MEMORY_AVAILABLE: seen._replace(inactive_file_bytes=9 * MIB),
+    }
+    assert ["uid-3"] == settle(case._replace(signals=signals)).order
 
 
 def test_all_pods_are_read_if_the_shortage_is_outside_them() -> None:
