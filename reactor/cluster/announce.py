@@ -20,7 +20,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -31,7 +30,7 @@ from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.errors import ConfigError
-from reactor.kernel.small_file import KeptFile, document_of
+from reactor.kernel.small_file import KeptFile
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import (
     ObjectReference,
@@ -54,8 +53,6 @@ _LARGEST_BYTES: Final = 4 << 20
 
 _LOG: Final = logging.getLogger("reactor.announce")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_VERSION: Final = 1
-_MAX_BYTES: Final = 4 << 20
 _REFUSED: Final = "Pod was rejected: "
 _LIMIT: Final = 256
 _AT_ONCE: Final = 4
@@ -155,29 +152,17 @@ def status_of(announcement: Announcement, generation: int = 0) -> dict[str, Any]
 
 
 class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
-    """Keeps the announcements at `path`, for one boot."""
+    """Keeps the announcements at `path`, for one boot: a pod that started since was not evicted."""
 
     def __init__(self, path: Path, *, boot_id: Path = BOOT_ID) -> None:
-        self._boot_id = boot_id.read_text().strip()
-        super().__init__(path, self._document, "announcements: not saved, a restart would forget them", _LOG)
-
-    def load(self) -> tuple[Announcement, ...]:
-        """Return what an earlier run left, nothing where that can't be read. Blocks on the disk."""
-        return self._restore(_MAX_BYTES, partial(_parsed, boot_id=self._boot_id)) or ()
-
-    def _document(self, announcements: tuple[Announcement, ...]) -> object:
-        return {
-            "version": _VERSION,
-            "boot_id": self._boot_id,
-            "announcements": [to_plain(one) for one in announcements],
-        }
-
-
-def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
-    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-    if document["boot_id"] != boot_id:
-        return ()  # a pod that its kubelet has started since the reboot was not evicted
-    return tuple(from_plain(Announcement, one) for one in document["announcements"])
+        super().__init__(
+            path,
+            lambda announcements: {"announcements": to_plain(announcements)},
+            lambda document: tuple(from_plain(Announcement, one) for one in document["announcements"]),
+            "announcements: not saved, a restart would forget them",
+            _LOG,
+            boot_id=boot_id,
+        )
 
 
 class OnNode(Protocol):
@@ -286,7 +271,7 @@ class Announcer:
 
     async def run(self) -> None:
         """Report until cancelled, beginning with what an earlier run left unreported."""
-        for left in await in_thread(self._file.load):
+        for left in await in_thread(self._file.load) or ():
             self._announcements.setdefault(left.uid, left)
         self._scopes = {}
         async with trio.open_nursery() as nursery:

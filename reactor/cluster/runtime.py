@@ -307,7 +307,7 @@ class NodeRuntime:
         )
         self._runs = runs
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
-        self._history.load()
+        self._history.restore()
         self.removed_images = RemovedImages()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
         self._alarms = alarms if is_sole else Alarms()  # beside a kubelet those are its own events

@@ -38,7 +38,7 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.loop import Loop
 from reactor.guard.node import Node
-from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, ShutdownFile
+from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, shutdown_file
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
@@ -46,12 +46,13 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
 from reactor.guard.single_instance import evicts, is_stood_by, listen, remove, take_node
-from reactor.guard.state import LastGoodFile, StateFile, restore
+from reactor.guard.state import StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.scheduling import following
+from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import instant
 from reactor.link.requests import Request, RequestKind
 from reactor.model.decisions import Claim, ClaimKind
@@ -305,7 +306,7 @@ class Daemon:
         settings: Settings,
         tree: CgroupTree,
         hooks: Hooks,
-        last_good: LastGoodFile | None = None,
+        last_good: KeptFile[str] | None = None,
         end_of_dry_run: str = "reactor.dryRun: false",
     ) -> None:
         """`end_of_dry_run` says what an operator has to do for pods to be evicted."""
@@ -386,7 +387,7 @@ class Daemon:
                 wait_written=self._lines.wait_empty,
                 reporter=self._cluster,
             ),
-            ShutdownFile(Path(settings.journal.path)),
+            shutdown_file(Path(settings.journal.path)),
         )
         self._oom = OomKills(
             self._known,

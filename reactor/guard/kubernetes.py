@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +36,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.guard.termination import Kills
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import BOOT_ID
-from reactor.kernel.small_file import KeptFile, document_of
+from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import Outcome, attributes, process_text
 from reactor.link.frames import FrameKind
 from reactor.model.kills import OomKill, OomScope, ProcessMemory
@@ -406,8 +405,6 @@ _LOOK_LATER_SECONDS: Final = 0.5
 _LATER_SECONDS: Final = 30.0
 _REAP_SECONDS: Final = 5.0
 _FILE: Final = "held-down.json"
-_VERSION: Final = 1
-_MAX_BYTES: Final = 4 << 20
 _MOST: Final = 256
 # Of a pod.
 _KEPT: Final = ("uid", "namespace", "name", "cgroup", "cgroup_inode", "spared_cgroups")
@@ -486,7 +483,15 @@ class EvictedPods:
         self._kills = kills
         self._present = present
         self._pods: dict[str, Pod] = {}
-        self.file = _EvictedPodsFile(state_path.with_name(_FILE), boot_id)
+        self.file = KeptFile[tuple[Pod, ...]](
+            state_path.with_name(_FILE),
+            lambda pods: {"pods": [attributes(pod, *_KEPT) for pod in pods]},
+            lambda document: tuple(from_plain(Pod, one) for one in document["pods"]),
+            "evicted pods: not saved, a restart would forget them",
+            _EVICT_LOG,
+            boot_id=boot_id,  # no cgroup of another boot is there any more
+            is_small=lambda pods: len(pods) <= _WRITTEN_BY_LOOP,
+        )
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -496,7 +501,7 @@ class EvictedPods:
 
     def load(self) -> None:
         """Restore the pods that an earlier run kept killed. Blocks on the disk."""
-        self._pods = {pod.uid: pod for pod in self.file.load()[:_MOST]}
+        self._pods = {pod.uid: pod for pod in (self.file.load() or ())[:_MOST]}
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -530,31 +535,3 @@ class EvictedPods:
 
     def _show(self) -> None:
         self.file.show(tuple(self._pods.values()))
-
-
-class _EvictedPodsFile(KeptFile[tuple[Pod, ...]]):
-    def __init__(self, path: Path, boot_id: Path) -> None:
-        self._boot_id = boot_id.read_text().strip()
-        super().__init__(
-            path, self._document, "evicted pods: not saved, a restart would forget them", _EVICT_LOG
-        )
-
-    def load(self) -> tuple[Pod, ...]:
-        return self._restore(_MAX_BYTES, partial(_parsed, boot_id=self._boot_id)) or ()
-
-    def _is_small(self) -> bool:
-        return all(len(pods) <= _WRITTEN_BY_LOOP for pods in self._shown)
-
-    def _document(self, pods: tuple[Pod, ...]) -> object:
-        return {
-            "version": _VERSION,
-            "boot_id": self._boot_id,
-            "pods": [attributes(pod, *_KEPT) for pod in pods],
-        }
-
-
-def _parsed(content: bytes, boot_id: str) -> tuple[Pod, ...]:
-    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-    if document["boot_id"] != boot_id:
-        return ()  # no cgroup of that boot is there any more
-    return tuple(from_plain(Pod, one) for one in document["pods"])

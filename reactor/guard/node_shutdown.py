@@ -16,7 +16,7 @@ import errno
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +33,7 @@ from reactor.forms import FormError
 from reactor.guard.outbox import Document, Make
 from reactor.guard.termination import Kills, Termination, whole_pod
 from reactor.kernel.scheduling import following
-from reactor.kernel.small_file import KeptFile, document_of
+from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import Outcome, instant
 from reactor.link.shutdown import (
     GO_ON,
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
 NAME: Final = "graceful_node_shutdown_state"
-_VERSION: Final = 1
-_MAX_BYTES: Final = 4096
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.shutdown")
 _NEWS_AT_ONCE: Final = 16
 _NEWS_PER_SECOND: Final = 10.0
@@ -101,34 +99,26 @@ class ShutdownTimes:
         }
 
 
-class ShutdownFile(KeptFile[ShutdownTimes]):
-    """Keeps the times of the last shutdown beside the journal, on a disk, so that they outlive the boot.
+def shutdown_file(journal_path: Path) -> KeptFile[ShutdownTimes]:
+    """Return what keeps the times of the last shutdown beside the journal, on a disk: they outlive the boot.
 
-    Nothing raises: a file that can't be had is a `problem`. Source: pkg/kubelet/nodeshutdown,
-    graceful_node_shutdown_state.
+    Source: pkg/kubelet/nodeshutdown, graceful_node_shutdown_state.
     """
-
-    def __init__(self, journal_path: Path) -> None:
-        failure = "shutdown: its times are not saved, a later start will not know whether it was cut off"
-        super().__init__(journal_path.with_name(NAME), _document, failure, _LOG)
-
-    def load(self) -> ShutdownTimes | None:
-        """Return the last shutdown's times, None if none is known. Blocks on the disk."""
-        return self._restore(_MAX_BYTES, _parsed)
+    failure = "shutdown: its times are not saved, a later start will not know whether it was cut off"
+    return KeptFile(journal_path.with_name(NAME), _document, _parsed, failure, _LOG)
 
 
-def _document(times: ShutdownTimes) -> object:
-    return {"version": _VERSION, **times.document(), "reported": times.is_reported}
+def _document(times: ShutdownTimes) -> dict[str, Any]:
+    return {**times.document(), "reported": times.is_reported}
 
 
-def _parsed(content: bytes) -> ShutdownTimes:
-    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
+def _parsed(document: Mapping[str, Any]) -> ShutdownTimes:
     start, end = document["startTime"], document["endTime"]
     return ShutdownTimes(
         start_unix_seconds=_unix_seconds(start),
         end_unix_seconds=None if end is None else _unix_seconds(end),
         is_cancelled=document["cancelled"] is True,
-        is_reported=document.get("reported") is True,  # an older file does not say
+        is_reported=document["reported"] is True,
     )
 
 
@@ -263,7 +253,11 @@ class NodeShutdown:
     """
 
     def __init__(
-        self, settings: Settings, deps: ShutdownDeps, file: ShutdownFile, watch: ShutdownWatch | None = None
+        self,
+        settings: Settings,
+        deps: ShutdownDeps,
+        file: KeptFile[ShutdownTimes],
+        watch: ShutdownWatch | None = None,
     ) -> None:
         self.file = file
         self._deps = deps

@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 
 from reactor.forms import FormError
-from reactor.kernel.small_file import KeptFile, document_of
+from reactor.kernel.small_file import KeptFile
 from reactor.link.listings import (
     MOST_RECORDS,
     FileNames,
@@ -35,8 +35,7 @@ from reactor.workloads.kubepods import may_be_api_uid
 
 _LOG: Final = logging.getLogger("reactor.pods")
 _SPECS: Final = "pods.json"
-_VERSION: Final = 3  # 2: as documents, written by the process that had them from the API server
-_MAX_BYTES: Final = 8 << 20
+_MOST_BYTES: Final = 8 << 20
 _BETWEEN_SECONDS: Final = 5.0
 _COMPLETE_SECONDS: Final = 30.0
 _BETWEEN_CHANGES_SECONDS: Final = 0.1
@@ -58,7 +57,17 @@ class PodFacts:
         kubernetes = settings.kubernetes
         origin = PodOrigin.API if kubernetes is None else kubernetes.pods_from
         self._is_of_kubelet = origin is PodOrigin.KUBELET
-        self.remembered = _RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
+        # For a start while the API server is away. A spec counts for the pod of its uid and for no other, so
+        # one that is out of date does no harm: there is no cgroup of that uid any more.
+        self.remembered = KeptFile[_Records](
+            Path(settings.state_path).with_name(_SPECS),
+            lambda records: {"specs": base64.b64encode(joined(records)).decode("ascii")},
+            lambda document: self._remembered(base64.b64decode(document["specs"], validate=True)),
+            "pods: not saved, a restart without the API server would not know them",
+            _LOG,
+            most_bytes=_MOST_BYTES,
+            between_seconds=_BETWEEN_SECONDS,
+        )
         self.on_change: Callable[[], None] = lambda: None
         self._specs: Mapping[str, Pod] = {}
         self._runtime: Inventory = {}
@@ -72,7 +81,7 @@ class PodFacts:
 
     def load(self) -> None:
         """Take over the specs of an earlier run. Blocks on the disk."""
-        records = self.remembered.load(self._remembered)
+        records = self.remembered.load()
         if records is not None:
             self._known[Section.SPECS] = records
             self._specs = dict(records.values())
@@ -229,32 +238,6 @@ class _Listing:
             self.records[record] = found
         if piece.is_last and self._buffer:
             raise FormError("got a listing with a record that is cut short; dropped: the listing")
-
-
-class _RememberedSpecs(KeptFile[_Records]):
-    """Keeps the records of specs in a file, for a start without the API server.
-
-    A guard that starts while the API server is away still knows the priority and the requests of all pods
-    that ran at the last listing. A spec counts for the pod of its uid and for no other, so one that is out
-    of date does no harm: there is no cgroup of that uid any more.
-    """
-
-    def __init__(self, path: Path) -> None:
-        failure = "pods: not saved, a restart without the API server would not know them"
-        super().__init__(path, _document, failure, _LOG, between_seconds=_BETWEEN_SECONDS)
-
-    def load(self, parse: Callable[[bytes], _Records]) -> _Records | None:
-        """Return the specs of an earlier run, None where there are none. Blocks on the disk."""
-        return self._restore(_MAX_BYTES, lambda content: parse(_parsed(content)))
-
-
-def _document(records: _Records) -> object:
-    return {"version": _VERSION, "specs": base64.b64encode(joined(records)).decode("ascii")}
-
-
-def _parsed(content: bytes) -> bytes:
-    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-    return base64.b64decode(document["specs"], validate=True)
 
 
 def _read_runtime(record: bytes) -> tuple[str, RuntimePod]:

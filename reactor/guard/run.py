@@ -17,7 +17,7 @@ from reactor.errors import ConfigError, Problem
 from reactor.guard.daemon import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
-from reactor.guard.state import LastGoodFile
+from reactor.guard.state import last_good_file
 from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
@@ -162,7 +162,7 @@ async def run(
                 await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
-    last_good = LastGoodFile(Path(settings.state_path), config_path)
+    last_good = last_good_file(Path(settings.state_path), config_path)
     if start is not None and start.refused is None:
         last_good.show(start.text)
     with receiver() as received:

@@ -72,18 +72,12 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
 def _kept(directory: Path, path: Path) -> Configuration | None:
     """Return what was kept there of the configuration at `path`, None where nothing that can be used."""
     # Seldom needed, and Trio comes with it.
-    from reactor.guard.state import (  # noqa: PLC0415
-        LAST_GOOD_MAX_BYTES,
-        LAST_GOOD_NAME,
-        LAST_GOOD_VERSION,
-    )
-    from reactor.kernel.small_file import document_of  # noqa: PLC0415
+    from reactor.guard.state import LAST_GOOD_NAME  # noqa: PLC0415
+    from reactor.kernel.small_file import MOST_BYTES, VERSION, document_of  # noqa: PLC0415
 
     kept_path = directory / LAST_GOOD_NAME
     try:
-        document = document_of(
-            _content(kept_path, LAST_GOOD_MAX_BYTES), version=LAST_GOOD_VERSION, max_bytes=LAST_GOOD_MAX_BYTES
-        )
+        document = document_of(_content(kept_path, MOST_BYTES), version=VERSION, max_bytes=MOST_BYTES)
         if document["path"] != str(path.absolute()):
             return None
         text = document["text"]

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,7 +23,17 @@ from reactor.plain import open_regular
 from reactor.threads import in_thread
 
 _Content = TypeVar("_Content")
-_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    ArithmeticError,
+)
+VERSION: Final = 1
+MOST_BYTES: Final = 4 << 20
 
 
 # A file that is there as a whole or not at all: for each of its readers, and after a power cut.
@@ -95,44 +105,40 @@ def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
 
 
-def load(
-    path: Path, max_bytes: int, parse: Callable[[bytes], _Content]
-) -> tuple[_Content | None, str | None]:
-    """Return what `parse` makes of the content, and why that can't be had; neither where there is no file.
-
-    `parse` gets one byte too many where the file is too large. Blocks on the disk.
-    """
-    try:
-        return parse(read(path, max_bytes)), None
-    except FileNotFoundError:
-        return None, None
-    except _UNREADABLE as error:
-        return None, f"{path}: started without it: {type(error).__name__}: {error}"
-
-
 class KeptFile(Generic[_Content]):
-    """Saves what it is shown, the latest wins. Nothing raises: a file that can't be had is a `problem`.
+    """Saves what it is shown, the latest wins, and loads it after a restart.
 
-    `to_document` makes JSON of it, where it is written. `failure` is how the log begins to report, once,
-    that it is not saved; `on_failure` is called for each write that failed.
+    Nothing raises: a file that can't be had is a `problem`. `to_document` makes plain JSON values of the
+    content, and `parse` the content of them, or raises what it finds wrong. Beside them the file has its
+    version, and the id of the boot if it is valid for one: then `boot_id` is the file that says which.
+    `failure` is how the log begins to report, once, that it is not saved; `on_failure` is called for each
+    write that failed. What `is_small` takes no longer to write than the loop can be held up for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what its files differ in
         self,
         path: Path,
-        to_document: Callable[[_Content], object],
+        to_document: Callable[[_Content], Mapping[str, Any]],
+        parse: Callable[[dict[str, Any]], _Content],
         failure: str,
         log: logging.Logger,
         *,
+        boot_id: Path | None = None,
+        most_bytes: int = MOST_BYTES,
         between_seconds: float = 0.0,
         on_failure: Callable[[], None] = lambda: None,
+        is_small: Callable[[_Content], bool] = lambda _: False,
     ) -> None:
         self._path = path
         self._to_document = to_document
+        self._parse = parse
         self._failure = failure
         self._log = log
+        self._boot_id = boot_id
+        self._most_bytes = most_bytes
         self._between_seconds = between_seconds
         self._on_failure = on_failure
+        self._is_small = is_small
         self._shown: tuple[_Content, ...] = ()  # the latest, where there was any
         self._changed = trio.Event()
         self._is_in_memory = False
@@ -140,11 +146,29 @@ class KeptFile(Generic[_Content]):
         self._tried = trio.Event()
         self.problem: str | None = None
 
-    def _restore(self, max_bytes: int, parse: Callable[[bytes], _Content]) -> _Content | None:
-        """Return what an earlier run left, None where that can't be had. Blocks on the disk."""
-        content, problem = load(self._path, max_bytes, parse)
-        self.problem = problem or self.problem
-        return content
+    def load(self) -> _Content | None:
+        """Return what an earlier run left, in this boot if that matters; None if there is nothing.
+
+        What can't be read is the `problem`. Blocks on the disk.
+        """
+        try:
+            content = read(self._path, self._most_bytes)
+            document = document_of(content, version=VERSION, max_bytes=self._most_bytes)
+            if any(document[name] != value for name, value in self._boot().items()):
+                return None
+            return self._parse(document)
+        except FileNotFoundError:
+            return None
+        except _UNREADABLE as error:
+            self.problem = f"{self._path}: started without it: {type(error).__name__}: {error}"
+            return None
+
+    def document(self, content: _Content) -> dict[str, Any]:
+        """Return what the file says of it. Raises OSError."""
+        return {"version": VERSION, **self._boot(), **self._to_document(content)}
+
+    def _boot(self) -> dict[str, str]:
+        return {} if self._boot_id is None else {"boot_id": self._boot_id.read_text().strip()}
 
     def show(self, content: _Content) -> None:
         """Have it saved soon."""
@@ -158,7 +182,7 @@ class KeptFile(Generic[_Content]):
             self._changed = trio.Event()
             self._is_saving = True
             try:
-                if self._is_in_memory and self._is_small():
+                if self._is_in_memory and all(map(self._is_small, self._shown)):
                     self._save_shown()
                 else:
                     # Not abandoned: two writers of one file are worse than a late one.
@@ -187,17 +211,13 @@ class KeptFile(Generic[_Content]):
         with contextlib.suppress(OSError):  # in a thread: a disk that hangs may hang for statfs(2) too
             self._is_in_memory = lies_in_memory(os.fspath(self._path.parent))
 
-    def _is_small(self) -> bool:
-        """Return whether what was shown last takes no longer to write than the loop can be held up for."""
-        return False
-
     def _save_shown(self) -> None:
         self.save(*self._shown)
 
     def save(self, content: _Content) -> bool:
         """Save this, here and now; return whether that went well. Blocks on the disk."""
         try:
-            replace(self._path, self._to_document(content))
+            replace(self._path, self.document(content))
         except OSError as error:
             if self.problem is None:
                 self._log.error("%s: %s", self._failure, error)

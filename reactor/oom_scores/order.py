@@ -141,13 +141,6 @@ class _Plan(NamedTuple):
     found: frozenset[str]
 
 
-class _SavedScores(KeptFile[Document]):
-    """Keeps what processes had. It is small: the loop writes it if it lies in memory."""
-
-    def _is_small(self) -> bool:
-        return sum(len(pod["own"]) for pod in self._shown[0]["pods"]) <= _FEW
-
-
 class OomOrder:
     """Keeps the order while it is wanted. All but `near` and `far` runs beside the loop; nothing raises.
 
@@ -175,9 +168,14 @@ class OomOrder:
         self._proc = proc
         self._boot_id = boot_id
         self._written = Written(str(proc))
-        failure = "order of the OOM killer: not taken, since what was can't be saved"
-        self._file = _SavedScores(
-            path, lambda document: {**document, "boot_id": boot_id.read_text().strip()}, failure, _LOG
+        self._file = KeptFile[Document](
+            path,
+            lambda document: document,
+            dict,
+            "order of the OOM killer: not taken, since what was can't be saved",
+            _LOG,
+            boot_id=boot_id,
+            is_small=lambda document: sum(len(pod["own"]) for pod in document["pods"]) <= _FEW,
         )
         self._wanted: _Wanted | None = None
         self._changed = trio.Event()

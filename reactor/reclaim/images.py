@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -18,19 +18,18 @@ from typing import Final, Protocol
 import trio
 
 from reactor.kernel.scheduling import following
-from reactor.kernel.small_file import KeptFile, document_of
+from reactor.kernel.small_file import KeptFile
 from reactor.model.pods import Image
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation
+from reactor.plain import from_plain, to_plain
 from reactor.policy.images import images_to_collect, images_too_old, unused_images, wanted_bytes
 from reactor.reclaim.reclaims import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
-_VERSION: Final = 1
-_MAX_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +44,18 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
     """Remembers images at `path`. Nothing raises: what can't be read or written is a `problem`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _document, "images: not saved; after a restart they count as new", _LOG)
+        super().__init__(
+            path,
+            lambda seen: {"images": to_plain(seen)},
+            lambda document: {uid: from_plain(Seen, one) for uid, one in document["images"].items()},
+            "images: not saved; after a restart they count as new",
+            _LOG,
+        )
         self._seen: Mapping[str, Seen] = {}
 
-    def load(self) -> None:
+    def restore(self) -> None:
         """Take over what an earlier run left. Blocks on the disk."""
-        self._seen = self._restore(_MAX_BYTES, _parsed) or {}
+        self._seen = self.load() or {}
 
     def take(self, images: Iterable[Image], now_unix_seconds: float) -> tuple[Image, ...]:
         """Note what is there now, and return it; images that are gone are forgotten."""
@@ -69,21 +74,6 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
 
     def keep(self) -> None:
         self.save(self._seen)
-
-
-def _document(seen: Mapping[str, Seen]) -> object:
-    return {"version": _VERSION, "images": {uid: asdict(one) for uid, one in seen.items()}}
-
-
-def _parsed(content: bytes) -> dict[str, Seen]:
-    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-    return {
-        str(uid): Seen(
-            first_unix_seconds=float(one["first_unix_seconds"]),
-            used_unix_seconds=None if one["used_unix_seconds"] is None else float(one["used_unix_seconds"]),
-        )
-        for uid, one in document["images"].items()
-    }
 
 
 class RemovedFor(StrEnum):

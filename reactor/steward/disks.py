@@ -172,7 +172,7 @@ class Podman:
         self.description: str | None = None
         self._settings = settings
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
-        self._history.load()
+        self._history.restore()
         self.removed_images = RemovedImages()
         self._problem: str | None = None
         self._supervisor = supervisor

@@ -49,7 +49,7 @@ def held(guarded: Guarded) -> Iterator[Path]:
 
 
 def in_flight(state: Path) -> list[object]:
-    found: list[object] = json.loads(state.read_text())["state"]["in_flight"]
+    found: list[object] = json.loads(state.read_text())["state"]["claims"]
     return found
 
 

@@ -539,7 +539,7 @@ async def test_what_was_untold_before_a_reboot_is_forgotten(tmp_path: Path) -> N
     file.flush()
     assert (announcement(),) == AnnouncementFile(path, boot_id=boot_id).load()
     boot_id.write_text("two\n")
-    assert () == AnnouncementFile(path, boot_id=boot_id).load()
+    assert AnnouncementFile(path, boot_id=boot_id).load() is None
 
 
 def test_a_file_that_is_none_of_ours_is_a_problem_and_no_failure(tmp_path: Path) -> None:
@@ -547,9 +547,9 @@ def test_a_file_that_is_none_of_ours_is_a_problem_and_no_failure(tmp_path: Path)
     for text in ("", "{", "[]", '{"version": 9}', '{"version": 1, "announcements": [{}]}', "\x00" * 9):
         path.write_text(text)
         file = AnnouncementFile(path)
-        assert () == file.load()
+        assert file.load() is None
         assert "started without it" in (file.problem or "")
-    assert () == AnnouncementFile(tmp_path / "gone").load()
+    assert AnnouncementFile(tmp_path / "gone").load() is None
 
 
 async def test_a_directory_that_can_not_be_written_is_a_problem_and_no_failure(tmp_path: Path) -> None:

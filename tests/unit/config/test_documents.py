@@ -14,7 +14,7 @@ from reactor.config.documents import Layers, Named, drop_in_paths, load_document
 from reactor.config.settings import load_configuration, load_settings, settings_from_text
 from reactor.errors import ConfigError, Problem
 from reactor.guard.start import configuration_to_start_with
-from reactor.guard.state import LastGoodFile
+from reactor.guard.state import last_good_file
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -377,7 +377,7 @@ def test_the_last_good_one_is_found_where_a_drop_in_has_become_wrong(
     drop_in.write_text("evictionHard: {memory.available: 2Gi}")
     good = configuration_to_start_with(config, directory)
     assert good.refused is None
-    kept = LastGoodFile(state, config)
+    kept = last_good_file(state, config)
     kept.show(good.text)
     kept.flush()
     drop_in.write_text("evictionHard: {memory.available: soon}")

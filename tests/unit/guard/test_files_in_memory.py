@@ -111,7 +111,7 @@ async def test_evicted_pod_that_left_files_in_memory_is_known_to_have_ended_afte
 ):
     file = StateFile(tmp_path / "state.json")
     replace(file.path, file.document(loop.known.state))
-    assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["amount"]
+    assert 60 * MIB == json.loads(file.path.read_text())["state"]["claims"][0]["amount"]
     known = Node(observed=Observed(stale_seconds=0.0))
 
     assert restore(file, known) is None

@@ -526,11 +526,3 @@ async def test_labels_outlive_a_restart(tmp_path) -> None:
         node.facts.take(piece)
     node.close()
     assert {"u": labelled} == node_in(tmp_path).facts.specs
-
-
-async def test_specs_that_were_kept_before_there_were_labels_are_known_without_any(tmp_path) -> None:
-    kept = "KwAAAAACAAAHAAAAHgAAAAAAAAAAAAAAAAAAAAAAAAABdQRzaG9wA3dlYgAAAAA="
-    (tmp_path / "pods.json").write_text(json.dumps({"version": 3, "specs": kept}))
-    node = node_in(tmp_path)
-    assert {"u": replace(POD, cgroup=None, priority=7)} == node.facts.specs
-    assert {} == node.problems

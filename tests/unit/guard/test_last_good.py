@@ -7,7 +7,7 @@ import pytest
 
 from reactor.errors import ConfigError
 from reactor.guard.start import configuration_to_start_with
-from reactor.guard.state import LastGoodFile
+from reactor.guard.state import last_good_file
 
 RIGHT = "evictionHard: {memory.available: 123Mi}\n"
 NAME = "last-good-config.json"
@@ -30,7 +30,7 @@ def wrong(state_path) -> str:
 
 
 def kept(state_path, config, text=RIGHT):
-    file = LastGoodFile(state_path, config)
+    file = last_good_file(state_path, config)
     file.show(text)
     file.flush()
     assert file.problem is None
@@ -121,7 +121,7 @@ def test_a_last_good_one_that_this_version_refuses_is_not_used(config, state_pat
 
 def test_a_disk_that_refuses_is_a_problem_and_no_more(config, state_path):
     state_path.parent.write_text("in the way")
-    file = LastGoodFile(state_path, config)
+    file = last_good_file(state_path, config)
     file.show(RIGHT)
     file.flush()
     assert file.problem is not None

@@ -18,11 +18,11 @@ from reactor.guard.node_shutdown import (
     NAME,
     NodeShutdown,
     ShutdownDeps,
-    ShutdownFile,
     ShutdownTermination,
     ShutdownTimes,
     ShutdownWatch,
     ShutdownWatchError,
+    shutdown_file,
 )
 from reactor.link.shutdown import GO_ON, ShutdownNews, ShutdownNewsKind, write_news
 from reactor.model.pods import Pod
@@ -131,7 +131,7 @@ class Node:
         self.watch = Watch()
         self.reporter = Reporter()
         self.lines: list[dict] = []
-        self.file = ShutdownFile(directory / "journal.jsonl")
+        self.file = shutdown_file(directory / "journal.jsonl")
         around = ShutdownDeps(
             kills=self.kills,
             pods=lambda: tuple(self.pods),
@@ -337,7 +337,7 @@ async def test_a_shutdown_that_was_cut_off_is_reported_at_the_next_start(tmp_pat
 
 
 async def test_a_shutdown_that_was_cut_off_is_journaled_once_and_shown_until_the_next(tmp_path: Path) -> None:
-    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    shutdown_file(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
     first = Node(tmp_path, [])
     async with first.running():
         await until(lambda: _is_reported(tmp_path), "it is known to be journaled")
@@ -355,7 +355,7 @@ async def test_a_shutdown_that_was_cut_off_is_journaled_once_and_shown_until_the
 async def test_a_shutdown_that_was_cut_off_is_journaled_again_where_the_line_was_not_safe(
     tmp_path: Path,
 ) -> None:
-    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    shutdown_file(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
     for node in (Node(tmp_path, [], wait_written=trio.sleep_forever) for _ in range(2)):
         async with node.running():
             await until(partial(_journaled_cut_off, node), "it is journaled")
@@ -365,7 +365,7 @@ async def test_a_shutdown_that_was_cut_off_is_journaled_again_where_the_line_was
 async def test_a_shutdown_that_begins_before_the_line_of_the_last_is_safe_keeps_its_own_times(
     tmp_path: Path,
 ) -> None:
-    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    shutdown_file(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
     safe = trio.Event()
     node = Node(tmp_path, [_pod("low")], wait_written=safe.wait)
     async with node.running():
@@ -390,7 +390,7 @@ async def test_a_shutdown_that_came_to_its_end_is_not_reported_as_cut_off(
     tmp_path: Path, end_unix_seconds: float
 ) -> None:
     times = ShutdownTimes(start_unix_seconds=1000.0, end_unix_seconds=end_unix_seconds)
-    ShutdownFile(tmp_path / "journal").save(times)
+    shutdown_file(tmp_path / "journal").save(times)
     node = Node(tmp_path, [])
     async with node.running():
         assert not node.shutdown.document()["last_was_cut_off"]

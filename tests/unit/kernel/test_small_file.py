@@ -3,6 +3,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,7 +22,20 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(path: Path) -> KeptFile[list[int]]:
-    return KeptFile(path, list, "numbers: not saved", _LOG)
+    return numbers(path)
+
+
+def numbers(path: Path, **more: Any) -> KeptFile[list[int]]:
+    return KeptFile(
+        path, lambda one: {"n": one}, lambda document: list(document["n"]), "numbers: not saved", _LOG, **more
+    )
+
+
+def left(path: Path, **more: Any) -> list[int] | str | None:
+    """Return what a later run loads, or what its problem is."""
+    kept = numbers(path, **more)
+    found = kept.load()
+    return kept.problem if found is None else found
 
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(path: Path) -> None:
@@ -41,23 +55,27 @@ def test_no_more_than_a_byte_past_the_limit_is_read(path: Path) -> None:
 def test_a_fifo_in_its_place_is_not_waited_for(path: Path) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
-    assert small_file.load(path, 100, json.loads) == (
-        None,
-        f"{path}: started without it: NotRegularError: {path}: not a regular file",
-    )
+    assert f"{path}: started without it: NotRegularError: {path}: not a regular file" == left(path)
 
 
 def test_no_file_is_neither_content_nor_a_problem(path: Path) -> None:
-    assert small_file.load(path, 100, json.loads) == (None, None)
+    assert left(path) is None
 
 
 def test_a_file_that_says_something_else_is_a_problem_with_its_path(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("{")
-    content, problem = small_file.load(path, 100, json.loads)
-    assert content is None
-    assert problem is not None
-    assert problem.startswith(f"{path}: started without it: JSONDecodeError")
+    assert str(left(path)).startswith(f"{path}: started without it: JSONDecodeError")
+
+
+def test_of_another_boot_nothing_is_left_and_that_is_no_problem(path: Path) -> None:
+    boot_id = path.with_name("boot_id")
+    boot_id.parent.mkdir()
+    boot_id.write_text("one\n")
+    numbers(path, boot_id=boot_id).save([1])
+    assert [1] == left(path, boot_id=boot_id)
+    boot_id.write_text("two\n")
+    assert left(path, boot_id=boot_id) is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +106,7 @@ async def test_what_was_shown_last_is_saved(
         kept.show([1, 2])
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert small_file.load(path, 100, json.loads) == ([1, 2], None)
+    assert [1, 2] == left(path)
 
 
 async def test_what_is_shown_in_the_very_moment_of_the_end_is_saved_by_the_flush(
@@ -102,7 +120,7 @@ async def test_what_is_shown_in_the_very_moment_of_the_end_is_saved_by_the_flush
 
     kept.flush()
 
-    assert ([1], None) == small_file.load(path, 100, json.loads)
+    assert [1] == left(path)
 
 
 def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
@@ -112,7 +130,7 @@ def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
     assert not path.exists()
     kept.show([3])
     kept.flush()
-    assert json.loads(path.read_bytes()) == [3]
+    assert {"version": 1, "n": [3]} == json.loads(path.read_bytes())
 
 
 def test_a_disk_that_refuses_is_reported_once_and_forgotten_when_it_takes_again(
@@ -128,7 +146,7 @@ def test_a_disk_that_refuses_is_reported_once_and_forgotten_when_it_takes_again(
     path.parent.unlink()
     kept.flush()
     assert kept.problem is None
-    assert json.loads(path.read_bytes()) == [1]
+    assert [1] == left(path)
 
 
 async def test_who_waits_until_what_was_shown_is_saved_goes_on_then_and_where_it_can_not_be(
@@ -138,7 +156,7 @@ async def test_who_waits_until_what_was_shown_is_saved_goes_on_then_and_where_it
     nursery.start_soon(kept.run)
     kept.show([1])
     await kept.wait_saved()
-    assert small_file.load(path, 100, json.loads) == ([1], None)
+    assert [1] == left(path)
     shutil.rmtree(path.parent)
     path.parent.write_text("in the way")
     kept.show([2])

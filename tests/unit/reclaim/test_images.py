@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 def loaded(path: Path) -> ImageHistory:
     found = ImageHistory(path)
-    found.load()
+    found.restore()
     return found
 
 
