@@ -11,9 +11,10 @@ Reading takes any bytes, and returns a value within all bounds, or raises FormEr
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from types import NoneType
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -55,14 +56,14 @@ class Field(NamedTuple):
 
 
 def number(code: str, most: float, *, least: float = 0, is_cut: bool = False) -> Field:
-    """Return a number within bounds; `is_cut` if one that is too large is written as `most`."""
+    """Return a number within bounds; `is_cut` if one outside of them is written as the nearest within."""
 
     def read(value: float) -> float:
         if not least <= value <= most:
             raise FormError(f"got {value}; accepted: {least} to {most}")
         return value
 
-    return Field(code, read, (lambda value: min(value, most)) if is_cut else None)
+    return Field(code, read, (lambda value: max(least, min(value, most))) if is_cut else None)
 
 
 class _Known(dict[int, IntEnum]):
@@ -73,6 +74,19 @@ class _Known(dict[int, IntEnum]):
 def choice(kinds: type[IntEnum], code: str = "B") -> Field:
     """Return one of an enumeration."""
     return Field(code, _Known((int(one), one) for one in kinds).__getitem__)
+
+
+def member(of: type[Enum]) -> Field:
+    """Return one of an enumeration of texts, by its place in it."""
+    places = {one: place for place, one in enumerate(of)}
+    known = tuple(of)
+
+    def read(place: int) -> Enum:
+        if place >= len(known):
+            raise FormError(f"got {place} of {len(known)}; accepted: the place of one")
+        return known[place]
+
+    return Field("B", read, places.__getitem__)
 
 
 def content(most_bytes: int, code: str = "H") -> Field:
@@ -105,6 +119,18 @@ def text(most_bytes: int, code: str = "H", *, errors: str = "replace", is_cut: b
         return value.encode(errors=errors)[: most_bytes if is_cut else None]
 
     return content(most_bytes, code)._replace(read=lambda raw: _decoded(raw, errors), write=write)
+
+
+def matching(form: re.Pattern[str], most_bytes: int) -> Field:
+    """Return a text in ASCII of this form."""
+
+    def read(raw: bytes) -> str:
+        found = raw.decode("ascii", errors="replace")
+        if form.fullmatch(found) is None:
+            raise FormError(f"got {raw[:40]!r}; accepted: {form.pattern}")
+        return found
+
+    return content(most_bytes, "B")._replace(read=read, write=str.encode)
 
 
 def texts(most: int, most_bytes: int, code: str = "H", *, end: str, errors: str) -> Field:
@@ -160,15 +186,16 @@ class Form(Generic[_Value]):
         self, of: type[_Value], *, prefix: bytes = b"", check: Callable[[_Value], str | None] | None = None
     ) -> None:
         fields = {name: _field(hint) for name, hint in get_type_hints(of, include_extras=True).items()}
-        self._of = of
         self._prefix = prefix
         self._check = check
         self._fields = fields
-        self._names = tuple(fields)
         self.head = struct.Struct("=" + "".join(field.code for field in fields.values()))
-        self._nones = [(name, _LARGEST[one.code]) for name, one in fields.items() if one.may_be_none]
-        self._tails = [(name, one.tail) for name, one in fields.items() if one.tail is not None]
-        self._reads = [(name, one.read) for name, one in fields.items() if one.read is not None]
+        of_tuple: Callable[[Sequence[Any]], _Value] | None = getattr(of, "_make", None)
+        self._make = of_tuple or (lambda found: of(**dict(zip(fields, found, strict=True))))
+        each = tuple(enumerate(fields.values()))
+        self._nones = [(place, _LARGEST[one.code]) for place, one in each if one.may_be_none]
+        self._tails = [(place, one.tail) for place, one in each if one.tail is not None]
+        self._reads = [(place, one.read) for place, one in each if one.read is not None]
         self._least_bytes = len(prefix) + self.head.size
         self.most_bytes = self._least_bytes + sum(tail.most_bytes for _, tail in self._tails)
 
@@ -201,17 +228,17 @@ class Form(Generic[_Value]):
         if end > len(raw) or not raw.startswith(self._prefix, at):
             got = f"{len(raw) - at} bytes, {raw[at : at + len(self._prefix)]!r}"
             raise FormError(f"got {got}; accepted: {self._least_bytes} and more, {self._prefix!r} first")
-        found = dict(zip(self._names, self.head.unpack_from(raw, end - self.head.size), strict=True))
-        for name, none in self._nones:
-            if found[name] == none:
-                found[name] = None
-        for name, tail in self._tails:
-            if found[name] is not None:
-                found[name], end = tail.read(found[name], raw, end)
-        for name, read in self._reads:
-            if found[name] is not None:
-                found[name] = read(found[name])
-        value = self._of(**found)
+        found: list[Any] = list(self.head.unpack_from(raw, end - self.head.size))
+        for place, none in self._nones:
+            if found[place] == none:
+                found[place] = None
+        for place, tail in self._tails:
+            if found[place] is not None:
+                found[place], end = tail.read(found[place], raw, end)
+        for place, read in self._reads:
+            if found[place] is not None:
+                found[place] = read(found[place])
+        value = self._make(found)
         problem = None if self._check is None else self._check(value)
         if problem is not None:
             raise FormError(problem)

@@ -14,8 +14,7 @@ from reactor.kernel.memory_control import unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
 from reactor.kernel.small_file import read
-from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report_at_once
-from reactor.model.managed_oom import ManagedOomReport
+from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomReport, read_report_at_once
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd

@@ -254,6 +254,6 @@ def _read_files(record: bytes) -> tuple[str, FileNames]:
 
 def _files(names: Any) -> NodeFiles:
     return NodeFiles(
-        names={one.uid: one.name for one in names if one.name is not None},
+        names={one.uid: (one.namespace, one.name) for one in names if one.name is not None},
         static_uids=frozenset(one.uid for one in names if one.is_static),
     )

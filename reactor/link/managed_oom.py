@@ -10,33 +10,33 @@ The file is replaced as a whole, so that its reader never finds half of it.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated, Final, NamedTuple
 
-from reactor.forms import U16, U32, Form, FormError, choice, number, text, texts
-from reactor.model.managed_oom import (
-    LONGEST_RULE_NAME_BYTES,
-    ManagedOomKind,
-    ManagedOomReport,
-    ManagedOomUnit,
-    rule_name_problem,
-)
+from reactor.forms import U16, U32, Field, Form, FormError, choice, number, text, texts
 from reactor.threads import without_pause
 
 PATH: Final = "/run/reactor-managed-oom/units"
 MAGIC: Final = b"reactor managed oom\0"
-VERSION: Final = 2
+VERSION: Final = 3
 MOST_UNITS: Final = 1_024
 _AT_ONCE: Final = 16  # units, which take 0.25 ms at the most
 LONGEST_CGROUP_BYTES: Final = 1_024
 LONGEST_BYTES: Final = 256 << 10
 LONGEST_SECONDS: Final = 86_400.0
 MOST_RULES: Final = 8  # of one unit
+LONGEST_RULE_NAME_BYTES: Final = 128
 _RULES_BYTES: Final = MOST_RULES * (LONGEST_RULE_NAME_BYTES + 1)
 _TEXT_BYTES: Final = 400
 _MOST_LEFT_OUT: Final = 2**32 - 1
-_PER_PERCENT: Final = 100
 _PATTERN_SIGNS: Final = frozenset("*?[")
 _NO_NAMES: Final = frozenset(("", ".", ".."))
+
+
+def _in_parts(of_one: int) -> Field:
+    """Return a number in so many parts of one."""
+    return Field("I", lambda parts: parts / of_one, lambda value: round(value * of_one))
 
 
 class _Head(NamedTuple):
@@ -47,17 +47,49 @@ class _Head(NamedTuple):
     reloads: U32
 
 
-class _Unit(NamedTuple):
+class ManagedOomKind(IntEnum):
+    """Which of a unit's properties says `kill`."""
+
+    SWAP = 1
+    MEMORY_PRESSURE = 2
+    RULES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedOomUnit:
+    """One property of a unit that says `kill`; `cgroup` is the unit's, `/` that of the root slice.
+
+    `uid` is of the user whose service manager says so, None for the system's. `limit_percent` and
+    `duration_seconds` are of memory pressure, None for the default. `rules` are the names of rule files.
+    """
+
     kind: Annotated[ManagedOomKind, choice(ManagedOomKind, "Bx")]
     cgroup: Annotated[str, text(LONGEST_CGROUP_BYTES, errors="strict")]
-    uid: U32 | None
-    hundredths_percent: U32
-    milliseconds: U32
-    rules: Annotated[tuple[str, ...], texts(MOST_RULES, _RULES_BYTES, end="\n", errors="strict")]
+    uid: U32 | None = None
+    limit_percent: Annotated[float, _in_parts(100)] | None = None
+    duration_seconds: Annotated[float, _in_parts(1000)] | None = None
+    rules: Annotated[tuple[str, ...], texts(MOST_RULES, _RULES_BYTES, end="\n", errors="strict")] = ()
 
 
-_HEAD: Final = Form(_Head, prefix=MAGIC)
-_UNIT: Final = Form(_Unit)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedOomReport:
+    """What is known of the units: `problem` says why it may be out of date, empty where it is not.
+
+    `left_out` counts what was too much, or could not be. `reloads` changes if oomd.conf is to be read again.
+    """
+
+    units: tuple[ManagedOomUnit, ...] = ()
+    problem: str = ""
+    left_out: int = 0
+    reloads: int = 0
+
+
+def rule_name_problem(name: str) -> str | None:
+    """Return why a rule file can't have this name, None if it can: with the accepted form."""
+    is_name = bool(name) and name.isprintable() and "/" not in name
+    if not is_name or len(name.encode(errors="replace")) > LONGEST_RULE_NAME_BYTES:
+        return f"got name {name!r:.80}; accepted: up to {LONGEST_RULE_NAME_BYTES} printable bytes without /"
+    return None
 
 
 def unit_problem(unit: ManagedOomUnit) -> str | None:
@@ -87,12 +119,16 @@ def _cgroup_problem(cgroup: str) -> str | None:
     return None
 
 
+_HEAD: Final = Form(_Head, prefix=MAGIC)
+_UNIT: Final = Form(ManagedOomUnit, check=unit_problem)
+
+
 def write_report(report: ManagedOomReport) -> bytes:
     """Return the file; a text that is too long is cut, and what is too much is left out."""
     written: list[bytes] = []
     left_out, size = report.left_out, _HEAD.most_bytes
     for unit in report.units:
-        raw = _write_unit(unit) if unit_problem(unit) is None else b""
+        raw = _UNIT.write(unit) if unit_problem(unit) is None else b""
         if not raw or len(written) >= MOST_UNITS or size + len(raw) > LONGEST_BYTES:
             left_out += 1
             continue
@@ -111,7 +147,7 @@ def read_report(raw: bytes) -> Generator[None, None, ManagedOomReport]:
         raise FormError(f"got version {head.version}; accepted: {VERSION}")
     units = []
     for _ in range(head.units):
-        unit, at = _read_unit(raw, at)
+        unit, at = _UNIT.read_at(raw, at)
         units.append(unit)
         yield
     if at != len(raw):
@@ -128,26 +164,3 @@ def read_report_at_once(raw: bytes) -> ManagedOomReport:
 def sorted_units(units: Iterable[ManagedOomUnit]) -> list[ManagedOomUnit]:
     """Return units in the order in which they are kept where there are too many: the system's first."""
     return sorted(units, key=lambda one: (one.uid is not None, one.uid or 0, one.cgroup, one.kind))
-
-
-def _write_unit(unit: ManagedOomUnit) -> bytes:
-    hundredths = round((unit.limit_percent or 0.0) * _PER_PERCENT)
-    milliseconds = round((unit.duration_seconds or 0.0) * 1000)
-    return _UNIT.write(_Unit(unit.kind, unit.cgroup, unit.uid, hundredths, milliseconds, unit.rules))
-
-
-def _read_unit(raw: bytes, at: int) -> tuple[ManagedOomUnit, int]:
-    """Return the unit that begins there, and where the next one does. Raises FormError."""
-    found, end = _UNIT.read_at(raw, at)
-    unit = ManagedOomUnit(
-        kind=found.kind,
-        cgroup=found.cgroup,
-        uid=found.uid,
-        limit_percent=found.hundredths_percent / _PER_PERCENT if found.hundredths_percent else None,
-        duration_seconds=found.milliseconds / 1000 if found.milliseconds else None,
-        rules=found.rules,
-    )
-    problem = unit_problem(unit)
-    if problem is not None:
-        raise FormError(problem)
-    return unit, end

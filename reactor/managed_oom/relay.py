@@ -33,12 +33,14 @@ from reactor.errors import ReactorError
 from reactor.link.managed_oom import (
     LONGEST_BYTES,
     PATH,
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
     read_report_at_once,
     sorted_units,
     unit_problem,
     write_report,
 )
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
 from reactor.text import JsonError, loads
 
 Key = tuple[ManagedOomKind, str]

@@ -33,19 +33,18 @@ import trio
 from reactor.forms import FormError
 from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.files import GONE
-from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report
-from reactor.model.managed_oom import (
+from reactor.link.managed_oom import (
+    LONGEST_BYTES,
+    PATH,
     ManagedOomKind,
     ManagedOomReport,
     ManagedOomUnit,
-    OomAction,
-    OomdDefaults,
-    OomRuleset,
+    read_report,
 )
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import MACHINE_SWAP, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.policy.rules import is_at_or_below
-from reactor.rules.oomd_conf import oomd_defaults
+from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset, oomd_defaults
 from reactor.text import printable
 from reactor.threads import in_thread, with_pauses
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 
-from reactor.model.managed_oom import OomAction, OomdDefaults, OomRuleset, rule_name_problem
+from reactor.link.managed_oom import rule_name_problem
 from reactor.plain import read_regular
 
 # In the order of systemd: the administrator's first.
@@ -42,6 +43,35 @@ _SPAN: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([a-zµμ]*)")
 _SHARE: Final = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,2})?)([%‰‱])")
 _LEAST_PERCENT: Final = 1.0
 _LONGEST_SECONDS: Final = 86400.0
+
+
+class OomAction(StrEnum):
+    """What a rule file's Action= says: kill all of the unit, or the worst below it."""
+
+    KILL_ALL = "kill-all"
+    KILL_BY_PGSCAN = "kill-by-pgscan"
+    KILL_BY_SWAP = "kill-by-swap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomRuleset:
+    """One rule file. A condition that is None does not count; those that do hold for `seconds`."""
+
+    name: str
+    action: OomAction
+    pressure_percent: float | None = None
+    swap_percent: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomdDefaults:
+    """What oomd.conf(5) says, and without it systemd-oomd's own; the rule files by their names."""
+
+    swap_used_percent: float = 90.0
+    pressure_percent: float = 60.0
+    pressure_seconds: float = 30.0
+    rulesets: Mapping[str, OomRuleset] = field(default_factory=dict)
 
 
 def oomd_defaults(problems: dict[str, str], *, root: Path = Path("/")) -> OomdDefaults:

@@ -135,7 +135,7 @@ class PodListings:
     def _file_records(self) -> Iterator[bytes]:
         files = self._files.files
         for uid in sorted(files.names.keys() | files.static_uids):
-            record = files_record(FileNames(uid, files.names.get(uid), uid in files.static_uids))
+            record = files_record(FileNames(uid, uid in files.static_uids, *files.names.get(uid, ())))
             if record is not None:
                 yield record
 

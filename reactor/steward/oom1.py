@@ -28,11 +28,17 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import READ_BYTES, read_value
 from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
 from reactor.link.documents import Outcome
-from reactor.link.managed_oom import LONGEST_BYTES, PATH, read_report_at_once
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
+from reactor.link.managed_oom import (
+    LONGEST_BYTES,
+    PATH,
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
+    read_report_at_once,
+)
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import Settings, SystemdOomd
-from reactor.rules.oomd_conf import oomd_defaults
+from reactor.rules.oomd_conf import OomdDefaults, oomd_defaults
 from reactor.text import printable
 from reactor.threads import in_thread
 

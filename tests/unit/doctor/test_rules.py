@@ -11,8 +11,7 @@ import pytest
 
 from reactor.doctor.rules import managed_oom_findings, rule_findings
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.link.managed_oom import write_report
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
+from reactor.link.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, write_report
 from reactor.model.rules import Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
 

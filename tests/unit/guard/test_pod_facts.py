@@ -159,7 +159,7 @@ def test_an_earlier_listing_is_refused_and_another_steward_begins_again(told):
 def test_the_runtime_and_files_are_reported_by_themselves(told):
     runtime = RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), source=PodSource.FILE)
     take(told, list(pieces(Section.RUNTIME, 1, [runtime_record("hash", runtime) or b""])))
-    names = [FileNames("u", ("shop", "web"), is_static=False), FileNames("s", None, is_static=True)]
+    names = [FileNames("u", is_static=False, namespace="shop", name="web"), FileNames("s", is_static=True)]
     take(told, list(pieces(Section.FILES, 1, [files_record(one) or b"" for one in names])))
     assert told.runtime == {"hash": runtime}
     assert told.files == NodeFiles(names={"u": ("shop", "web")}, static_uids=frozenset({"s"}))

@@ -15,12 +15,14 @@ from reactor.link.managed_oom import (
     LONGEST_CGROUP_BYTES,
     MAGIC,
     MOST_UNITS,
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
     read_report_at_once,
     sorted_units,
     unit_problem,
     write_report,
 )
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit
 
 SWAP, PRESSURE, RULES = ManagedOomKind
 OF_SYSTEM = ManagedOomUnit(kind=PRESSURE, cgroup="/system.slice/a.service", limit_percent=12.34)
@@ -126,7 +128,7 @@ _ONE = write_report(ManagedOomReport(units=(OF_SYSTEM,)))
         _ONE[:-1],
         _ONE[: -len(OF_SYSTEM.cgroup) - 1],
         _ONE + b"x",
-        _ONE.replace(b"\2\0\1\0", b"\1\0\1\0", 1),
+        _ONE.replace(b"\3\0\1\0", b"\2\0\1\0", 1),
         _ONE.replace(b"\2\0\x17\0", b"\4\0\x17\0", 1),
         _ONE.replace(b"a.service", b"\xff.service"),
         _ONE.replace(b"a.service", b"..service").replace(b"/..service", b"/../ervice"),

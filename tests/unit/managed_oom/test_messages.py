@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.link.managed_oom import unit_problem
+from reactor.link.managed_oom import ManagedOomKind, ManagedOomUnit, unit_problem
 from reactor.managed_oom.relay import VarlinkError, changes_in
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit
 
 SWAP, PRESSURE, RULES = ManagedOomKind
 WHOLE = 2**32 - 1

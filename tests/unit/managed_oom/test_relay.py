@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from reactor.link.managed_oom import read_report_at_once
+from reactor.link.managed_oom import ManagedOomReport, read_report_at_once
 from reactor.managed_oom import relay as relaying
 from reactor.managed_oom.relay import Relay
-from reactor.model.managed_oom import ManagedOomReport
 from tests.support.waiting import until
 
 DENIED = "org.varlink.service.PermissionDenied"

@@ -15,14 +15,21 @@ import trio
 from reactor.guard.build import RuleFirings
 from reactor.guard.record import PassRecord
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.link.managed_oom import LONGEST_BYTES, MOST_UNITS, write_report
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, OomdDefaults
+from reactor.link.managed_oom import (
+    LONGEST_BYTES,
+    MOST_UNITS,
+    ManagedOomKind,
+    ManagedOomReport,
+    ManagedOomUnit,
+    write_report,
+)
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Rule
 from reactor.reclaim.memory import PodReclaim
 from reactor.rules.managed import ManagedOomRules, managed_rules
 from reactor.rules.observe import RuleObserver
+from reactor.rules.oomd_conf import OomdDefaults
 from reactor.rules.watch import RuleWatch
 from tests.support.builders import make_pod
 from tests.support.waiting import until

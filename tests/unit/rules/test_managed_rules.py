@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomAction, OomdDefaults, OomRuleset
+from reactor.link.managed_oom import ManagedOomKind, ManagedOomUnit
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
 from reactor.rules.managed import managed_rules, missing_because, refused_because, rule_names
+from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset
 from reactor.rules.policy import Extremes, RuleState, cooldown_of_all_seconds, due, why_not
 from tests.support.builders import make_pod
 

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.managed_oom import OomAction, OomdDefaults, OomRuleset
-from reactor.rules.oomd_conf import oomd_defaults, ruleset_of, with_oomd_conf
+from reactor.rules.oomd_conf import (
+    OomAction,
+    OomdDefaults,
+    OomRuleset,
+    oomd_defaults,
+    ruleset_of,
+    with_oomd_conf,
+)
 
 DEFAULTS = OomdDefaults()
 

@@ -20,16 +20,9 @@ from jeepney.bus_messages import message_bus
 from jeepney.io.trio import open_dbus_router
 from jeepney.low_level import MessageType
 
-from reactor.link.managed_oom import write_report
-from reactor.model.managed_oom import (
-    ManagedOomKind,
-    ManagedOomReport,
-    ManagedOomUnit,
-    OomAction,
-    OomdDefaults,
-    OomRuleset,
-)
+from reactor.link.managed_oom import ManagedOomKind, ManagedOomReport, ManagedOomUnit, write_report
 from reactor.model.settings import Settings, SystemdOomd
+from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset
 from reactor.steward.oom1 import INTERFACE, NAME, OBJECT, Oom1, dump_lines, killed_in, timespan
 from tests.support.logind import PrivateBus, private_bus
 from tests.support.waiting import until

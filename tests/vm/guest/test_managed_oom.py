@@ -19,8 +19,7 @@ from guarded import BIN, CGROUP, HERE, SECONDS, SLICE, V2, Service, Tenant, even
 from machine_memory import SwapFile
 from user_units import APPLICATIONS, EVERYBODYS_APPLICATIONS, USER, Application, UserManager
 
-from reactor.link.managed_oom import PATH, read_report_at_once
-from reactor.model.managed_oom import ManagedOomReport
+from reactor.link.managed_oom import PATH, ManagedOomReport, read_report_at_once
 
 pytestmark = pytest.mark.skipif(not V2, reason="units' pressure and swap are meant: run it on trixie")
 
