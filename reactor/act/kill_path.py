@@ -148,7 +148,7 @@ class KillPath(HardKills):
                     return None
             finally:
                 processes.close_all(sweep.held.values())
-            if not still_wanted():
+            if not (still_wanted() and self._inside(pod)):  # the parents may be others by now
                 return None
             return self._kill(pod, self._given(target), time.monotonic_ns(), sweep.problems)
         finally:

@@ -22,7 +22,8 @@ from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.signals import DISK_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.events import ObservationsUsed, PodEmptied, PodEnded
+from reactor.policy.events import EvictionFailed, ObservationsUsed, PodEmptied, PodEnded
+from reactor.policy.rank import of_no_partition
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
@@ -38,9 +39,10 @@ class Endings:
     `on_gone` is called with the uid of each pod that has ended. It returns whether the pod counts for nothing
     any more, and is called again while it does. `empty` removes the files that end with a pod that was
     evicted for a filesystem's sake, and returns what went wrong.
-    `confirm` returns at the end of a soft eviction's grace period whether the node is still short of what the
-    pod was to end for; if not, the eviction is called off and the pod lives on.
-    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
+    `confirm` returns at the end of a soft eviction's grace period whether the pod may be evicted and the node
+    is still short of what it was to end for; if not, the eviction is called off and the pod lives on.
+    `on_ended` fills in what has become of an eviction that was carried out, or failed when its grace period
+    was over; it neither waits nor raises.
     `on_process_killed` is called if one process of a pod was killed after a grace period, `on_process_over`
     with the pod's uid when nothing more is done to it. `on_ending` is called with how long a pod took to end
     that was asked to, in seconds, and whether it was killed before. `before_soft` is awaited before a pod is
@@ -100,10 +102,11 @@ class Endings:
             waiting[0].outcome = Outcome.PRE_EMPTED
             waiting[1].cancel()
 
-    def _ask(self, attempt: EvictionAttempt, victim: Victim) -> None:
+    def _ask(self, attempt: EvictionAttempt, victim: Victim) -> EvictionAttempt:
         scope = trio.CancelScope()
         self._waiting[attempt.eviction.pod.uid] = (attempt, scope)
         self._nursery.start_soon(self._carry_out, attempt, victim, scope)
+        return attempt
 
     async def _carry_out(self, attempt: EvictionAttempt, victim: Victim, scope: trio.CancelScope) -> None:
         """Ask a victim to end, kill it if it outlives its grace period, and wait until its memory is free."""
@@ -115,7 +118,7 @@ class Endings:
                 has_stopped = await attempt.carry_out(
                     victim,
                     await self._after_hooks(attempt),
-                    partial(self._is_still_wanted, attempt),
+                    partial(self._confirm, attempt),
                 )
         finally:
             if self._waiting.get(uid) == (attempt, scope):
@@ -128,6 +131,8 @@ class Endings:
                 # What pre-empted it answers for the pod.
                 if attempt.process is not None and attempt.outcome is not Outcome.PRE_EMPTED:
                     self._on_process_over(uid)
+                elif attempt.outcome is Outcome.FAILED:
+                    self._on_ended(attempt)
                 attempt.ended.set()
         if has_stopped:
             if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
@@ -137,7 +142,7 @@ class Endings:
     async def _after_hooks(self, attempt: EvictionAttempt) -> float:
         """Wait for what comes before a soft eviction; return how much of the grace period is left."""
         grace_period_seconds = float(attempt.eviction.grace_period_seconds)
-        if self._before_soft is None:
+        if self._before_soft is None or grace_period_seconds <= 0:
             return grace_period_seconds
         began_seconds = trio.current_time()
         attempt.add_problems(*await self._before_soft(attempt.eviction))
@@ -175,14 +180,6 @@ class Endings:
             await self._settle(attempt, time.monotonic_ns())
         finally:
             attempt.ended.set()
-
-    def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
-        """Return whether a pod whose grace period is over is to be killed."""
-        is_wanted = self._confirm(attempt)
-        if not is_wanted:
-            key = attempt.eviction.pod.key
-            _LOG.warning("pod %s: not killed after its grace period: no pressure is left", key)
-        return is_wanted
 
     async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
         """Wait until nothing of a pod that has ended is counted any more.
@@ -233,12 +230,15 @@ class Results:
     def confirm(self, eviction: Eviction) -> bool:
         """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
 
-        Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
-        is not observed is no reason to end a pod.
+        Where it is not, or the pod may not be evicted any more, the eviction counts as called off. Memory,
+        processes and swap are read afresh; what is not observed is no reason to end a pod.
         """
-        is_wanted = self._seen.is_wanting(eviction)
+        uid = eviction.pod.uid
+        pods = (of_no_partition(pod) for pod in self._node.pods if pod.uid == uid)
+        is_spared = any(pod.critical_because is not None for pod in pods)
+        is_wanted = not is_spared and self._seen.is_wanting(eviction)
         if not is_wanted:
-            self._node.called_off(eviction.pod.uid)
+            self._node.called_off(uid)
         return is_wanted
 
     def pod_ended(self, uid: str) -> bool:
@@ -293,9 +293,12 @@ class Results:
         self._node.apply(ObservationsUsed(taken_at_seconds=at))
 
     def measure_result(self, attempt: EvictionAttempt) -> None:
-        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
+        """Fill in what came back of an eviction for memory, as the node says: of a failed one nothing."""
         eviction = attempt.eviction
-        if eviction.resource is not Resource.MEMORY:
+        if attempt.outcome is Outcome.FAILED:
+            self._node.called_off(eviction.pod.uid)
+            self._node.apply(EvictionFailed(uid=eviction.pod.uid, why="; ".join(attempt.problems)))
+        if attempt.outcome is Outcome.FAILED or eviction.resource is not Resource.MEMORY:
             return
         is_by_rule = eviction.threshold is None
         signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)

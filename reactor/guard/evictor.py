@@ -81,25 +81,21 @@ class Evictor(Endings):
         and `counts_shared` whether shared memory counts in the choice; `whole_because` says why it is the
         whole pod all the same.
         """
-        if eviction.is_of_one_process and by_kernel_ns is None:
-            if whole_because is None:
-                try:
-                    return self._begin_process(eviction, used_bytes, counts_shared=counts_shared)
-                except (ReactorError, OSError) as error:
-                    whole_because = str(error)
-            attempt = self._begin_whole(eviction)
-            attempt.whole_because = whole_because
-            return attempt
-        return self._begin_whole(eviction, by_kernel_ns)
+        if eviction.is_of_one_process and by_kernel_ns is None and whole_because is None:
+            try:
+                return self._begin_process(eviction, used_bytes, counts_shared=counts_shared)
+            except (ReactorError, OSError) as error:
+                whole_because = str(error)
+        attempt = self._begin_whole(eviction, by_kernel_ns)
+        attempt.whole_because = whole_because
+        return attempt
 
     def _begin_whole(self, eviction: Eviction, by_kernel_ns: int | None = None) -> EvictionAttempt:
         pod = eviction.pod
         if self._dry_run:
             return _over(EvictionAttempt(eviction=eviction, outcome=Outcome.DRY_RUN))
         if eviction.grace_period_seconds > 0:
-            attempt = EvictionAttempt(eviction=eviction)
-            self._ask(attempt, whole_pod(self._kills, pod))
-            return attempt
+            return self._ask(EvictionAttempt(eviction=eviction), whole_pod(self._kills, pod))
         try:
             report = self._kills.kill_now(pod)
         except (ReactorError, OSError) as error:
@@ -137,12 +133,11 @@ class Evictor(Endings):
             if waiting is not None and waiting[0].process is not None:
                 self._pre_empt(pod.uid)
             self._nursery.start_soon(self._finish, attempt, victim)
-        else:
-            self._ask(attempt, victim)
-        return attempt
+            return attempt
+        return self._ask(attempt, victim)
 
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
-        """Resume an eviction that was ordered before a restart, with what is left of its grace period."""
+        """Resume an eviction that was ordered before a restart: a soft one has what is left of its time."""
         eviction = resumed_eviction(
             pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
         )
@@ -151,7 +146,9 @@ class Evictor(Endings):
             pod.key,
             eviction.grace_period_seconds,
         )
-        return self._begin_whole(eviction)
+        if claim.threshold is None or claim.threshold.is_hard:
+            return self._begin_whole(eviction)
+        return self._ask(EvictionAttempt(eviction=eviction), whole_pod(self._kills, pod))
 
 
 def _missing_bytes(eviction: Eviction) -> int | None:

@@ -48,7 +48,7 @@ class Outcome(StrEnum):
     """What becomes of a pod, or of one process of it, that is to end; in the journal's words.
 
     An eviction in its grace period is pre-empted if a hard eviction of the same pod takes over. It is called
-    off if a dry run is configured, if no pressure is left at its end, or if a shutdown is cancelled.
+    off if a dry run is configured, if no pressure is left, its pod is spared, or a shutdown is cancelled.
     """
 
     ORDERED = "ordered"

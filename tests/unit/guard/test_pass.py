@@ -518,6 +518,27 @@ async def test_a_soft_eviction_is_called_off_where_the_pressure_is_gone_when_its
     assert () == loop.known.state.in_flight
 
 
+async def test_a_soft_eviction_that_fails_at_its_end_is_not_waited_for_and_its_pod_is_spared(
+    make_loop, make_pod, make_threshold, observation, autojump_clock
+) -> None:
+    loop = make_loop(
+        make_threshold(100 * MIB),
+        make_threshold(200 * MIB, grace_period_seconds=2),
+        max_pod_grace_period_seconds=30,
+    )
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
+    loop.kills.fails_with = RefusedError("cgroup /hog holds process 1, init")
+    loop.now_seconds += 31
+    await soft.ended.wait()
+    assert ("failed", ()) == (soft.outcome, loop.known.state.claims)
+
+    loop.kills.fails_with = None
+    loop.have(make_pod("hog"), make_pod("other"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    assert ["other"] == loop.kills.killed
+
+
 async def test_a_soft_eviction_is_not_called_off_before_its_minimum_reclaim_is_there(
     nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
 ):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -29,6 +29,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import PolicyState
+from reactor.model.pod_lists import PodEntry, PodLists
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observed, Threshold, ThresholdValue
@@ -292,6 +293,40 @@ async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing
     assert {"small", "hog", "stubborn"} == node.alive()
 
 
+NEVER = PodLists(never=(PodEntry(unit="stubborn"),))
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"pod_lists": NEVER}, "called off"),
+        ({"pod_parents": ("/elsewhere",)}, "failed"),
+        ({"eviction": guarding(below(10)).eviction}, "called off"),
+    ],
+    ids=["never", "parents", "threshold"],
+)
+async def test_pod_that_a_reload_has_spared_in_its_grace_period_lives_on(
+    node: NodeInFiles, guard, change: dict[str, Any], outcome: str, mock_clock
+) -> None:
+    node.add_pod("stubborn", 80, stubborn=True)
+    soft = guarding(below(100, grace_period_seconds=2.0))
+    soft = replace(soft, eviction=replace(soft.eviction, max_pod_grace_period_seconds=30))
+    guarded = guard(soft)
+    async with guarded.running():
+        node.use(450)
+        await guarded.evicted("stubborn")
+        mock_clock.rate = 1  # the grace period is not over before the reload, however busy the machine is
+        guarded.supervisor.begin(replace(soft, **change))
+        await until(lambda: guarded.begun == 2, "the next loop")
+        attempt = next(attempt for record in guarded.records for attempt in record.attempts)
+        assert "ordered" == attempt.outcome
+        mock_clock.jump(40)
+        await attempt.ended.wait()
+        assert (outcome, "stubborn") == (attempt.outcome, attempt.eviction.pod.name)
+        assert attempt.eviction.pod.uid not in {claim.uid for claim in guarded.known.state.claims}
+    assert "stubborn" in node.alive()
+
+
 async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
@@ -379,6 +414,31 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_loo
         await until(lambda: again.begun == 2, "the next loop")
     assert ["hog"] == [attempt.eviction.pod.name for attempt in again.resumed]
     assert [] == again.evictions()
+
+
+@pytest.mark.parametrize(("used_mib", "alive"), [(100, {"small", "hog"}), (450, {"small"})])
+async def test_pod_whose_grace_period_was_over_while_no_daemon_ran_is_killed_only_if_the_node_is_short(
+    node: NodeInFiles, guard, used_mib: int, alive: set[str], mock_clock
+) -> None:
+    soft = guarding(below(100, grace_period_seconds=3600.0))
+    before = guard(soft)
+    uid = ""
+    async with before.running():
+        uid = next(pod.uid for pod in before.known.pods if pod.name == "hog")
+    guarded = guard(soft)
+    claim = make_claim(
+        uid,
+        kill_at_seconds=trio.current_time(),
+        deadline_seconds=1e6,
+        threshold=soft.eviction.thresholds[0],
+    )
+    guarded.known.state = replace(guarded.known.state, claims=(claim,))
+    node.use(used_mib)
+    async with guarded.running():
+        (attempt,) = guarded.resumed
+        await until(lambda: attempt.stopped.is_set() or attempt.ended.is_set(), "the end of the eviction")
+        await until(lambda: node.alive() == alive, "who lives")
+    assert ("killed" if alive == {"small"} else "called off") == attempt.outcome
 
 
 def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None:
