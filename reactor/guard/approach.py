@@ -17,7 +17,7 @@ from reactor.guard.ahead import Ahead, KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs
 from reactor.model.pods import Pod
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -135,14 +135,14 @@ class Approach:
             asleep=asleep,
         )
 
-        def settle(state: PolicyState, snapshot: Snapshot) -> bool:
+        def settle(inputs: Inputs) -> bool:
             bounded = self._pods.bounded
             if not known.bounds:
                 return True
             self._give_way()
-            if bounded.hold_too_little(state, snapshot, known, pods, now_seconds):
+            if bounded.hold_too_little(inputs, known):
                 return False
-            due = bounded.settle(state, snapshot, known, pods, now_seconds, heads=heads, most=most)
+            due = bounded.settle(inputs, known, heads=heads, most=most)
             if due is Wanted.CLOSER:
                 return False
             if due is Wanted.ALL:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
@@ -79,22 +79,12 @@ class BoundedPods:
         self.likely = tuple(pod.uid for pod in prepared)
         self.largest = heapq.nlargest(_MOST_LARGEST, bounds, key=bounds.__getitem__)
 
-    def settle(
-        self,
-        state: PolicyState,
-        snapshot: Snapshot,
-        found: Known,
-        pods: Sequence[Pod],
-        now_seconds: float,
-        *,
-        heads: int = 1,
-        most: float = math.inf,
-    ) -> Due | Wanted:
+    def settle(self, inputs: Inputs, found: Known, *, heads: int = 1, most: float = math.inf) -> Due | Wanted:
         """Return what is due by a snapshot of what was `found`; read what it needs, `most` pods at the most.
 
         What is read comes into `found`, and so into the snapshot.
         """
-        known = self._known(state, snapshot, found, pods, now_seconds)
+        known = self._known(inputs, found)
         for number, uid in enumerate(unsettled(known, heads=heads)):
             if not isinstance(uid, str):
                 return uid or Wanted.ALL
@@ -104,38 +94,17 @@ class BoundedPods:
             found.used.update(self._usages.of([uid], with_containers=True))
         return Wanted.CLOSER
 
-    def hold_too_little(
-        self,
-        state: PolicyState,
-        snapshot: Snapshot,
-        found: Known,
-        pods: Sequence[Pod],
-        now_seconds: float,
-    ) -> bool:
+    def hold_too_little(self, inputs: Inputs, found: Known) -> bool:
         """Return whether the decision over a snapshot of what was `found` evicts no pod, by bounds alone."""
-        return hold_too_little(self._known(state, snapshot, found, pods, now_seconds))
+        return hold_too_little(self._known(inputs, found))
 
-    def _known(
-        self,
-        state: PolicyState,
-        snapshot: Snapshot,
-        found: Known,
-        pods: Sequence[Pod],
-        now_seconds: float,
-    ) -> Bounded:
+    def _known(self, inputs: Inputs, found: Known) -> Bounded:
+        pods = inputs.pods
         if pods != self._standings.pods:
             self._standings = standings(pods)
         elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
             self._standings = self._standings._replace(pods=pods)
-        return Bounded(
-            settings=self._settings,
-            state=state,
-            snapshot=snapshot,
-            standings=self._standings,
-            now_seconds=now_seconds,
-            likely=self.likely[:1],
-            are_charges=found.are_charges,
-        )
+        return Bounded(inputs, self._standings, self.likely[:1], found.are_charges)
 
     def completed(self, snapshot: Snapshot, between: Callable[[], object]) -> Snapshot:
         """Return a snapshot with all that the pods use, once the decision over it is carried out."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from reactor.guard.ahead import Ahead, KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
-from reactor.model.decisions import ClaimKind, Eviction, Snapshot
+from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import EVICTING, Firing, RankedBy
@@ -126,8 +126,8 @@ class Observations:
                 if not self._needs_pods(now_seconds):
                     return seen
                 continue
-            state, pods = self._node.state, seen.pods
-            due = self.bounded.settle(state, seen.snapshot, found, pods, now_seconds, most=most)
+            inputs = Inputs(self._settings, self._node.state, seen.snapshot, seen.pods, now_seconds)
+            due = self.bounded.settle(inputs, found, most=most)
             if isinstance(due, Due):
                 return seen._replace(due=due)
             if due is Wanted.ALL:

@@ -20,7 +20,7 @@ from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.recorder import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.decisions import Decision, Eviction, Snapshot
+from reactor.model.decisions import Decision, Eviction, Inputs, Snapshot
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
@@ -284,7 +284,8 @@ class Passes:
         self.observations.report_pods()
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
             seen = self.observations.complete(seen)
-            decision = with_whole_ranking(self._settings, state, decision, seen.snapshot, seen.pods)
+            inputs = Inputs(self._settings, state, seen.snapshot, seen.pods, decision.at_seconds)
+            decision = with_whole_ranking(inputs, decision)
         self._record_attempts(attempts, decision, seen, decided_ns)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
         times = StageTimes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessKill, Slowdown
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
+from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Observation, Threshold
 
@@ -287,8 +288,32 @@ class PolicyState:
         """Return the pods, by uid, that were evicted and are not in their grace period."""
         if not self.claims:
             return frozenset()
-        flights = (claim for claim in self.in_flight if not claim.is_in_grace(now_seconds))
-        return frozenset(claim.uid for claim in flights if claim.uid is not None)
+        return frozenset(
+            claim.uid
+            for claim in self.claims
+            if claim.kind.is_eviction and claim.uid is not None and not claim.is_in_grace(now_seconds)
+        )
+
+
+class Inputs(NamedTuple):
+    """What a decision is made from; `pods` are those that it is asked about.
+
+    A tuple: each step of a pass that changes the state makes another, on the way to a kill.
+    """
+
+    settings: EvictionSettings
+    state: PolicyState
+    snapshot: Snapshot
+    pods: Sequence[Pod]
+    now_seconds: float
+
+    def with_state(self, state: PolicyState) -> Inputs:
+        """Return the inputs with the state that a step leaves; `_replace` would take three times as long."""
+        return Inputs(self.settings, state, self.snapshot, self.pods, self.now_seconds)
+
+    def seen(self, threshold: Threshold) -> Observation:
+        """Return what was observed of a threshold's signal, which was observed."""
+        return self.snapshot.signals[threshold.signal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

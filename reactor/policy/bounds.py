@@ -25,14 +25,14 @@ from fractions import Fraction
 from itertools import repeat
 from typing import Final, NamedTuple
 
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.kills import SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
-from reactor.policy.decide import Due, kept_because, observed, sound_part
+from reactor.policy.decide import Due, kept_because, observed
 from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
 from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
@@ -92,33 +92,17 @@ def standings(pods: Sequence[Pod]) -> Standings:
 
 
 class Bounded(NamedTuple):
-    """The inputs of a decision, as far as they are known.
+    """The inputs of a decision, as far as they are known, and how their pods stand.
 
-    `bounds` is the most that each pod can hold that was not read, `used` what the others do, both by uid;
-    they are the snapshot's. A pod in neither has gone. Whoever reads a pod moves it from the one to the
-    other. `likely` are the pods that are read first. `are_charges`: the bounds are what is charged to the
-    pods, with no swap in it.
+    Of the snapshot `bounds` are the most that each pod can hold that was not read, `pods` what the others do,
+    both by uid. A pod in neither has gone. Whoever reads a pod moves it from the one to the other. `likely`
+    are read first. `are_charges`: the bounds are what is charged to the pods, with no swap in it.
     """
 
-    settings: EvictionSettings
-    state: PolicyState
-    snapshot: Snapshot
+    inputs: Inputs
     standings: Standings
-    now_seconds: float
     likely: Collection[str] = ()
     are_charges: bool = False
-
-    @property
-    def pods(self) -> Sequence[Pod]:
-        return self.standings.pods
-
-    @property
-    def bounds(self) -> Mapping[str, int]:
-        return self.snapshot.bounds
-
-    @property
-    def used(self) -> Mapping[str, PodUsage]:
-        return self.snapshot.pods
 
 
 def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | Due | None]:
@@ -132,102 +116,93 @@ def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | Due | None]:
 
 def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | None]:
     """Yield the pods to be read; return what is due, None if all are to be read."""
-    absurd, sound = sound_part(known.snapshot)
-    signals = sound.signals
-    state, fresh = observed(known.settings, known.state, sound, known.pods, known.now_seconds)
+    bounds = known.inputs.snapshot.bounds
+    due = observed(known.inputs)
+    inputs, fresh = due.inputs, due.thresholds
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
-    if not fresh and not any(map(is_hard_memory, state.thresholds_met)):
-        slowed_down = with_slowdowns(known.settings, state, sound, known.pods, known.now_seconds)
-        return Due(absurd, sound, fresh, *slowed_down, known.state, known.pods)
-    if len(memory) < len(fresh) or _asks_for_all(known, state, memory, signals):
+    if not fresh and not any(map(is_hard_memory, inputs.state.thresholds_met)):
+        return due.with_slowdowns()
+    known = Bounded(inputs, known.standings, known.likely, known.are_charges)
+    if len(memory) < len(fresh) or _asks_for_all(known, memory):
         return None
-    yield from (uid for uid in _asked_by_name(known, state) if uid in known.bounds)
-    used, now_seconds = known.used, known.now_seconds
-    if any(stuck_victims(state, one, signals[one.signal], used, now_seconds) for one in memory):
+    yield from (uid for uid in _asked_by_name(known) if uid in bounds)
+    if any(stuck_victims(inputs, one) for one in memory):
         return None
-    slowed = yield from _slowdowns(known, state, signals)
+    slowed = yield from _slowdowns(known)
     if slowed is None:
         return None
+    inputs = inputs.with_state(slowed)
     for threshold in memory:
-        seen = signals[threshold.signal]
-        if kept_because(known.settings, slowed, threshold, seen, known.pods, used, now_seconds) is not None:
-            continue
-        if not (yield from _first(known, slowed, threshold, seen, heads)):
+        if kept_because(inputs, threshold) is None and not (yield from _first(known, threshold, heads)):
             return None
-    return Due(absurd, sound, fresh, slowed, (), known.state, known.pods)
+    return Due(inputs, due.absurd, fresh, due.before)
 
 
-def _slowdowns(
-    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation]
-) -> Generator[str, None, PolicyState | None]:
+def _slowdowns(known: Bounded) -> Generator[str, None, PolicyState | None]:
     """Have the largest pods read until they alone are enough; return the state with the slowdowns.
 
     None if a few are not enough. How many kills there were in a minute is not asked of the pods.
     """
-    found = _at_least(known, state, signals) or _at_least(known, state, signals, _surely_held(known, signals))
-    left = known.bounds.keys() & known.standings.evictable.keys() if found is None else ()
-    for uid in heapq.nlargest(_MOST_FOR_A_SUM, left, key=known.bounds.__getitem__):
+    bounds = known.inputs.snapshot.bounds
+    found = _at_least(known) or _at_least(known, _surely_held(known))
+    left = bounds.keys() & known.standings.evictable.keys() if found is None else ()
+    for uid in heapq.nlargest(_MOST_FOR_A_SUM, left, key=bounds.__getitem__):
         yield uid
-        found = _at_least(known, state, signals)
+        found = _at_least(known)
         if found is not None:
             break
     return found
 
 
-def _asks_for_all(
-    known: Bounded,
-    state: PolicyState,
-    memory: Sequence[Threshold],
-    signals: Mapping[Signal, Observation],
-) -> bool:
-    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(state)):
+def _asks_for_all(known: Bounded, memory: Sequence[Threshold]) -> bool:
+    if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(known.inputs.state)):
         return True
-    return any(_may_be_reclaimed(known, state, one, signals) for one in memory)
+    return any(_may_be_reclaimed(known, one) for one in memory)
 
 
-def _may_be_reclaimed(
-    known: Bounded, state: PolicyState, threshold: Threshold, signals: Mapping[Signal, Observation]
-) -> bool:
+def _may_be_reclaimed(known: Bounded, threshold: Threshold) -> bool:
     """Return whether so much may lie outside the pods that it is reclaimed before an eviction."""
-    settings, now_seconds = known.settings, known.now_seconds
+    settings, state, snapshot, _, now_seconds = known.inputs
     if not may_be_due(settings, state, now_seconds, now_seconds) or is_memory_awaited(state):
         return False
-    seen = signals[threshold.signal]
+    bounds, used, seen = snapshot.bounds, snapshot.pods, known.inputs.seen(threshold)
     worth_bytes = least_worth_bytes(threshold, seen)
-    if settings.reclaims_ended_only and left_by_ended_bytes(state, known.bounds, known.used) < worth_bytes:
+    if settings.reclaims_ended_only and left_by_ended_bytes(state, bounds, used) < worth_bytes:
         return False
-    parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
+    parents = snapshot.signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
     inactive_bytes = _inactive_bytes(known, parents)
     if inactive_bytes is None:
         return True
     listed = known.standings.listed
-    charged_bytes = sum(map(known.bounds.__getitem__, known.bounds.keys() & listed.keys()))
-    read = (known.used[uid].memory_working_set_bytes or 0 for uid in known.used.keys() & listed.keys())
+    charged_bytes = sum(map(bounds.__getitem__, bounds.keys() & listed.keys()))
+    read = (used[uid].memory_working_set_bytes or 0 for uid in used.keys() & listed.keys())
     least_bytes = max(0, charged_bytes - inactive_bytes) + sum(read)
     outside_bytes = parents.capacity - parents.available - least_bytes
     return outside_bytes >= worth_bytes
 
 
-def _asked_by_name(known: Bounded, state: PolicyState) -> list[str]:
+def _asked_by_name(known: Bounded) -> list[str]:
     """Return the pods, by uid, that are asked for whatever they hold: the likely ones first.
 
     The others are victims, and pods that could not be evicted.
     """
+    state = known.inputs.state
     found = [*known.likely, *(claim.uid for claim in state.claims if claim.uid is not None)]
     if state.hard_memory_kills:
-        found += known.bounds.keys() - known.standings.listed.keys()
+        found += known.inputs.snapshot.bounds.keys() - known.standings.listed.keys()
         found += known.standings.could_not_be_ended
         for kill in state.hard_memory_kills:
             found += [kill.uid, *kill.kept]
     return found
 
 
-def _surely_held(known: Bounded, signals: Mapping[Signal, Observation]) -> int:
+def _surely_held(known: Bounded) -> int:
     """Return what the pods hold together, at the least, that may be evicted and were not read."""
-    inactive_bytes = [_inactive_bytes(known, one) for one in signals.values()]
+    snapshot = known.inputs.snapshot
+    inactive_bytes = [_inactive_bytes(known, one) for one in snapshot.signals.values()]
     least = [one for one in inactive_bytes if one is not None]
-    uids = known.bounds.keys() & known.standings.evictable.keys()
-    return max(0, sum(map(known.bounds.__getitem__, uids)) - min(least)) if least else 0
+    uids = snapshot.bounds.keys() & known.standings.evictable.keys()
+    return max(0, sum(map(snapshot.bounds.__getitem__, uids)) - min(least)) if least else 0
 
 
 def _inactive_bytes(known: Bounded, parents: Observation) -> int | None:
@@ -235,28 +210,25 @@ def _inactive_bytes(known: Bounded, parents: Observation) -> int | None:
     return parents.inactive_file_bytes if known.are_charges and not parents.is_mem_available else None
 
 
-def _at_least(
-    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int = 0
-) -> PolicyState | None:
+def _at_least(known: Bounded, others_bytes: int = 0) -> PolicyState | None:
     """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
-    found = if_others_hold(known, state, signals, others_bytes)
+    found = if_others_hold(known, others_bytes)
     if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
         return None
     return found
 
 
-def if_others_hold(
-    known: Bounded, state: PolicyState, signals: Mapping[Signal, Observation], others_bytes: int
-) -> PolicyState:
+def if_others_hold(known: Bounded, others_bytes: int) -> PolicyState:
     """Return the state with the slowdowns if pods that may be evicted and were not read hold so much in all.
 
     A pod that was not read, or has gone since it was listed, adds nothing else to a sum: it is left out. One
     that may be evicted stays in, so that there is one if there is, and holds what all of them do.
     """
-    listed, used = known.standings.listed, dict(known.used)
+    settings, state, snapshot, _, now_seconds = known.inputs
+    listed, used, bounds = known.standings.listed, dict(snapshot.pods), snapshot.bounds
     uids = dict.fromkeys((*used, *(kill.uid for kill in state.hard_memory_kills)))
     for uid in known.standings.evictable:
-        if uid in known.bounds or not others_bytes:
+        if uid in bounds or not others_bytes:
             uids[uid] = None
             if others_bytes:
                 used[uid] = PodUsage(memory_working_set_bytes=others_bytes)
@@ -264,23 +236,22 @@ def if_others_hold(
     pods = [listed[uid] for uid in uids if uid in listed]
     for pod in pods:
         used.setdefault(pod.uid, _NOTHING)
-    lowest = Snapshot(signals=signals, pods=used)
-    return with_slowdowns(known.settings, state, lowest, pods, known.now_seconds)[0]
+    lowest = Snapshot(signals=snapshot.signals, pods=used)
+    return with_slowdowns(Inputs(settings, state, lowest, pods, now_seconds))[0].state
 
 
-def _first(
-    known: Bounded, state: PolicyState, threshold: Threshold, seen: Observation, heads: int
-) -> Generator[str, None, bool]:
+def _first(known: Bounded, threshold: Threshold, heads: int) -> Generator[str, None, bool]:
     """Have the pods read that may be the first in the ranking; return whether there is one to evict."""
-    settings, bounds = known.settings, known.bounds
+    inputs, pods = known.inputs, known.standings.pods
+    bounds = inputs.snapshot.bounds
+    minimum = inputs.settings.minimum_victim
     minimum_bytes: Fraction | int = 0
-    if settings.minimum_victim is not None and is_hard_memory(threshold):
-        minimum_bytes = settings.minimum_victim.of(threshold.missing(seen))
+    if minimum is not None and is_hard_memory(threshold):
+        minimum_bytes = minimum.of(threshold.missing(inputs.seen(threshold)))
     evictable, alike = known.standings.evictable, [*known.standings.alike]
     taken: Collection[str] = ()
-    if state.claims:
-        may_go = candidates(known.pods, state, threshold, known.now_seconds)
-        taken = evictable.keys() - {pod.uid for pod in may_go}
+    if inputs.state.claims:
+        taken = evictable.keys() - {pod.uid for pod in candidates(inputs, threshold)}
     places = _places(known, taken, minimum_bytes)
     heapq.heapify(places)
     found = 0
@@ -298,13 +269,13 @@ def _first(
                 heapq.heappush(places, first.place(bounds[others[0]], minimum_bytes, len(alike)))
                 alike.append((first, others))
             continue
-        uid = known.pods[position].uid
+        uid = pods[position].uid
         if uid not in bounds:
             found += 1
             heapq.heappop(places)
             continue
         yield uid
-        amount = _read_bytes(known, uid)
+        amount = _read_bytes(inputs, uid)
         if amount is None:  # it has gone, or can't be read, which makes it the last
             heapq.heappop(places)
         else:
@@ -317,11 +288,12 @@ def _places(known: Bounded, taken: Collection[str], minimum_bytes: Fraction | in
 
     On the way to a kill: no loop over all pods but in C.
     """
-    evictable, bounds = known.standings.evictable, known.bounds
+    evictable, inputs = known.standings.evictable, known.inputs
+    used, bounds = inputs.snapshot.pods, inputs.snapshot.bounds
     places = [
         evictable[uid].place(amount, minimum_bytes)
-        for uid in known.used.keys() & evictable.keys() - taken
-        if (amount := _read_bytes(known, uid)) is not None
+        for uid in used.keys() & evictable.keys() - taken
+        if (amount := _read_bytes(inputs, uid)) is not None
     ]
     for number, (first, uids) in enumerate(known.standings.alike):
         left = [uid for uid in uids if uid not in taken] if taken else uids
@@ -331,12 +303,12 @@ def _places(known: Bounded, taken: Collection[str], minimum_bytes: Fraction | in
     return places
 
 
-def _read_bytes(known: Bounded, uid: str) -> int | None:
+def _read_bytes(inputs: Inputs, uid: str) -> int | None:
     """Return what a pod is ranked by that was read; None if it has gone, or its number can't be read."""
-    used = known.used.get(uid)
+    used = inputs.snapshot.pods.get(uid)
     if used is None or Resource.MEMORY in used.unreadable:
         return None
-    swap_bytes = used.swap_bytes if known.settings.ranks_swap else None
+    swap_bytes = used.swap_bytes if inputs.settings.ranks_swap else None
     return (used.memory_working_set_bytes or 0) + (swap_bytes or 0)
 
 

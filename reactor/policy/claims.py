@@ -24,11 +24,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Claim, ClaimKind, PolicyState
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.decisions import Claim, ClaimKind, Inputs, PolicyState
+from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
-from reactor.model.settings import EvictionSettings
-from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Layout, Resource
+from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.kill_results import hopeless
 from reactor.policy.rank import of_no_partition, usage
@@ -193,56 +192,45 @@ def is_newly_empty(state: PolicyState, uid: str, now_seconds: float) -> bool:
     return before_seconds is None or now_seconds - before_seconds >= _EMPTY_SECONDS
 
 
-def candidates(
-    pods: Iterable[Pod], state: PolicyState, threshold: Threshold | None, now_seconds: float
-) -> tuple[Pod, ...]:
+def candidates(inputs: Inputs, threshold: Threshold | None = None) -> tuple[Pod, ...]:
     """Return the pods that may be chosen: those that are not being evicted already.
 
     A hard threshold may also choose a pod in the grace period of a soft one: it is killed at once.
     """
-    if not state.claims:
-        return tuple(pods)
+    claims, now_seconds = inputs.state.claims, inputs.now_seconds
+    if not claims:
+        return tuple(inputs.pods)
     may_be_hurried = threshold is not None and threshold.is_hard
     taken = {
         claim.uid
-        for claim in state.claims
+        for claim in claims
         if claim.kind.is_eviction and not (may_be_hurried and claim.is_in_grace(now_seconds))
     }
-    return tuple(pod for pod in pods if pod.uid not in taken)
+    return tuple(pod for pod in inputs.pods if pod.uid not in taken)
 
 
-def awaited(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> str | None:
+def awaited(inputs: Inputs, threshold: Threshold) -> str | None:
     """Return which victims free what a threshold is short of, in words; None if that is not enough.
 
-    `used` is the pods' present usage, by uid. If an unknown amount comes back, it is waited for. A hard
-    threshold waits for no grace period, and for no pod that is `hopeless`.
+    If an unknown amount comes back, it is waited for. A hard threshold waits for no grace period, and for no
+    pod that is `hopeless`.
     """
+    state = inputs.state
     if not state.claims:
         return None
-    resource = RESOURCE[threshold.signal]
-    given_up = hopeless(state, threshold, seen, pods, used, now_seconds)
+    resource, seen = RESOURCE[threshold.signal], inputs.seen(threshold)
+    given_up = hopeless(inputs, threshold)
     claims = [
         claim
         for claim in state.claims
         if _is_on(claim, resource)
-        if not (threshold.is_hard and claim.is_in_grace(now_seconds))
+        if not (threshold.is_hard and claim.is_in_grace(inputs.now_seconds))
         if claim.uid not in given_up or claim.kind not in _PODS
     ]
     if not claims:
         return _swap_awaited(state, resource)
-    named = [_pod_of(claim, pods) for claim in claims]
-    found = [
-        (claim, _left(claim, pod, threshold, settings.layout, used))
-        for claim, pod in zip(claims, named, strict=True)
-    ]
+    named = [_pod_of(claim, inputs.pods) for claim in claims]
+    found = [(claim, _left(inputs, claim, pod, threshold)) for claim, pod in zip(claims, named, strict=True)]
     if any(left is None for _, left in found):
         return _UNKNOWN
     amount, in_files = credited(found)
@@ -278,13 +266,13 @@ def credited(found: Iterable[tuple[Claim, int | None]]) -> tuple[int, int]:
     return sum(certain.values()), sum(in_files)
 
 
-def _left(
-    claim: Claim, pod: Pod | None, threshold: Threshold, layout: Layout, used: Mapping[str, PodUsage]
-) -> int | None:
+def _left(inputs: Inputs, claim: Claim, pod: Pod | None, threshold: Threshold) -> int | None:
     """Return how much is left of a claim: of a pod what it is seen to hold, 0 if that could not be read."""
     if claim.kind is not ClaimKind.POD:
         return claim.left
-    return 0 if pod is None else usage(pod, used.get(pod.uid), threshold.signal, layout) or 0
+    if pod is None:
+        return 0
+    return usage(pod, inputs.snapshot.pods.get(pod.uid), threshold.signal, inputs.settings.layout) or 0
 
 
 def _pod_of(claim: Claim, pods: Iterable[Pod]) -> Pod | None:

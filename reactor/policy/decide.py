@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from reactor.model.decisions import (
     Decision,
     Eviction,
+    Hold,
+    Inputs,
     PolicyState,
     RankedPod,
     Shortage,
@@ -32,7 +34,7 @@ from reactor.model.signals import (
     NodeCondition,
     Signal,
 )
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
 from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, paced, pod_hold, with_hold
@@ -58,20 +60,25 @@ from reactor.policy.thresholds import (
     thresholds_with_fresh_statistics,
 )
 
+_CONDITIONS: Final = tuple(NodeCondition)  # to go over an enum takes ten times as long as over a tuple
+
 
 class Due(NamedTuple):
-    """Which thresholds are due by the `sound` part of a snapshot, and the state with the slowdowns in force.
+    """Which thresholds are due by `inputs`: the sound part of a snapshot, and the state as observed now.
 
-    See `sound_part`, `observed`, `with_slowdowns`. It was worked out from the state `before` and `pods`.
+    It was worked out from the state `before`.
     """
 
+    inputs: Inputs
     absurd: Mapping[Signal, str]
-    sound: Snapshot
     thresholds: tuple[Threshold, ...]
-    state: PolicyState
-    unhelpful: tuple[HardMemoryKill, ...]
     before: PolicyState
-    pods: Sequence[Pod]
+    unhelpful: tuple[HardMemoryKill, ...] = ()
+
+    def with_slowdowns(self) -> Due:
+        """Return the same with the slowdowns in force, and the kills that turn out not to help."""
+        inputs, unhelpful = with_slowdowns(self.inputs)
+        return self if inputs is self.inputs else self._replace(inputs=inputs, unhelpful=unhelpful)
 
 
 def decide(
@@ -96,16 +103,14 @@ def decide(
     """
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
-    if due is None or due.before is not state or due.pods != pods:
-        absurd, sound = sound_part(snapshot)
-        found, fresh = observed(settings, state, sound, pods, now_seconds)
-        slowed = with_slowdowns(settings, found, sound, pods, now_seconds)
-        due = Due(absurd, sound, fresh, *slowed, state, pods)
-    before, state, sound = state, due.state, due.sound
+    if due is None or due.before is not state or due.inputs.pods != pods:
+        due = observed(Inputs(settings, state, snapshot, pods, now_seconds)).with_slowdowns()
+    inputs, before, state = due.inputs, state, due.inputs.state
     in_vain: tuple[JudgedEviction, ...] = ()
-    if state.slowdowns or any(one.signal is Signal.PID_AVAILABLE for one in state.thresholds_met):
-        state, in_vain = with_process_slowdown(settings, state, sound, pods, now_seconds)
-        state = without_past_slowdowns(settings, state, now_seconds)
+    if state.slowdowns or Signal.PID_AVAILABLE in [one.signal for one in state.thresholds_met]:
+        inputs, in_vain = with_process_slowdown(inputs)
+        inputs = without_past_slowdowns(inputs)
+        state = inputs.state
     decision = Decision(
         at_seconds=now_seconds,
         conditions=state.conditions,
@@ -116,16 +121,15 @@ def decide(
         again=is_newly_slowed(before, state),
     )
     if settings.local_storage_capacity_isolation and not snapshot.bounds:  # else memory alone was read
-        eligible = candidates(pods, state, None, now_seconds)
-        evictions = storage_limit_evictions(eligible, snapshot.pods, settings.layout)
+        evictions = storage_limit_evictions(candidates(inputs), snapshot.pods, settings.layout)
         evictions = evictions[: evictions_left(settings, state, now_seconds)]
         if evictions:
             return state, replace(decision, evictions=evictions)
-    state, decision = _act(settings, state, decision, due.thresholds, sound, pods)
+    inputs, decision = _act(inputs, decision, due.thresholds)
     if firing is None or decision.evictions or decision.reclaim:
-        return state, decision
+        return inputs.state, decision
     decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
-    return decide_firing(settings, state, decision, firing, sound, pods)
+    return decide_firing(inputs, decision, firing)
 
 
 def sound_part(snapshot: Snapshot) -> tuple[Mapping[Signal, str], Snapshot]:
@@ -137,139 +141,116 @@ def sound_part(snapshot: Snapshot) -> tuple[Mapping[Signal, str], Snapshot]:
     return absurd, replace(snapshot, signals=signals)
 
 
-def observed(
-    settings: EvictionSettings,
-    state: PolicyState,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> tuple[PolicyState, tuple[Threshold, ...]]:
+def observed(inputs: Inputs) -> Due:
     """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh.
 
     One whose grace period or pause would be over too late is due as well; see `due_in_time`.
     """
+    settings, before, snapshot, pods, now_seconds = inputs
+    absurd, snapshot = sound_part(snapshot)
     observations = snapshot.signals
     met = thresholds_met(settings.thresholds, observations)
     unresolved = thresholds_met(
-        (threshold for threshold in state.thresholds_met if threshold in settings.thresholds),
+        (threshold for threshold in before.thresholds_met if threshold in settings.thresholds),
         observations,
         with_minimum_reclaim=True,
     )
     first_observed = {
-        threshold: state.first_observed.get(threshold, now_seconds) for threshold in (*met, *unresolved)
+        threshold: before.first_observed.get(threshold, now_seconds) for threshold in (*met, *unresolved)
     }
-    last_observed = {**state.condition_last_observed}
+    last_observed = {**before.condition_last_observed}
     last_observed |= {CONDITION[threshold.signal]: now_seconds for threshold in first_observed}
     conditions = conditions_observed_since(
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
     over = thresholds_met_grace_period(first_observed, now_seconds)
-    before = state.observed_at
     state = replace(
-        state,
+        before,
         conditions=conditions,
         condition_last_observed=last_observed,
-        condition_since={one: state.condition_since.get(one, now_seconds) for one in conditions},
+        condition_since={one: before.condition_since.get(one, now_seconds) for one in conditions},
         first_observed=first_observed,
         thresholds_met=in_eviction_order(over, settings.thresholds),
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
-        claims=still_claimed(state.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
-        waits=tuple(one for one in state.waits if one.threshold in first_observed),
+        claims=still_claimed(before.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
+        waits=tuple(one for one in before.waits if one.threshold in first_observed),
     )
     if settings.soft_in_time:
         in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
         state = replace(state, thresholds_met=in_eviction_order({*over, *in_time}, settings.thresholds))
-    return state, thresholds_with_fresh_statistics(state.thresholds_met, observations, before)
+    fresh = thresholds_with_fresh_statistics(state.thresholds_met, observations, before.observed_at)
+    return Due(Inputs(settings, state, snapshot, pods, now_seconds), absurd, fresh, before)
 
 
-def _act(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    fresh: Sequence[Threshold],
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-) -> tuple[PolicyState, Decision]:
+def _act(inputs: Inputs, decision: Decision, fresh: Sequence[Threshold]) -> tuple[Inputs, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
-    now_seconds = decision.at_seconds
+    settings, state, snapshot, _, now_seconds = inputs
     in_time = due_in_time(settings, state, snapshot.time_left, now_seconds) if settings.soft_in_time else {}
     reasons = []
     deferred: list[Threshold] = []
     for threshold in fresh:
-        seen = snapshot.signals[threshold.signal]
         # Also where evictions are slowed down: that a reclaim would help is a reason for one.
-        hold = memory_hold(settings, state, threshold, snapshot, pods, now_seconds)
+        hold = memory_hold(inputs, threshold)
         if hold is not None:
-            state, decision = with_hold(state, hold), replace(decision, memory_reclaim=hold)
-        reason = kept_because(settings, state, threshold, seen, pods, snapshot.pods, now_seconds)
+            inputs, decision = _held(inputs, hold), replace(decision, memory_reclaim=hold)
+        reason = kept_because(inputs, threshold)
         if reason is None and threshold not in in_time:
-            reason = paced(settings, state, threshold, pods, now_seconds)
-            hold = pod_hold(settings, state, threshold, seen, now_seconds) if reason is None else None
+            reason = paced(inputs, threshold)
+            hold = pod_hold(inputs, threshold) if reason is None else None
             if hold is not None:
-                state, decision = with_hold(state, hold), replace(decision, soft_reclaim=hold)
+                inputs, decision = _held(inputs, hold), replace(decision, soft_reclaim=hold)
                 reason = hold.reason
         if reason is None:
             if RESOURCE[threshold.signal] in ON_DISK:
                 reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
                 asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
-                return state, asked
+                return inputs, asked
             left = in_time.get(threshold)
-            found = evict(settings, state, decision, threshold, snapshot, pods, left)
+            found = evict(inputs, decision, threshold, left)
             wait = None
             if left is not None and found.evictions:
-                pod = found.evictions[0].pod
-                wait = wait_in_time(settings, state, threshold, pod, left, now_seconds)
+                wait = wait_in_time(inputs, threshold, found.evictions[0].pod, left)
             if wait is None:
-                return state, found
-            state, decision = _waiting(state, decision, wait)
+                return inputs, found
+            inputs, decision = _waiting(inputs, decision, wait)
             continue
         reasons.append(f"{threshold}: {reason}")
         deferred.append(threshold)
-    return state, replace(decision, deferred_because="; ".join(reasons) or None)
+    return inputs, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
-def _waiting(state: PolicyState, decision: Decision, wait: Wait) -> tuple[PolicyState, Decision]:
+def _held(inputs: Inputs, hold: Hold) -> Inputs:
+    return inputs.with_state(with_hold(inputs.state, hold))
+
+
+def _waiting(inputs: Inputs, decision: Decision, wait: Wait) -> tuple[Inputs, Decision]:
     """Return the state in which a threshold is not due yet, though it will have to be acted on early."""
+    state = inputs.state
     met = tuple(one for one in state.thresholds_met if one != wait.threshold)
     others = tuple(one for one in state.waits if one.threshold != wait.threshold)
-    return replace(state, thresholds_met=met, waits=(*others, wait)), replace(decision, thresholds_met=met)
+    state = replace(state, thresholds_met=met, waits=(*others, wait))
+    return inputs.with_state(state), replace(decision, thresholds_met=met)
 
 
-def kept_because(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> str | None:
+def kept_because(inputs: Inputs, threshold: Threshold) -> str | None:
     """Return why no pod is evicted for a threshold now: what is awaited is enough, or something holds it."""
-    reason = awaited(settings, state, threshold, seen, pods, used, now_seconds)
-    return reason or next(holds(settings, state, threshold, seen, pods, now_seconds), None)
+    return awaited(inputs, threshold) or next(holds(inputs, threshold), None)
 
 
-def evict(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    threshold: Threshold,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    left: TimeLeft | None = None,
-) -> Decision:
+def evict(inputs: Inputs, decision: Decision, threshold: Threshold, left: TimeLeft | None = None) -> Decision:
     """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted.
 
     `left` is how much time there is, if the threshold is due before its grace period is over.
     If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`.
     """
-    eligible = candidates(pods, state, threshold, decision.at_seconds)
-    if snapshot.bounds:  # they come behind the first of the others, or they would have been read
-        eligible = tuple(pod for pod in eligible if pod.uid not in snapshot.bounds)
-    ranking = _ranking(settings, threshold, snapshot, eligible)
-    needs_holder = settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK
+    settings, used, resource = inputs.settings, inputs.snapshot.pods, RESOURCE[threshold.signal]
+    eligible, bounds = candidates(inputs, threshold), inputs.snapshot.bounds
+    if bounds:  # they come behind the first of the others, or they would have been read
+        eligible = tuple(pod for pod in eligible if pod.uid not in bounds)
+    ranking = _ranking(inputs, threshold, eligible)
+    needs_holder = settings.evicts_holders_only and resource in ON_DISK
     if needs_holder:
-        ranking = holders_first(ranking, snapshot.pods, threshold.signal, settings.layout)
+        ranking = holders_first(ranking, used, threshold.signal, settings.layout)
     evictions = []
     if ranking and ranking[0].evictable:
         pod = ranking[0].pod
@@ -277,41 +258,32 @@ def evict(
             Eviction(
                 pod=pod,
                 signal=threshold.signal,
-                resource=RESOURCE[threshold.signal],
+                resource=resource,
                 grace_period_seconds=0 if threshold.is_hard else grace_period_seconds(settings, pod, left),
                 threshold=threshold,
-                shortage=Shortage(snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)),
+                shortage=Shortage(inputs.seen(threshold), ranking[0], used.get(pod.uid)),
                 time_left=left,
             )
         )
     found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
-    if evictions or state.in_flight or needs_holder:
+    if evictions or inputs.state.in_flight or needs_holder:
         return found
-    seen = snapshot.signals[threshold.signal]
-    return replace(found, no_victim=no_victim(threshold, seen, ranking, pods, snapshot.pods))
+    return replace(found, no_victim=no_victim(inputs, threshold, ranking))
 
 
-def with_whole_ranking(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-) -> Decision:
+def with_whole_ranking(inputs: Inputs, decision: Decision) -> Decision:
     """Return a decision that was made by bounds with all pods in its ranking; see `bounds.completed`.
 
-    `state` is as it was decided on.
+    The state is as it was decided on.
     """
     threshold = decision.acted_on
     if threshold is None or not decision.ranking:
         return decision
-    eligible = candidates(pods, state, threshold, decision.at_seconds)
-    return replace(decision, ranking=_ranking(settings, threshold, snapshot, eligible))
+    return replace(decision, ranking=_ranking(inputs, threshold, candidates(inputs, threshold)))
 
 
-def _ranking(
-    settings: EvictionSettings, threshold: Threshold, snapshot: Snapshot, eligible: Sequence[Pod]
-) -> tuple[RankedPod, ...]:
+def _ranking(inputs: Inputs, threshold: Threshold, eligible: Sequence[Pod]) -> tuple[RankedPod, ...]:
+    settings, snapshot = inputs.settings, inputs.snapshot
     ranking = rank(
         eligible,
         snapshot.pods,
@@ -321,7 +293,7 @@ def _ranking(
         bounds=snapshot.bounds,
     )
     if settings.minimum_victim is not None and is_hard_memory(threshold):
-        seen = snapshot.signals[threshold.signal]
+        seen = inputs.seen(threshold)
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
     return ranking
 
@@ -350,19 +322,21 @@ def after_reclaim(
         return state, decision
     now_seconds = decision.at_seconds if now_seconds is None else now_seconds
     decision = replace(decision, at_seconds=now_seconds)
-    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
-    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
-    reason = kept_because(settings, state, threshold, seen, pods, before.pods, now_seconds)
+    ranked = now = Inputs(settings, state, before, pods, now_seconds)
+    if after is not None:
+        signals = {threshold.signal: ranked.seen(threshold), **after.signals}
+        now = ranked._replace(snapshot=Snapshot(signals=signals, pods=before.pods))
+    reason = kept_because(now, threshold)
     if reason is not None:
         return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
-    known = state
-    state, unhelpful = with_unhelpful_slowdown(settings, state, threshold, now, pods, now_seconds)
-    if not is_hopeless(state, pods):
-        reason = slowed_for_disk(state, threshold, settings.layout)
+    now, unhelpful = with_unhelpful_slowdown(now, threshold)
+    if not is_hopeless(now):
+        reason = slowed_for_disk(now, threshold)
+    known, state = state, now.state
     if reason is None:
-        decision = evict(settings, state, decision, threshold, before, pods)
+        decision = evict(now._replace(snapshot=before), decision, threshold)
         if settings.evicts_holders_only and not decision.evictions:
-            state, reason = with_no_holder(settings, state, known.slowdowns, threshold, now_seconds)
+            state, reason = with_no_holder(now, threshold, known.slowdowns)
     return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
 
 
@@ -387,7 +361,7 @@ def conditions_observed_since(
     """Return the conditions observed less than the period ago, in the order in which they are reported."""
     return tuple(
         condition
-        for condition in NodeCondition
+        for condition in _CONDITIONS
         if condition in last_observed
         and elapsed_seconds(last_observed[condition], now_seconds) < period_seconds
     )

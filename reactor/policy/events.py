@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from reactor.model.decisions import Claim, ClaimKind, Eviction, Ineligible, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Eviction, Ineligible, Inputs, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope, ProcessKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
@@ -61,9 +61,10 @@ class EvictionOrdered:
 
         It is judged afterwards by what it was decided on.
         """
-        eviction, seen, pods = self.eviction, self.snapshot, self.pods
-        state = with_kill(settings, state, eviction, seen, pods, now_seconds, self.held_bytes)
-        state = with_judged_eviction(settings, state, eviction, seen, pods, now_seconds)
+        eviction = self.eviction
+        inputs = Inputs(settings, state, self.snapshot, self.pods, now_seconds)
+        inputs = inputs.with_state(with_kill(inputs, eviction, self.held_bytes))
+        state = with_judged_eviction(inputs, eviction)
         state = replace(state, evicted_at=_counted(state, now_seconds))
         return _ordered(settings, state, eviction, now_seconds)
 
@@ -83,10 +84,11 @@ class ProcessEvictionOrdered:
         If it is killed at once, what it held is claimed as that of a victim of the kernel's is. With a grace
         period it is so from its end on; until then it is the process that is to end.
         """
-        eviction, process, snapshot, pods = self.eviction, self.process, self.snapshot, self.pods
-        used = snapshot.pods.get(eviction.pod.uid)
+        eviction, process = self.eviction, self.process
+        used = self.snapshot.pods.get(eviction.pod.uid)
         held_bytes = process.resident_bytes
-        state = with_kill(settings, state, eviction, snapshot, pods, now_seconds, process_bytes=held_bytes)
+        inputs = Inputs(settings, state, self.snapshot, self.pods, now_seconds)
+        state = with_kill(inputs, eviction, process_bytes=held_bytes)
         kill = ProcessKill(
             uid=eviction.pod.uid,
             at_seconds=now_seconds,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.kills import SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -18,7 +18,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.bounds import Bounded, if_others_hold
 from reactor.policy.decide import decide, observed
 
-Settle = Callable[[PolicyState, Snapshot], bool]
+Settle = Callable[[Inputs], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,10 @@ def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) 
     }
     state = replace(known.state, hard_memory_kills=(), evicted_at=())
     seen = Snapshot(signals=signals, pods=known.used, bounds=known.bounds)
-    if not settle(state, seen):
+    inputs = Inputs(known.settings, state, seen, known.pods, known.now_seconds)
+    if not settle(inputs):
         return ()
-    _, decision = decide(known.settings, state, seen, known.pods, known.now_seconds)
+    _, decision = decide(*inputs)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
 
 
@@ -130,17 +131,16 @@ def hold_too_little(known: Bounded) -> bool:
 
     That is so if they do with all that their bounds allow: evictions are slowed down then.
     """
-    snapshot, now_seconds = known.snapshot, known.now_seconds
-    state, fresh = observed(known.settings, known.state, snapshot, known.pods, now_seconds)
-    uids = known.bounds.keys() & known.standings.evictable.keys()
-    most_bytes = sum(map(known.bounds.__getitem__, uids))
-    found = if_others_hold(known, state, snapshot.signals, most_bytes)
+    due = observed(known.inputs)
+    bounds = known.inputs.snapshot.bounds
+    most_bytes = sum(map(bounds.__getitem__, bounds.keys() & known.standings.evictable.keys()))
+    found = if_others_hold(known._replace(inputs=due.inputs), most_bytes)
     slowed = {
         one.signal
         for one in found.slowdowns
-        if one.reason is SlowReason.OUTSIDE_PODS and now_seconds < one.until_seconds
+        if one.reason is SlowReason.OUTSIDE_PODS and known.inputs.now_seconds < one.until_seconds
     }
-    return bool(fresh) and all(one.signal in slowed for one in fresh)
+    return bool(due.thresholds) and all(one.signal in slowed for one in due.thresholds)
 
 
 def is_unchanged(before: PolicyState, state: PolicyState) -> bool:

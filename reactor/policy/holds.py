@@ -22,13 +22,12 @@ for it, and none begins while one is met.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
-from reactor.model.decisions import Hold, PolicyState, Snapshot
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.decisions import Hold, Inputs, PolicyState
+from reactor.model.pods import PodUsage
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
@@ -47,23 +46,16 @@ SOFT_PAUSE_SECONDS: Final = 60.0
 _MARGIN_SHARE: Final = 16
 
 
-def holds(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> Iterator[str]:
-    """Yield why an eviction of one of these pods for a threshold waits."""
-    for reason in chain(
-        slowed(state, threshold, now_seconds),
-        () if is_hard_memory(threshold) else rated(settings, state, now_seconds),
-    ):
-        if not is_hopeless(state, pods):
-            yield reason
+def holds(inputs: Inputs, threshold: Threshold) -> Iterator[str]:
+    """Yield why an eviction of a pod for a threshold waits."""
+    state, now_seconds = inputs.state, inputs.now_seconds
+    slow = [*slowed(state, threshold, now_seconds)]
+    if not is_hard_memory(threshold):
+        slow += rated(inputs.settings, state, now_seconds)
+    if slow and not is_hopeless(inputs):
+        yield from slow
     for hold in state.holds:
-        if is_on(hold, now_seconds) and _is_about(hold, threshold, seen):
+        if is_on(hold, now_seconds) and _is_about(hold, threshold, inputs.seen(threshold)):
             yield hold.reason
 
 
@@ -72,24 +64,18 @@ def soft_pause_end(settings: EvictionSettings, state: PolicyState) -> float:
     return max(state.evicted_at, default=-math.inf) + settings.unhelpful_eviction_pause_seconds
 
 
-def paced(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    pods: Iterable[Pod],
-    now_seconds: float,
-) -> str | None:
+def paced(inputs: Inputs, threshold: Threshold) -> str | None:
     """Return that a soft memory eviction comes too soon after the last one, None if it does not."""
-    is_over = now_seconds >= soft_pause_end(settings, state)
-    if is_over or not is_soft_memory(threshold) or is_hopeless(state, pods):
+    is_over = inputs.now_seconds >= soft_pause_end(inputs.settings, inputs.state)
+    if is_over or not is_soft_memory(threshold) or is_hopeless(inputs):
         return None
-    pause_seconds = settings.unhelpful_eviction_pause_seconds
+    pause_seconds = inputs.settings.unhelpful_eviction_pause_seconds
     return f"pause: one eviction in {pause_seconds:g} s for soft memory thresholds"
 
 
-def is_hopeless(state: PolicyState, pods: Iterable[Pod]) -> bool:
+def is_hopeless(inputs: Inputs) -> bool:
     """Return whether nothing is awaited and no pod can be evicted: no slowdown and no rate keeps one then."""
-    return not (state.claims or can_be_evicted(pods))
+    return not (inputs.state.claims or can_be_evicted(inputs.pods))
 
 
 def _is_about(hold: Hold, threshold: Threshold, seen: Observation) -> bool:
@@ -153,23 +139,17 @@ def over(state: PolicyState, kind: Reclaim, began_seconds: float | None = None) 
     )
 
 
-def memory_hold(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> Hold | None:
+def memory_hold(inputs: Inputs, threshold: Threshold) -> Hold | None:
     """Return the reclaim of what no pod holds that is to come before an eviction, None if none is.
 
-    `pods` are those that may be ranked: what a pod that has ended left behind belongs to no pod.
+    What a pod that has ended left behind belongs to no pod.
     """
+    settings, state, snapshot, pods, now_seconds = inputs
     if threshold.signal not in MEMORY_SIGNALS or not may_be_due(settings, state, now_seconds, now_seconds):
         return None
     if is_memory_awaited(state):
         return None  # what victims bring back is seen first
-    seen = snapshot.signals[threshold.signal]
+    seen = inputs.seen(threshold)
     # In the pods' parents beside the pods: on a machine the system has its own memory.
     parents = snapshot.signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
     outside_bytes = memory_outside_pods(parents, pods, snapshot.pods)
@@ -213,17 +193,12 @@ def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:
     return max(threshold.missing(seen), LEAST_BYTES)
 
 
-def pod_hold(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    now_seconds: float,
-) -> Hold | None:
+def pod_hold(inputs: Inputs, threshold: Threshold) -> Hold | None:
     """Return the reclaim of the pods' own that is to come before a soft eviction, None if none is.
 
     To be asked if nothing else keeps the eviction from being ordered now.
     """
+    settings, state, now_seconds = inputs.settings, inputs.state, inputs.now_seconds
     if not settings.reclaims_memory or settings.soft_reclaim_seconds <= 0 or not is_soft_memory(threshold):
         return None
     if any(map(is_hard_memory, state.thresholds_met)):
@@ -234,6 +209,7 @@ def pod_hold(
         is_same_shortage = before.threshold == threshold and before.began_seconds >= since_seconds
         if is_same_shortage or now_seconds - before.began_seconds < SOFT_PAUSE_SECONDS:
             return None
+    seen = inputs.seen(threshold)
     wanted_bytes = threshold.missing(seen) + int(threshold.value.of(seen.capacity)) // _MARGIN_SHARE
     return Hold(
         kind=Reclaim.POD_MEMORY,

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from reactor.model.decisions import PolicyState, TimeLeft, Wait
+from reactor.model.decisions import Inputs, PolicyState, TimeLeft, Wait
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -87,17 +87,11 @@ def spare_seconds(needed_seconds: float, left: TimeLeft | None) -> float:
     return (0.0 if left is None else left.earliest_seconds or 0.0) - needed_seconds
 
 
-def wait_in_time(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    pod: Pod,
-    left: TimeLeft,
-    now_seconds: float,
-) -> Wait | None:
+def wait_in_time(inputs: Inputs, threshold: Threshold, pod: Pod, left: TimeLeft) -> Wait | None:
     """Return why a pod is not asked to end yet though a threshold is due; None if it is asked now."""
+    state, now_seconds = inputs.state, inputs.now_seconds
     passed_seconds = now_seconds - state.first_observed.get(threshold, now_seconds)
-    needed_seconds = needed(settings, state.endings, pod, passed_seconds)
+    needed_seconds = needed(inputs.settings, state.endings, pod, passed_seconds)
     spare = spare_seconds(needed_seconds, left)
     if spare <= 0 or passed_seconds >= threshold.grace_period_seconds:
         return None

@@ -17,13 +17,12 @@ ids are used up, while evicting pod after pod would end them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reactor.model.decisions import Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Eviction, Inputs, PolicyState
 from reactor.model.kills import JudgedEviction, Slowdown, SlowReason
-from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Resource, Signal, filesystems_of
@@ -37,32 +36,26 @@ _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
 
 
-def with_judged_eviction(
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> PolicyState:
+def with_judged_eviction(inputs: Inputs, eviction: Eviction) -> PolicyState:
     """Return the state after an eviction, with what it is judged by if that is done here."""
+    settings, state, snapshot, _, now_seconds = inputs
     threshold = eviction.threshold
     if threshold is None or RESOURCE[threshold.signal] not in _JUDGED:
         return state
     seen = snapshot.signals.get(threshold.signal)
     if seen is None:
         return state
-    pod, used, layout = eviction.pod, snapshot.pods, settings.layout
+    pod = eviction.pod
     count = freed if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK else usage
     ordered = JudgedEviction(
         uid=pod.uid,
         pod_key=pod.key,
         signal=threshold.signal,
         at_seconds=now_seconds,
-        credited=count(pod, used.get(pod.uid), threshold.signal, layout),
+        credited=count(pod, snapshot.pods.get(pod.uid), threshold.signal, settings.layout),
         available=seen.available,
         missing=threshold.missing(seen),
-        others=_taken(pods, used, threshold.signal, layout, but=pod.key),
+        others=_taken(inputs, threshold.signal, but=pod.key),
     )
     pause_seconds = unhelpful_pause_seconds(settings)
     kept = (one for one in state.judged_evictions if now_seconds - one.at_seconds < pause_seconds)
@@ -74,54 +67,45 @@ def unhelpful_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.
     return (_PAUSES if RESOURCE[signal] in ON_DISK else 1) * settings.unhelpful_eviction_pause_seconds
 
 
-def with_process_slowdown(
-    settings: EvictionSettings,
-    state: PolicyState,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> tuple[PolicyState, tuple[JudgedEviction, ...]]:
-    """Return the state with the slowdown for process ids, and what has just turned out not to help.
+def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
+    """Return the inputs with the slowdown for process ids, and what has just turned out not to help.
 
     It stays while the processes of a pod are unobserved, and no eviction is judged before it is over.
     """
+    settings, state, _, _, now_seconds = inputs
     met = next((one for one in state.thresholds_met if one.signal is Signal.PID_AVAILABLE), None)
     before = tuple(one for one in state.slowdowns if one.signal is Signal.PID_AVAILABLE)
     pause_seconds = settings.unhelpful_eviction_pause_seconds
     others = tuple(one for one in state.slowdowns if one not in before)
     if met is None or pause_seconds <= 0:
-        return (replace(state, slowdowns=others) if before else state), ()
-    seen = snapshot.signals[met.signal]
+        return _slowed(inputs, others), ()
     last = next((one for one in reversed(state.judged_evictions) if one.signal is met.signal), None)
-    is_pods = is_explained(met, seen, pods, snapshot.pods, state.dying(now_seconds))
+    is_pods = is_explained(inputs, met)
     is_ending = last is not None and any(claim.uid == last.uid for claim in state.claims)
     if is_pods is None or (is_pods and is_ending):
-        return state, ()
+        return inputs, ()
     if is_pods:
-        return with_unhelpful_slowdown(settings, state, met, snapshot, pods, now_seconds)
+        return with_unhelpful_slowdown(inputs, met)
     since_seconds = _since(before, now_seconds)
     until_seconds = pause_seconds + (since_seconds if last is None else max(since_seconds, last.at_seconds))
-    outside = seen.capacity - seen.available - _taken(pods, snapshot.pods, met.signal, settings.layout)
+    seen = inputs.seen(met)
+    outside = seen.capacity - seen.available - _taken(inputs, met.signal)
     message = (
         f"{met}: {outside} processes are outside the pods, and these have fewer than are missing: "
         f"evicting can't end this; one eviction in {pause_seconds:g} s"
     )
     slowdown = _slowdown(before, met.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message)
-    return replace(state, slowdowns=(*others, slowdown)), ()
+    return _slowed(inputs, (*others, slowdown)), ()
 
 
 def with_unhelpful_slowdown(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> tuple[PolicyState, tuple[JudgedEviction, ...]]:
-    """Return the state slowed down if the last eviction did not help, and what just turned out not to.
+    inputs: Inputs, threshold: Threshold
+) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
+    """Return the inputs slowed down if the last eviction did not help, and what just turned out not to.
 
     To be called if the threshold is met, and nothing that was evicted for it is in flight.
     """
+    settings, state, _, _, now_seconds = inputs
     is_about = shares_filesystem(threshold.signal, settings.layout)
     last = next((one for one in reversed(state.judged_evictions) if is_about(one.signal)), None)
     resource = RESOURCE[threshold.signal]
@@ -129,7 +113,7 @@ def with_unhelpful_slowdown(
     until_seconds = 0.0 if last is None else last.at_seconds + pause_seconds
     others = tuple(one for one in state.slowdowns if not is_about(one.signal))
     if last is not None and now_seconds < until_seconds:
-        came_back = _came_back(last, snapshot, pods, settings.layout)
+        came_back = _came_back(inputs, last)
         credited = last.credited or last.missing
         if 4 * came_back < credited:
             amounts = [amount_text(amount, resource) for amount in (credited, max(0, came_back))]
@@ -143,23 +127,26 @@ def with_unhelpful_slowdown(
             marked = replace(last, is_unhelpful=True)
             evictions = tuple(marked if one is last else one for one in state.judged_evictions)
             state = replace(state, slowdowns=(*others, slowdown), judged_evictions=evictions)
-            return state, () if last.is_unhelpful else (last,)
-    return replace(state, slowdowns=others), ()
+            return inputs.with_state(state), () if last.is_unhelpful else (last,)
+    return _slowed(inputs, others), ()
 
 
-def slowed_for_disk(state: PolicyState, threshold: Threshold, layout: Layout) -> str | None:
+def _slowed(inputs: Inputs, slowdowns: tuple[Slowdown, ...]) -> Inputs:
+    """Return the inputs with these slowdowns; the same if they are in force."""
+    if slowdowns == inputs.state.slowdowns:
+        return inputs
+    return inputs.with_state(replace(inputs.state, slowdowns=slowdowns))
+
+
+def slowed_for_disk(inputs: Inputs, threshold: Threshold) -> str | None:
     """Return why no pod is to be evicted for a filesystem's threshold yet, None where one may be."""
-    is_about = shares_filesystem(threshold.signal, layout)
-    unhelpful = (one for one in state.slowdowns if one.reason is SlowReason.UNHELPFUL)
+    is_about = shares_filesystem(threshold.signal, inputs.settings.layout)
+    unhelpful = (one for one in inputs.state.slowdowns if one.reason is SlowReason.UNHELPFUL)
     return next((one.message for one in unhelpful if is_about(one.signal)), None)
 
 
 def with_no_holder(
-    settings: EvictionSettings,
-    state: PolicyState,
-    before: Sequence[Slowdown],
-    threshold: Threshold,
-    now_seconds: float,
+    inputs: Inputs, threshold: Threshold, before: Sequence[Slowdown]
 ) -> tuple[PolicyState, str]:
     """Return the state in which no pod is known to hold what evicting would free, and that in words.
 
@@ -169,11 +156,12 @@ def with_no_holder(
         f"{threshold}: no pod that may be evicted is known to have files there that are removed with it: "
         "evicting can't end this, and no pod is evicted for it"
     )
+    state, now_seconds = inputs.state, inputs.now_seconds
     until_seconds = now_seconds + _NO_HOLDER_SECONDS
     slowdown = _slowdown(
         before, threshold.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message
     )
-    is_about = shares_filesystem(threshold.signal, settings.layout)
+    is_about = shares_filesystem(threshold.signal, inputs.settings.layout)
     others = (one for one in state.slowdowns if not is_about(one.signal))
     return replace(state, slowdowns=(*others, slowdown)), message
 
@@ -201,25 +189,23 @@ def _since(before: Iterable[Slowdown], now_seconds: float) -> float:
     return next((one.since_seconds for one in before), now_seconds)
 
 
-def _came_back(last: JudgedEviction, snapshot: Snapshot, pods: Sequence[Pod], layout: Layout) -> int:
+def _came_back(inputs: Inputs, last: JudgedEviction) -> int:
     """Return what is available more than before the eviction, and what other pods have taken since."""
     # A pod that has taken process ids again is the first to go again: no other has to be spared.
     but = last.pod_key if RESOURCE[last.signal] in ON_DISK else ""
-    others = _taken(pods, snapshot.pods, last.signal, layout, but=but)
-    available = snapshot.signals[last.signal].available if last.signal in snapshot.signals else last.available
-    return available - last.available + max(0, others - last.others)
+    seen = inputs.snapshot.signals.get(last.signal)
+    came_back = 0 if seen is None else seen.available - last.available
+    return came_back + max(0, _taken(inputs, last.signal, but=but) - last.others)
 
 
-def _taken(
-    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout, *, but: str = ""
-) -> int:
-    return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in pods if pod.key != but)
+def _taken(inputs: Inputs, signal: Signal, *, but: str = "") -> int:
+    used, layout = inputs.snapshot.pods, inputs.settings.layout
+    return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in inputs.pods if pod.key != but)
 
 
-def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-    """Return the state without the slowdowns for filesystems that are over, or above their thresholds."""
-    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
-        return state
+def without_past_slowdowns(inputs: Inputs) -> Inputs:
+    """Return the inputs without the slowdowns for filesystems that are over, or above their thresholds."""
+    settings, state, _, _, now_seconds = inputs
     met = [threshold.signal for threshold in state.thresholds_met]
     kept = tuple(
         one
@@ -227,7 +213,7 @@ def without_past_slowdowns(settings: EvictionSettings, state: PolicyState, now_s
         if RESOURCE[one.signal] not in ON_DISK
         or (now_seconds < one.until_seconds and any(map(shares_filesystem(one.signal, settings.layout), met)))
     )
-    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
+    return _slowed(inputs, kept)
 
 
 def shares_filesystem(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:

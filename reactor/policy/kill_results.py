@@ -21,11 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from reactor.model.decisions import Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import bytes_text
-from reactor.model.settings import EvictionSettings
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.rank import memory_outside_pods
 from reactor.policy.thresholds import is_hard_memory
@@ -46,11 +45,21 @@ _STUCK_SECONDS = 1.0
 class NodeAtThreshold(NamedTuple):
     """What a signal showed at a threshold, and the pods; `dying` are the uids of those killed already."""
 
+    inputs: Inputs
     threshold: Threshold
     seen: Observation
     pods: Sequence[Pod]
     used: Mapping[str, PodUsage]
     dying: frozenset[str]
+
+    @classmethod
+    def of(cls, inputs: Inputs, threshold: Threshold) -> NodeAtThreshold:
+        dying = inputs.state.dying(inputs.now_seconds)
+        return cls(inputs, threshold, inputs.seen(threshold), inputs.pods, inputs.snapshot.pods, dying)
+
+    @property
+    def pause_seconds(self) -> float:
+        return self.inputs.settings.unhelpful_eviction_pause_seconds
 
     @property
     def wanted_bytes(self) -> int:
@@ -119,24 +128,17 @@ class NodeAtThreshold(NamedTuple):
         return is_kept if kept is None else pod.uid in kept or (is_kept and not pod.could_not_be_ended)
 
 
-def with_kill(  # noqa: PLR0913 - what it is judged by
-    settings: EvictionSettings,
-    state: PolicyState,
-    eviction: Eviction,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-    held_bytes: int | None = None,
-    *,
-    process_bytes: int | None = None,
+def with_kill(
+    inputs: Inputs, eviction: Eviction, held_bytes: int | None = None, *, process_bytes: int | None = None
 ) -> PolicyState:
     """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
 
-    `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
+    `inputs` has the state as it was before the eviction was in flight, and else what was decided on.
     `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
     the daemon was held up it is several times as large as what it was chosen for.
     `process_bytes` is what the one process held that was killed, if the pod lives on (None: it does not).
     """
+    settings, state, snapshot, _, now_seconds = inputs
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
         return state
@@ -150,9 +152,8 @@ def with_kill(  # noqa: PLR0913 - what it is judged by
         at_seconds=now_seconds,
         credited_bytes=credited_bytes,
     )
-    seen = snapshot.signals.get(threshold.signal)
-    if seen is not None:
-        node = NodeAtThreshold(threshold, seen, pods, snapshot.pods, state.dying(now_seconds))
+    if threshold.signal in snapshot.signals:
+        node = NodeAtThreshold.of(inputs, threshold)
         others = node if process_bytes is not None else node._replace(dying=node.dying | {eviction.pod.uid})
         pods_bytes = others.living_bytes()
         if pods_bytes is not None:
@@ -163,36 +164,24 @@ def with_kill(  # noqa: PLR0913 - what it is judged by
     return replace(state, hard_memory_kills=(*recent, kill))
 
 
-def hopeless(
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> frozenset[str]:
+def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
     """Return the victims whose memory a hard memory threshold is not to wait for, though they are not dead.
 
     A process that the kernel can't end (in a filesystem that hangs, frozen from above) keeps what is shared
     or locked for good. That spares the other pods, but for a hog among them: where less than half of the
     threshold is left, and they have grown by a quarter of it since the victim was first killed.
     """
-    stuck = stuck_victims(state, threshold, seen, used, now_seconds)
+    stuck = stuck_victims(inputs, threshold)
     if not stuck:
         return frozenset()
-    node = NodeAtThreshold(threshold, seen, pods, used, state.dying(now_seconds))
-    first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
+    node = NodeAtThreshold.of(inputs, threshold)
+    first = {kill.uid: kill for kill in reversed(inputs.state.hard_memory_kills)}
     return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))
 
 
-def stuck_victims(
-    state: PolicyState,
-    threshold: Threshold,
-    seen: Observation,
-    used: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> frozenset[str]:
+def stuck_victims(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
     """Return the victims that have freed little for long, if so little is left that it matters."""
+    state, seen = inputs.state, inputs.seen(threshold)
     wanted_bytes = int(threshold.value.of(seen.capacity))
     if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
         return frozenset()
@@ -201,8 +190,8 @@ def stuck_victims(
         uid
         for flight in state.in_flight
         if (kill := kills.get(uid := flight.uid or "")) is not None
-        and now_seconds - kill.at_seconds >= _STUCK_SECONDS
-        and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
+        and inputs.now_seconds - kill.at_seconds >= _STUCK_SECONDS
+        and 4 * (_held_bytes(inputs.snapshot.pods, uid) or 0) > 3 * (kill.credited_bytes or 0)
     )
 
 
@@ -248,11 +237,9 @@ def _last_of(kills: Iterable[HardMemoryKill]) -> dict[str, int]:
 
 
 def slowdown_in_vain(
-    settings: EvictionSettings,
-    kills: tuple[HardMemoryKill, ...],
     node: NodeAtThreshold,
+    kills: tuple[HardMemoryKill, ...],
     before: Slowdown | None,
-    now_seconds: float,
     *,
     is_explained: bool | None,
     is_same: bool,
@@ -267,7 +254,7 @@ def slowdown_in_vain(
     kill. What others used may come back bit by bit, as files do while a tmpfs is unmounted: pods hold as much
     as the last bit, and one of them would be killed for what is over a moment later.
     """
-    pause_seconds = settings.unhelpful_eviction_pause_seconds
+    pause_seconds, now_seconds = node.pause_seconds, node.inputs.now_seconds
     if pause_seconds <= 0:
         return None, kills
     in_force = before if before is not None and now_seconds < before.until_seconds else None
@@ -278,9 +265,7 @@ def slowdown_in_vain(
         since_seconds = before.since_seconds if before is not None and was_so else now_seconds
         from_seconds = max(since_seconds, _last_seconds(kills))
         why = f"{bytes_text(node.outside_bytes() or 0)} are used outside the pods: evicting can't end this"
-        return _slowdown(
-            node, SlowReason.OUTSIDE_PODS, why, since_seconds, from_seconds, pause_seconds
-        ), kills
+        return _slowdown(node, SlowReason.OUTSIDE_PODS, why, since_seconds, from_seconds), kills
     outside_bytes = None
     if is_explained:
         is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
@@ -289,19 +274,14 @@ def slowdown_in_vain(
         outside_bytes = node.uncharged_bytes()
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
-    found, kills = _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
+    found, kills = _unhelpful_slowdown(node, kills, outside_bytes, before)
     if found is None and is_same and not _pods_have_grown(kills[-1], node):
         found = in_force
     return found, kills
 
 
 def _unhelpful_slowdown(
-    kills: tuple[HardMemoryKill, ...],
-    node: NodeAtThreshold,
-    outside_bytes: int,
-    before: Slowdown | None,
-    pause_seconds: float,
-    now_seconds: float,
+    node: NodeAtThreshold, kills: tuple[HardMemoryKill, ...], outside_bytes: int, before: Slowdown | None
 ) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
     judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
     if not judged or _pods_have_grown(kills[-1], node):
@@ -311,21 +291,16 @@ def _unhelpful_slowdown(
         f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
         "are used outside the pods since: evicting does not help"
     )
-    since_seconds = now_seconds if before is None else before.since_seconds
-    found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, _last_seconds(kills), pause_seconds)
+    since_seconds = node.inputs.now_seconds if before is None else before.since_seconds
+    found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, _last_seconds(kills))
     return found, tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 
 def _slowdown(
-    node: NodeAtThreshold,
-    reason: SlowReason,
-    why: str,
-    since_seconds: float,
-    from_seconds: float,
-    pause_seconds: float,
+    node: NodeAtThreshold, reason: SlowReason, why: str, since_seconds: float, from_seconds: float
 ) -> Slowdown:
     """Return the slowdown for a pause, which names the pod that holds much and can't be evicted."""
-    message = f"{why}; one eviction in {pause_seconds:g} s"
+    message = f"{why}; one eviction in {node.pause_seconds:g} s"
     holder = node.holder()
     if holder is not None:
         kept = "could not be evicted" if holder[0].could_not_be_ended else "is never evicted"
@@ -334,7 +309,7 @@ def _slowdown(
         signal=node.threshold.signal,
         reason=reason,
         since_seconds=since_seconds,
-        until_seconds=from_seconds + pause_seconds,
+        until_seconds=from_seconds + node.pause_seconds,
         message=message,
         held_by=holder and holder[0].key,
         held_by_bytes=holder and holder[1],
@@ -384,11 +359,9 @@ def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold, by_bytes: int 
     return now_bytes - before_bytes > (node.wanted_bytes // _GROWN_SHARE if by_bytes is None else by_bytes)
 
 
-def slowdown_by_rate(
-    settings: EvictionSettings, kills: Sequence[HardMemoryKill], node: NodeAtThreshold, now_seconds: float
-) -> Slowdown | None:
+def slowdown_by_rate(node: NodeAtThreshold, kills: Sequence[HardMemoryKill]) -> Slowdown | None:
     """Return the slowdown of a minute with as many evictions as are allowed, None before that."""
-    most = settings.hard_memory_evictions_per_minute
+    most, now_seconds = node.inputs.settings.hard_memory_evictions_per_minute, node.inputs.now_seconds
     if most is None:
         return None
     recent = [kill.at_seconds for kill in kills if now_seconds - kill.at_seconds < _RATE_WINDOW_SECONDS]

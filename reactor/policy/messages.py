@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from reactor.model.decisions import Eviction, NoVictim, RankedPod
+from reactor.model.decisions import Eviction, Inputs, NoVictim, RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, amount_text, format_bytes, format_count
 from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource, Signal
@@ -127,15 +127,9 @@ def _container_usage(container: ContainerUsage, resource: Resource) -> int | Non
     return container.rootfs.used_bytes + container.logs.used_bytes
 
 
-def no_victim(
-    threshold: Threshold,
-    seen: Observation,
-    ranking: Sequence[RankedPod],
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
-) -> NoVictim:
+def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]) -> NoVictim:
     """Return that a threshold is met and evicts no pod of the ranking, with the pods that hold most."""
-    resource = RESOURCE[threshold.signal]
+    resource, seen = RESOURCE[threshold.signal], inputs.seen(threshold)
     available, capacity = amount_text(seen.available, resource), amount_text(seen.capacity, resource)
     parts = [f"{threshold} is met ({available} of {capacity} available), and no pod can be evicted"]
     if not ranking:
@@ -151,7 +145,7 @@ def no_victim(
     elif ranking:
         parts.append(f"{ranking[0].pod.key}: {_because(ranking[0].pod)}")
     if threshold.signal in MEMORY_SIGNALS:
-        outside_bytes = memory_outside_pods(seen, pods, used)
+        outside_bytes = memory_outside_pods(seen, inputs.pods, inputs.snapshot.pods)
         if outside_bytes:
             parts.append(f"{amount_text(outside_bytes, Resource.MEMORY)} are used outside the pods")
     return NoVictim(threshold=threshold, message="; ".join(parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, Hold, PolicyState, RankedPod, Snapshot
+from reactor.model.decisions import Decision, Eviction, Hold, Inputs, PolicyState, RankedPod, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.rules import EVICTING, MARKING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
@@ -23,23 +23,16 @@ from reactor.policy.thresholds import is_hard_memory
 from reactor.text import printable
 
 
-def decide_firing(
-    settings: EvictionSettings,
-    state: PolicyState,
-    decision: Decision,
-    firing: Firing,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-) -> tuple[PolicyState, Decision]:
+def decide_firing(inputs: Inputs, decision: Decision, firing: Firing) -> tuple[PolicyState, Decision]:
     """Return what a rule that is due does: evict the first in the ranking of whom it may hit, or reclaim.
 
     `decision` is that of the thresholds, which have done nothing. An eviction waits while thresholds evict,
     while another one is under way, while evictions are slowed down, and for the rate that is configured. A
     reclaim waits for the first two, and for one that is under way.
     """
-    rule = firing.rule
+    rule, state, snapshot = firing.rule, inputs.state, inputs.snapshot
     decision = replace(decision, rule=firing)
-    reason = next(rule_holds(settings, state, firing), None)
+    reason = next(rule_holds(inputs.settings, state, firing), None)
     if reason is not None:
         return state, replace(_deferred(decision, reason), waits=True)
     if rule.action is RuleAction.RECLAIM:
@@ -47,7 +40,7 @@ def decide_firing(
         return with_hold(state, hold), replace(decision, rule_reclaim=hold)
     if rule.action not in EVICTING:
         return state, decision
-    ranking = _ranking(settings, firing, snapshot, candidates(pods, state, None, firing.at_seconds))
+    ranking = _ranking(inputs, firing)
     decision = replace(decision, ranking=ranking)
     first = next((one for one in ranking if one.evictable and _may_go(rule, one, snapshot)), None)
     if first is None:
@@ -87,14 +80,10 @@ def hit_by(rule: Rule, cgroup: str, pods: Iterable[Pod]) -> tuple[Pod, ...]:
     )
 
 
-def _ranking(
-    settings: EvictionSettings,
-    firing: Firing,
-    snapshot: Snapshot,
-    eligible: Sequence[Pod],
-) -> tuple[RankedPod, ...]:
-    rule = firing.rule
-    pods = tuple(_of_its_partition(firing, pod) for pod in hit_by(rule, firing.cgroup, eligible))
+def _ranking(inputs: Inputs, firing: Firing) -> tuple[RankedPod, ...]:
+    rule, settings, snapshot = firing.rule, inputs.settings, inputs.snapshot
+    hit = hit_by(rule, firing.cgroup, candidates(inputs))
+    pods = tuple(_of_its_partition(firing, pod) for pod in hit)
     if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
         if rule.holders_go:  # of the same amount the one that holds the most: ties keep the order given
             pods = tuple(sorted(pods, key=lambda pod: -_held_bytes(pod, snapshot)))

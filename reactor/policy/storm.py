@@ -13,75 +13,62 @@ the shortage is their doing, too. Evictions for process ids are slowed down in j
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
-from reactor.model.pods import Pod, PodUsage
-from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Threshold
 from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
 from reactor.policy.thresholds import is_hard_memory
 
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 
 
-def with_slowdowns(
-    settings: EvictionSettings,
-    state: PolicyState,
-    snapshot: Snapshot,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> tuple[PolicyState, tuple[HardMemoryKill, ...]]:
-    """Return the state with the slowdowns now in force, and the kills that turned out just now not to help.
+def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
+    """Return the inputs with the slowdowns now in force, and the kills that turned out just now not to help.
 
-    `state` is as observed in this pass. A slowdown stays until its end where its threshold is not met for
+    The state is as observed in this pass. A slowdown stays until its end where its threshold is not met for
     the moment, or where the memory of a pod is unobserved. Those for filesystems stay as they are.
     """
-    dying = state.dying(now_seconds)
-    explained = {
-        threshold: is_explained(threshold, snapshot.signals[threshold.signal], pods, snapshot.pods, dying)
-        for threshold in state.thresholds_met
-        if is_hard_memory(threshold)
-    }
+    state = inputs.state
+    explained = {one: is_explained(inputs, one) for one in state.thresholds_met if is_hard_memory(one)}
     # The first kill of a calm node comes soonest: nothing but who holds its memory can slow that down.
     is_calm = not state.slowdowns and not (explained and state.hard_memory_kills)
     if is_calm and False not in explained.values():
-        return state, ()
+        return inputs, ()
+    used, pods, now_seconds = inputs.snapshot.pods, inputs.pods, inputs.now_seconds
     before = {_kind(one): one for one in memory_slowdowns(state)}
     found: dict[tuple[Signal, bool], Slowdown | None] = {
         kind: one for kind, one in before.items() if now_seconds < one.until_seconds
     }
     kills = state.hard_memory_kills
-    if explained and kills and (snapshot.pods or not pods):
-        kills = with_what_is_left(kills, snapshot.pods, pods)
+    if explained and kills and (used or not pods):
+        kills = with_what_is_left(kills, used, pods)
     for threshold, by_pods in explained.items():
-        signal = threshold.signal
+        signal, node = threshold.signal, NodeAtThreshold.of(inputs, threshold)
         in_vain = (signal, False)
-        node = NodeAtThreshold(threshold, snapshot.signals[signal], pods, snapshot.pods, dying)
         since_seconds = state.first_observed.get(threshold, now_seconds)
         found[in_vain], kills = slowdown_in_vain(
-            settings,
-            kills,
             node,
+            kills,
             before.get(in_vain),
-            now_seconds,
             is_explained=by_pods,
             is_same=bool(kills) and since_seconds <= kills[-1].at_seconds,
         )
-        found[signal, True] = slowdown_by_rate(settings, kills, node, now_seconds)
+        found[signal, True] = slowdown_by_rate(node, kills)
     slowdowns = {kind: one for kind, one in found.items() if one is not None}
     if kills is state.hard_memory_kills and slowdowns == before:
-        return state, ()
+        return inputs, ()
     unhelpful = tuple(
         new
         for old, new in zip(state.hard_memory_kills, kills, strict=True)
         if new.is_unhelpful > old.is_unhelpful
     )
     others = (one for one in state.slowdowns if one.signal not in MEMORY_SIGNALS)
-    return replace(state, slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills), unhelpful
+    state = replace(state, slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills)
+    return inputs.with_state(state), unhelpful
 
 
 def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
@@ -120,27 +107,23 @@ def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
     return slowdown.signal, slowdown.reason is SlowReason.RATE
 
 
-def is_explained(
-    threshold: Threshold,
-    seen: Observation,
-    pods: Iterable[Pod],
-    used: Mapping[str, PodUsage],
-    dying: Collection[str],
-) -> bool | None:
+def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
     """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
     Of memory that is their working sets, of process ids their processes.
 
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
+    seen = inputs.seen(threshold)
     wanted = int(threshold.value.of(seen.capacity))
     enough = wanted - seen.available - wanted // _CLEARLY_SHARE
     if enough <= 0:
         return True
     counts_processes = RESOURCE[threshold.signal] is Resource.PIDS
+    used, dying = inputs.snapshot.pods, inputs.state.dying(inputs.now_seconds)
     held_sum = 0
     is_known = True
-    for pod in pods:
+    for pod in inputs.pods:
         if pod.critical_because is not None and pod.uid not in dying:
             continue
         usage = used.get(pod.uid)

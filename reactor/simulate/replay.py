@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Inputs, PolicyState, Snapshot
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Image, Pod
 from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
@@ -76,7 +76,8 @@ class RuleReplay:
                 thresholds_met=state.thresholds_met,
                 slowdowns=state.slowdowns,
             )
-            decision = decide_firing(settings, state, made, firing, snapshot, pods)[1]
+            inputs = Inputs(settings, state, snapshot, pods, at_seconds)
+            decision = decide_firing(inputs, made, firing)[1]
             if not decision.waits:
                 self._acted[rule.name] = after_acting(firing, self._acted.get(rule.name, {}))
                 states.pop(firing.cgroup)

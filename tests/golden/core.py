@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
 from reactor.model.kills import OomKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
@@ -79,7 +79,8 @@ class Core:
             slowdowns=self._state.slowdowns,
         )
         firing = replace(firing, amounts=amounts)
-        self._state, decision = decide_firing(self.settings, self._state, decision, firing, snapshot, pods)
+        inputs = Inputs(self.settings, self._state, snapshot, pods, firing.at_seconds)
+        self._state, decision = decide_firing(inputs, decision, firing)
         return decision
 
     # Events.

@@ -16,6 +16,7 @@ from reactor.model.decisions import (
     Decision,
     Hold,
     Ineligible,
+    Inputs,
     Measured,
     PolicyState,
     Snapshot,
@@ -86,12 +87,10 @@ def settle(case: Case, heads: int = 1) -> Read:
     for uid in case.read_before:
         del bounds[uid]
     order: list[str] = []
+    snapshot = Snapshot(signals=case.signals, pods=used, bounds=bounds)
     known = Bounded(
-        settings=case.settings,
-        state=case.state,
-        snapshot=Snapshot(signals=case.signals, pods=used, bounds=bounds),
+        Inputs(case.settings, case.state, snapshot, case.pods, NOW),
         standings=standings(case.pods),
-        now_seconds=NOW,
         likely=case.likely,
         are_charges=case.are_charges,
     )
@@ -313,7 +312,8 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
     assert state == whole_state
     assert without_numbers(decision) == without_numbers(whole_decision)
-    due = None if read.due is None else read.due._replace(pods=present(case, read.snapshot))
+    due, pods = read.due, present(case, read.snapshot)
+    due = due and due._replace(inputs=due.inputs._replace(pods=pods))
     by_due = decide(case.settings, case.state, read.snapshot, present(case, read.snapshot), NOW, due=due)
     assert (state, decision) == by_due
 
@@ -349,19 +349,13 @@ def test_pods_that_were_not_read_hold_what_is_said_in_all(others_mib: int, *, is
     settings = EvictionSettings(thresholds=(make_threshold(64 * MIB),), unhelpful_eviction_pause_seconds=30.0)
     case = plain([(1, 1), (50, 50), (50, 50)], available=8, settings=settings)
     read, *others = case.truth
-    known = Bounded(
-        settings=case.settings,
-        state=case.state,
-        snapshot=Snapshot(
-            signals=case.signals,
-            pods={read: PodUsage(memory_working_set_bytes=MIB)},
-            bounds=dict.fromkeys(others, 50 * MIB),
-        ),
-        standings=standings(case.pods),
-        now_seconds=NOW,
+    snapshot = Snapshot(
+        signals=case.signals,
+        pods={read: PodUsage(memory_working_set_bytes=MIB)},
+        bounds=dict.fromkeys(others, 50 * MIB),
     )
-    state, _ = observed(settings, case.state, known.snapshot, case.pods, NOW)
-    found = if_others_hold(known, state, case.signals, others_mib * MIB)
+    due = observed(Inputs(settings, case.state, snapshot, case.pods, NOW))
+    found = if_others_hold(Bounded(due.inputs, standings(case.pods)), others_mib * MIB)
     assert is_slowed == any(one.reason is SlowReason.OUTSIDE_PODS for one in found.slowdowns)
 
 
@@ -489,7 +483,8 @@ def test_the_whole_ranking_is_that_of_all_numbers(case: Case) -> None:
     read = settle(case)
     state, decision = decided(case, read.snapshot, present(case, read.snapshot))
     snapshot = completed(case.settings, read.snapshot, whole(case, read).pods)
-    filled = with_whole_ranking(case.settings, state, decision, snapshot, present(case, read.snapshot))
+    inputs = Inputs(case.settings, state, snapshot, present(case, read.snapshot), NOW)
+    filled = with_whole_ranking(inputs, decision)
     _, expected = decided(case, whole(case, read), present(case, read.snapshot))
     unmarked = [place._replace(measured=Measured.AT_DECISION) for place in filled.ranking]
     assert unmarked == list(expected.ranking)
@@ -511,7 +506,8 @@ def test_the_first_stays_first_however_the_others_move_after_the_kill(
         if data.draw(st.booleans(), label=f"{uid} is still there")
     }
     snapshot = completed(case.settings, read.snapshot, moved)
-    filled = with_whole_ranking(case.settings, state, decision, snapshot, present(case, read.snapshot))
+    inputs = Inputs(case.settings, state, snapshot, present(case, read.snapshot), NOW)
+    filled = with_whole_ranking(inputs, decision)
     assert filled.ranking[:1] == decision.ranking[:1]
     gone = read.snapshot.bounds.keys() - moved.keys()
     for place in filled.ranking if decision.ranking else ():

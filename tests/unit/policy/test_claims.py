@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Inputs, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -423,8 +423,8 @@ def test_a_pod_that_vanished_is_named_as_it_was_and_credits_nothing() -> None:
         deadline_seconds=10.0,
         pod=gone,
     )
-    seen = Observation(available=1, capacity=1000)
+    seen = Snapshot(signals={nodefs.signal: Observation(available=1, capacity=1000)})
     for known, name in ((claim, "n/gone"), (replace(claim, pod=None), "gone")):
         state = PolicyState(claims=(known,))
-        because = awaited(settings, state, nodefs, seen, PODS, {}, 0.1)
+        because = awaited(Inputs(settings, state, seen, PODS, 0.1), nodefs)
         assert f"in flight: how much the eviction of {name} frees is not known yet" == because

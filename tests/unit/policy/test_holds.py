@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Hold, PolicyState
+from reactor.model.decisions import Hold, Inputs, PolicyState, Snapshot
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
@@ -43,52 +43,54 @@ STATES = st.builds(
     slowdowns=st.lists(SLOWDOWNS, max_size=3).map(tuple),
     evicted_at=st.lists(SECONDS, max_size=3).map(tuple),
 )
-PODS = (make_pod("a"),)
 SEEN = st.builds(Observation, available=st.integers(0, 120), capacity=st.just(1000))
 SETTINGS = st.builds(EvictionSettings, evictions_per_minute=st.none() | st.integers(0, 3))
+INPUTS = st.builds(
+    Inputs,
+    SETTINGS,
+    STATES,
+    snapshot=st.builds(lambda seen: Snapshot(signals=dict.fromkeys(Signal, seen)), SEEN),
+    pods=st.just((make_pod("a"),)),
+    now_seconds=SECONDS,
+)
 
 
 @pytest.mark.slow
-@given(SETTINGS, STATES, MEMORY, SEEN, SECONDS)
-def test_no_hold_of_a_soft_threshold_delays_a_hard_one(
-    settings: EvictionSettings, state: PolicyState, signal: Signal, seen: Observation, now: float
-) -> None:
-    soft = tuple(one for one in state.holds if one.kind is Reclaim.POD_MEMORY)
-    hard, alone = make_threshold(100, signal), replace(state, holds=soft, slowdowns=())
+@given(INPUTS, MEMORY)
+def test_no_hold_of_a_soft_threshold_delays_a_hard_one(inputs: Inputs, signal: Signal) -> None:
+    soft = tuple(one for one in inputs.state.holds if one.kind is Reclaim.POD_MEMORY)
+    alone = inputs.with_state(replace(inputs.state, holds=soft, slowdowns=()))
 
-    assert [] == list(holds(settings, alone, hard, seen, PODS, now))
+    assert [] == list(holds(alone, make_threshold(100, signal)))
 
 
-@given(SETTINGS, STATES, THRESHOLDS, SEEN, SECONDS)
+@given(INPUTS, THRESHOLDS)
 def test_without_a_pod_that_can_be_evicted_no_slowdown_and_no_rate_holds(
-    settings: EvictionSettings, state: PolicyState, threshold: Threshold, seen: Observation, now: float
+    inputs: Inputs, threshold: Threshold
 ) -> None:
-    reclaims = {one.reason for one in state.holds if is_on(one, now)}
+    reclaims = {one.reason for one in inputs.state.holds if is_on(one, inputs.now_seconds)}
 
-    kept = replace(PODS[0], critical_because="static pod")
-    assert reclaims >= set(holds(settings, state, threshold, seen, (kept,), now))
-
-
-@given(SETTINGS, STATES, THRESHOLDS, SEEN)
-def test_every_hold_ends(
-    settings: EvictionSettings, state: PolicyState, threshold: Threshold, seen: Observation
-) -> None:
-    settings = replace(settings, evictions_per_minute=settings.evictions_per_minute or None)
-
-    assert [] == list(holds(settings, state, threshold, seen, PODS, 80.0))
+    kept = replace(inputs.pods[0], critical_because="static pod")
+    assert reclaims >= set(holds(inputs._replace(pods=(kept,)), threshold))
 
 
-@given(STATES, THRESHOLDS, st.sampled_from([0.0, 10.0]), SECONDS)
+@given(INPUTS, THRESHOLDS)
+def test_every_hold_ends(inputs: Inputs, threshold: Threshold) -> None:
+    settings = replace(inputs.settings, evictions_per_minute=inputs.settings.evictions_per_minute or None)
+
+    assert [] == list(holds(inputs._replace(settings=settings, now_seconds=80.0), threshold))
+
+
+@given(INPUTS, THRESHOLDS, st.sampled_from([0.0, 10.0]))
 def test_a_pause_is_for_soft_memory_thresholds_alone_and_ends(
-    state: PolicyState, threshold: Threshold, pause: float, now: float
+    inputs: Inputs, threshold: Threshold, pause: float
 ) -> None:
-    settings = EvictionSettings(unhelpful_eviction_pause_seconds=pause)
-
-    reason = paced(settings, state, threshold, PODS, now)
-
+    inputs = inputs._replace(settings=EvictionSettings(unhelpful_eviction_pause_seconds=pause))
     is_soft_memory = not threshold.is_hard and threshold.signal in MEMORY_SIGNALS
-    assert (reason is not None) == (is_soft_memory and any(now < at + pause for at in state.evicted_at))
-    assert None is paced(settings, state, threshold, PODS, 30.0)
+    is_paused = any(inputs.now_seconds < at + pause for at in inputs.state.evicted_at)
+
+    assert (paced(inputs, threshold) is not None) == (is_soft_memory and is_paused)
+    assert None is paced(inputs._replace(now_seconds=30.0), threshold)
 
 
 @given(STATES, HOLDS, SECONDS)

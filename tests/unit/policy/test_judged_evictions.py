@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import (
     ContainerUsage,
@@ -543,9 +543,9 @@ def test_only_an_eviction_for_a_filesystem_that_was_observed_is_judged() -> None
     )
     by_limit = replace(by_disk, threshold=None)
     for eviction, judged in ((by_disk, 1), (by_memory, 0), (by_limit, 0)):
-        state = with_judged_eviction(settings, START, eviction, _seen(nodefs=50), PODS, 0.0)
+        state = with_judged_eviction(Inputs(settings, START, _seen(nodefs=50), PODS, 0.0), eviction)
         assert judged == len(state.judged_evictions)
-    assert START == with_judged_eviction(settings, START, by_disk, _seen(memory=50), PODS, 0.0)
+    assert START == with_judged_eviction(Inputs(settings, START, _seen(memory=50), PODS, 0.0), by_disk)
 
 
 def test_an_eviction_for_a_disk_remembers_its_threshold() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Inputs, PolicyState, Snapshot
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import PodUsage
 from reactor.model.rules import MACHINE_SWAP, RankedBy
@@ -143,8 +143,8 @@ def decided(row: Row) -> Decision:
         firing_of(row.cgroups[0], by=row.by, below=row.cgroups),
         amounts={f"uid-{name}": amount for name, amount in row.of.items()},
     )
-    state, made = PolicyState(), Decision(at_seconds=12.0)
-    return decide_firing(EvictionSettings(), state, made, firing, Snapshot(pods=used), pods)[1]
+    inputs = Inputs(EvictionSettings(), PolicyState(), Snapshot(pods=used), pods, 12.0)
+    return decide_firing(inputs, Decision(at_seconds=12.0), firing)[1]
 
 
 @pytest.mark.parametrize("name", ROWS)

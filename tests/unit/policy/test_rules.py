@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, Decision, Ineligible, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Decision, Ineligible, Inputs, PolicyState, Snapshot
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Container, ContainerUsage, FilesystemUsage, Pod, PodUsage
@@ -62,7 +62,7 @@ def fired(
     settings: EvictionSettings = SETTINGS,
 ) -> tuple[PolicyState, Decision]:
     made = Decision(at_seconds=12.0, thresholds_met=state.thresholds_met)
-    return decide_firing(settings, state, made, firing, snapshot, pods)
+    return decide_firing(Inputs(settings, state, snapshot, pods, 12.0), made, firing)
 
 
 def victims(decision: Decision) -> list[str]:
