@@ -151,6 +151,7 @@ class Cleanup:
         self._clock_unix_seconds = clock_unix_seconds
         self._first_seen: dict[str, float] = {}
         self.problem: str | None = None
+        self.is_dry_run = False
 
     async def run(self) -> None:
         """List and delete until cancelled; returns at once if nothing is ever to be deleted."""
@@ -163,7 +164,7 @@ class Cleanup:
         evicted = {uid: known for uid, known in self._pods.known.items() if known.is_evicted}
         self._first_seen = {uid: self._first_seen.get(uid, now) for uid in evicted}
         self.problem = None
-        for uid, known in evicted.items():
+        for uid, known in ({} if self.is_dry_run else evicted).items():
             since = known.evicted_at or self._first_seen[uid]
             if now - since >= self._ttl_seconds and not known.is_being_deleted:
                 await self._delete(known)

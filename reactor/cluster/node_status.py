@@ -140,6 +140,7 @@ class NodeStatus:
         self._beat_at = -math.inf
         self._writing = trio.Lock()
         self._is_withdrawn = False
+        self._is_dry_run = False
         self._problem: str | None = None
         self._taints_problem: str | None = None
         self.missing: str | None = None
@@ -175,6 +176,12 @@ class NodeStatus:
         """Have the node show that it shuts down, or not any more."""
         if is_under_way != self._is_shutting_down:
             self._is_shutting_down = is_under_way
+            self._changed.set()
+
+    def order(self, *, is_dry_run: bool) -> None:
+        """Have the node show nothing in a dry run, whatever is wanted; it writes but that."""
+        if is_dry_run != self._is_dry_run:
+            self._is_dry_run = is_dry_run
             self._changed.set()
 
     @property
@@ -256,11 +263,14 @@ class NodeStatus:
         if node is None or wanted is None or self._is_withdrawn:
             return False
         shuts_down, marks, failure, has_tainted = self._is_shutting_down, self._marks, None, False
+        if self._is_dry_run:
+            wanted, unknown, shuts_down, marks = frozenset(), frozenset(), False, Marks()
         try:
             has_tainted = await self._write_taints(node, wanted, marks, is_shutting_down=shuts_down)
         except (BusyError, ConflictError, UnreachableError) as error:
             failure = error
-        is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
+        is_beat = trio.current_time() - self._beat_at >= self._heartbeat_seconds
+        is_due = is_beat and not self._is_dry_run
         status = conditions_patch(
             node,
             wanted,

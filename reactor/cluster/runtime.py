@@ -81,7 +81,7 @@ class ImageWatch:
         interval_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._observed = observed
-        self._collects = collects
+        self.collects = collects
         self._alarms = alarms or Alarms()
         self._interval_seconds = interval_seconds
         self.problem: str | None = None
@@ -99,7 +99,7 @@ class ImageWatch:
         while True:
             if self._images is not None:
                 problem = await self._list(self._images)
-                if problem is not None and self.problem is not None and self._collects:
+                if problem is not None and self.problem is not None and self.collects:
                     self._alarms.failed(problem)
                 self.problem = problem
             await trio.sleep(self._interval_seconds)
@@ -107,7 +107,7 @@ class ImageWatch:
     async def _list(self, images: ImageReclaim) -> str | None:
         """Return what went wrong, None where nothing did."""
         try:
-            if not self._collects:
+            if not self.collects:
                 await images.refresh()
                 return None
             filesystem = self._observed().get(Signal.IMAGEFS_AVAILABLE)
@@ -309,9 +309,9 @@ class NodeRuntime:
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.restore()
         self.removed_images = RemovedImages()
-        is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
-        self._alarms = alarms if is_sole else Alarms()  # beside a kubelet those are its own events
-        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, alarms=alarms)
+        self._is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
+        self._alarms = alarms if self._is_sole else Alarms()  # beside a kubelet those are its own events
+        self._images = ImageWatch(observed, collects=False, alarms=alarms)
 
     @property
     def problems(self) -> Mapping[str, str | None]:
@@ -346,6 +346,7 @@ class NodeRuntime:
         images = ImageReclaim(
             RuntimeImages(self.client), self._history, settings.eviction.image_gc, self.removed_images
         )
+        self._images.collects = self._is_sole and not settings.dry_run
         self._images.use(images)
         return {
             Reclaim.CONTAINERS: _Reported(

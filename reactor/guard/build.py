@@ -240,7 +240,7 @@ def _rules(core: Core) -> Joined:
         core.tree,
         settings.rules,
         RuleFirings(core.loop, core.pod_reclaim),
-        core.kept.rules_acted,
+        {} if settings.dry_run else core.kept.rules_acted,  # what was only thought of helps nobody
         clock_seconds=core.clock_seconds,
         triggers=triggers,
         marked=core.kept.rules_marked,

@@ -92,9 +92,9 @@ _ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of th
 class Reloads:
     """Runs a loop for each configuration; `settings` are those in force, `present` is the loop that runs.
 
-    `kill_path_problem` says what the first one found wrong with killing, None if that works. `on_refused` is
-    called with why settings could not be guarded by; those before them stay in force. All else outlives every
-    configuration, as the evictions under way do.
+    `kill_path_problem` says what the first one that kills found wrong with that, None if it works.
+    `on_refused` is called with why settings could not be guarded by; those before them stay in force. All
+    else outlives every configuration, as the evictions under way do.
     """
 
     def __init__(  # noqa: PLR0913 - what one configuration leaves to the next
@@ -118,6 +118,7 @@ class Reloads:
         self.settings = settings
         self.present: Loop | None = None
         self.kill_path_problem: str | None = None
+        self._is_exercised = False
         self._tree = tree
         self._known = known
         self._features = features
@@ -149,7 +150,6 @@ class Reloads:
 
         Evictions run in `nursery`, which outlives every loop.
         """
-        self._exercise()
         evictor = evictor_of(
             self.settings,
             known=self._known,
@@ -230,6 +230,10 @@ class Reloads:
     def _loop(self, evictor: Evictor) -> Loop:
         settings, cluster = self.settings, self._cluster
         self._kills.guard(settings.pod_parents)
+        if not (settings.dry_run or self._is_exercised):
+            self._is_exercised, self.kill_path_problem = True, self._kills.exercise()
+            if self.kill_path_problem is not None:
+                _LOG.error("kill path: %s", self.kill_path_problem)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
             self._known.called_off(uid)
@@ -251,13 +255,6 @@ class Reloads:
         )
         self._kills.on_struck = loop.on_struck
         return loop
-
-    def _exercise(self) -> None:
-        if self.settings.dry_run:
-            return
-        self.kill_path_problem = self._kills.exercise()
-        if self.kill_path_problem is not None:
-            _LOG.error("kill path: %s", self.kill_path_problem)
 
     def _resume(self, evictor: Evictor, claims: tuple[Claim, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those ordered again by this one."""

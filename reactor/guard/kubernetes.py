@@ -208,7 +208,7 @@ class KubernetesNode:
 
         By these settings it goes on: which conditions there are follows from their thresholds.
         """
-        self._thresholds = settings.eviction.thresholds
+        self._is_dry, self._thresholds = settings.dry_run, settings.eviction.thresholds
         if not settings.dry_run and not any(rule.mark for rule in settings.rules):
             self.reports.marks(Marks())  # with such rules they report
         facts = self.facts
@@ -288,8 +288,8 @@ class KubernetesNode:
         self._evicted.keep_killed(pod, nursery)
 
     def oom_killed(self, kill: OomKill) -> None:
-        """Report a kill by the kernel that was the whole node's, as the kubelet does."""
-        if kill.scope is OomScope.NODE and kill.pid is not None:
+        """Report a kill by the kernel that was the whole node's, as the kubelet does, but in a dry run."""
+        if kill.scope is OomScope.NODE and kill.pid is not None and not self._is_dry:
             self.reports.event(SYSTEM_OOM, comm=kill.comm or "", pid=kill.pid)
 
     def befell(self, kind: str, message: str) -> None:

@@ -307,7 +307,7 @@ class NodeShutdown:
     def order(self, settings: Settings) -> None:
         """Go by these settings from now on; a shutdown that is under way ends by those it began with."""
         before, self._settings = self._settings, settings
-        if before.shutdown_groups != settings.shutdown_groups:
+        if (before.shutdown_groups, before.dry_run) != (settings.shutdown_groups, settings.dry_run):
             self._reordered.set()
             if not self.is_under_way:
                 self._scope.cancel()
@@ -317,13 +317,12 @@ class NodeShutdown:
         self._nursery = nursery
         while True:
             self._reordered = trio.Event()
-            groups = self._groups
-            if not groups:
+            if not self._groups:
                 await self._reordered.wait()
                 continue
             await self._load()
             with trio.CancelScope() as self._scope:
-                await self._watch.run(shutdown_seconds(groups), self._kubelet_config_path)
+                await self._watch.run(*_wanted(self._settings))
 
     def on_news(self, news: ShutdownNews) -> None:
         """Begin a shutdown, or cancel the one that is under way."""
@@ -339,11 +338,6 @@ class NodeShutdown:
     @property
     def _groups(self) -> tuple[ShutdownGroup, ...]:
         return self._settings.shutdown_groups
-
-    @property
-    def _kubelet_config_path(self) -> str | None:
-        kubernetes = self._settings.kubernetes
-        return None if kubernetes is None else kubernetes.kubelet_config_path
 
     def _state(self) -> str:
         if not self._groups:
@@ -506,7 +500,7 @@ class NodeShutdown:
         self._shutting_down = self._priority = None
         _LOG.warning("shutdown: cancelled; no further pod is ended for it")
         self._journal("cancelled")
-        if self._deps.reporter is not None and not self._settings.dry_run:
+        if self._deps.reporter is not None:
             self._deps.reporter.shutdown_cancelled()
         if self._reordered.is_set():
             self._scope.cancel()
@@ -518,6 +512,12 @@ class NodeShutdown:
     def _journal(self, phase: str, **about: object) -> None:
         line: Document = {"kind": KIND, "phase": phase, "time": instant(time.time()), **about}
         self._deps.write(lambda: line)
+
+
+def _wanted(settings: Settings) -> tuple[int, str | None]:
+    """Return for how long a shutdown is held up, by a dry run not at all, and the kubelet's configuration."""
+    seconds = 0 if settings.dry_run else shutdown_seconds(settings.shutdown_groups)
+    return seconds, None if settings.kubernetes is None else settings.kubernetes.kubelet_config_path
 
 
 def _is_left_to_systemd(pod: Pod) -> bool:

@@ -233,7 +233,8 @@ class Kubernetes:
         self._settings = settings
         self._specs.store.label_keys = settings.pod_lists.label_keys
         self._listings.due()
-        self._others.dry_run = settings.dry_run
+        self._others.dry_run = self._cleanup.is_dry_run = settings.dry_run
+        self._node.order(is_dry_run=settings.dry_run)
         if not settings.dry_run:
             self._is_reporting.set()
 

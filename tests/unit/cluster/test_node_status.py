@@ -260,6 +260,25 @@ async def test_a_node_that_the_server_does_not_have_is_named_and_nothing_is_writ
         assert status.missing is None
 
 
+async def test_in_a_dry_run_the_node_shows_nothing_and_nothing_more_is_written() -> None:
+    """A reload begins the dry run and ends it; what is wanted then is shown again."""
+    server = _Server()
+    mark = Mark("MemoryContention", "example.com/contention:NoSchedule", "rule r")
+    async with keeping(server, heartbeat_seconds=0.05) as status:
+        status.want([_MEMORY])
+        status.mark(Marks(shown=(mark,)))
+        status.shut_down(is_under_way=True)
+        await until(lambda: server.is_true("reactor/MemoryPressure") and server.is_tainted())
+        status.order(is_dry_run=True)
+        await until(lambda: server.taints == [] and not any(map(server.is_true, server.conditions)))
+        writes = len(server.writes)
+        status.want([_DISK])
+        await trio.sleep(0.2)
+        assert ([], writes) == (server.taints, len(server.writes))
+        status.order(is_dry_run=False)
+        await until(lambda: server.is_true("reactor/DiskPressure") and server.taints)
+
+
 async def test_a_node_that_an_operator_took_out_of_service_is_shown_so_and_stays_so() -> None:
     server = _Server()
     server.taints = [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]

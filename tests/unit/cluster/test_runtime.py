@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from reactor.cluster import runtime
-from reactor.cluster.runtime import Alarms, ImageWatch, RuntimeWatch, inventory_of
+from reactor.cluster.runtime import Alarms, ImageWatch, NodeRuntime, RuntimeWatch, inventory_of
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
     Container,
@@ -22,7 +22,7 @@ from reactor.cri.messages import (
 )
 from reactor.errors import RuntimeUnavailableError
 from reactor.model.pods import PodSource, RuntimePod
-from reactor.model.settings import ImageGcSettings
+from reactor.model.settings import ImageGcSettings, KubernetesSettings, Role, Settings
 from reactor.model.signals import Filesystem, Signal
 from reactor.model.thresholds import Observation
 from reactor.reclaim.images import Collected, ImageHistory, ImageReclaim
@@ -45,6 +45,31 @@ async def test_a_runtime_that_is_not_there_is_a_problem_and_asked_again(
         nursery.start_soon(watch.run)
         await trio.sleep(200)
         assert "none.sock" in (watch.problem or "")
+
+
+def test_images_are_collected_where_reactor_evicts_alone_and_in_no_dry_run_also_after_a_reload(
+    tmp_path: Path,
+) -> None:
+    def settings(role: Role, *, dry_run: bool) -> Settings:
+        return Settings(
+            kubernetes=KubernetesSettings(node_name="one", role=role),
+            state_path=str(tmp_path / "state.json"),
+            dry_run=dry_run,
+        )
+
+    for role in Role:
+        for was_dry in (False, True):
+            runtime = NodeRuntime(
+                settings(role, dry_run=was_dry),
+                runs=lambda _: True,
+                observed=dict,
+                on_change=list[None]().clear,
+                on_filesystems=list[None]().clear,
+                alarms=Alarms(),
+            )
+            for is_dry in (was_dry, not was_dry, was_dry):
+                runtime.reclaims(settings(role, dry_run=is_dry))
+                assert (role is Role.SOLE and not is_dry) == runtime._images.collects
 
 
 async def test_a_collection_that_fails_again_and_again_is_reported(

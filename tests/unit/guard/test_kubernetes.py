@@ -189,12 +189,25 @@ async def test_conditions_whose_signals_are_not_observed_are_reported_as_unknown
     assert [one["unknown"] for one in await reported(node)] == [["MemoryPressure"]]
 
 
-async def test_a_dry_run_reports_nothing(tmp_path, nursery):
-    node = node_in(tmp_path, dry_run=True)
+@pytest.mark.parametrize("was_dry", [True, False])
+async def test_a_dry_run_reports_nothing(tmp_path, nursery, *, was_dry: bool):
+    """Also where a reload has made it one; and where one has ended it everything is."""
+    node = node_in(tmp_path, dry_run=was_dry)
+    node.pod_list(settings_in(tmp_path, dry_run=True))
     node.passed(record_of(attempt_of("dry-run"), dry_run=True), nursery)
+    _befall(node)
+    assert await reported(node) == []
+    node.pod_list(settings_in(tmp_path, rules=(_RULE,)))
+    _befall(node)
+    assert ["evictions slowed down", "no evictable pod", "system OOM"] == [
+        one["report"] for one in await reported(node)
+    ]
+
+
+def _befall(node: KubernetesNode) -> None:
     node.befell(SLOWED_DOWN, slowdown().message)
     node.befell(NO_EVICTABLE_POD, NO_VICTIM.message)
-    assert await reported(node) == []
+    node.oom_killed(OomKill(source="ebpf-oom", scope=OomScope.NODE, at_ns=0, pid=7, comm="hog"))
 
 
 @pytest.mark.parametrize("outcome", ["failed", "gone", "dry-run"])

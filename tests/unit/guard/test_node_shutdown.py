@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -251,6 +252,18 @@ async def test_a_cancelled_shutdown_kills_no_pod_any_more_and_the_next_one_does(
     assert ["began", "low", "cancelled", "began", "low", "high"] == node.reporter.reported
 
 
+async def test_the_cancellation_of_a_shutdown_is_reported_though_a_dry_run_has_begun_meanwhile(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low")])
+    async with node.running():
+        node.say(PREPARING)
+        await trio.sleep(5.0)
+        node.shutdown.order(replace(node.settings, dry_run=True))
+        node.say(CANCELLED)
+    assert ["began", "low", "cancelled"] == node.reporter.reported
+
+
 async def test_a_shutdown_that_is_reported_twice_is_one(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -275,9 +288,14 @@ async def test_a_dry_run_ends_no_pod_and_holds_nothing_up(
         node.say(PREPARING)
         await node.until_over()
         assert node.watch.went_on_at[0] - began < 5.0
-    assert [] == node.kills.asked
+        assert [] == node.kills.asked
+        node.say(CANCELLED)
+        node.shutdown.order(Settings(shutdown_groups=GROUPS))
+        await until(lambda: len(node.watch.wanted) == 2, "logind is asked once more")
     assert {"low": "dry-run"} == node.outcomes()
-    assert [] == node.reporter.reported
+    assert ["cancelled"] == node.reporter.reported
+    # logind's maximum is not raised for what holds nothing up.
+    assert [0, sum(group.seconds for group in GROUPS)] == [seconds for seconds, _ in node.watch.wanted]
 
 
 async def test_what_the_shutdown_itself_needs_and_what_is_never_evicted_is_left_to_systemd(

@@ -30,6 +30,7 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import PolicyState
 from reactor.model.pod_lists import PodEntry, PodLists
+from reactor.model.rules import Condition, Measure, Metric, RuleAction
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observed, Threshold, ThresholdValue
@@ -38,6 +39,7 @@ from reactor.supervisor import Nursery, Supervisor
 from tests.support.builders import make_claim, make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
+from tests.support.rules import make_rule
 from tests.support.waiting import until as until_by_the_clock
 from tests.unit.act.test_errno_injection import Faults
 
@@ -73,9 +75,12 @@ def guarding(*thresholds: Threshold, dry_run: bool = False) -> Settings:
 
 
 class Unexercised(KillPath):
+    exercises = 0
+
     def exercise(self) -> str | None:
-        """Return that it works: cgroups of files can't be removed, as the exercise does with its own."""
-        return None
+        """Return what went wrong: cgroups of files can't be removed, as the exercise does with its own."""
+        self.exercises += 1
+        return "a test process survived SIGKILL"
 
 
 class Guarded:
@@ -452,6 +457,43 @@ def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None
     assert (images.signal, images) == (resumed.signal, resumed.threshold)
     unknown = resumed_eviction(make_pod("a"), replace(claim, threshold=None), 5)
     assert (Signal.NODEFS_AVAILABLE, None) == (unknown.signal, unknown.threshold)
+
+
+async def test_killing_is_tried_once_when_the_daemon_may_kill_and_in_no_dry_run(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(1), dry_run=True))
+    async with guarded.running():
+        reloads = guarded.supervisor
+        assert (0, None) == (guarded.kills.exercises, reloads.kill_path_problem)
+        for begun in (2, 3):
+            reloads.begin(guarding(below(begun)))
+            await until(lambda begun=begun: guarded.begun == begun, "the next loop")
+            assert (1, "a test process survived SIGKILL") == (
+                guarded.kills.exercises,
+                reloads.kill_path_problem,
+            )
+
+
+async def test_rule_that_would_have_acted_in_a_dry_run_acts_when_that_is_over(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    node.tree.set_memory_limit(f"{NODE}/hog", 61 * MIB)
+    rule = make_rule(
+        Condition(Metric(Measure.USAGE), 90.0),
+        cgroups=(f"{NODE}/hog",),
+        action=RuleAction.EVICT,
+        for_seconds=0.0,
+        cooldown_seconds=3600.0,
+    )
+    settings = replace(guarding(below(1), dry_run=True), rules=(rule,))
+    guarded = guard(settings)
+    async with guarded.running():
+        await guarded.evicted("hog")
+        assert {"small", "hog"} == node.alive()
+        guarded.supervisor.begin(replace(settings, dry_run=False))
+        await guarded.evicted("hog", "hog")
+        await until(lambda: node.alive() == {"small"}, "the kill")
 
 
 async def test_other_layout_by_the_devices_begins_a_loop_by_that_layouts_settings(

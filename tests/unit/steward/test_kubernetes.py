@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,12 @@ async def _nothing(_: trio.SocketStream) -> None:
 
 
 def _kubernetes(
-    directory: Path, url: str, guard: _Guard, supervisor: Supervisor | None = None, **changes: Any
+    directory: Path,
+    url: str,
+    guard: _Guard,
+    supervisor: Supervisor | None = None,
+    cluster: KubernetesSettings | None = None,
+    **changes: Any,
 ) -> Kubernetes:
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(
@@ -121,7 +127,7 @@ def _kubernetes(
         f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\n"
     )
     settings = Settings(
-        kubernetes=KubernetesSettings(node_name="one", kubeconfig_path=str(kubeconfig)),
+        kubernetes=replace(cluster or KubernetesSettings(node_name="one"), kubeconfig_path=str(kubeconfig)),
         state_path=str(directory / "state.json"),
         runtime_endpoint=str(directory / "no.sock"),
         pod_parents=("/reactor-test-nobody",),
@@ -217,6 +223,28 @@ async def test_a_dry_run_tells_nothing_until_it_is_none(tmp_path: Path) -> None:
         kubernetes.take(guard.evicted())
         await until(lambda: server.pod["status"]["phase"] == "Failed")
         await until(lambda: guard.safe == [1])
+
+
+async def test_a_reload_to_a_dry_run_clears_the_node_and_deletes_no_evicted_pod(tmp_path: Path) -> None:
+    server, cluster = _Server(), KubernetesSettings(node_name="one", evicted_pod_ttl_seconds=0.05)
+    asked: list[str] = []
+
+    def script(one: Asked) -> Reply | None:
+        asked.append(one.method)
+        return server(one)
+
+    async with _running(tmp_path, script, cluster=cluster) as (kubernetes, guard):
+        kubernetes.take(guard.report("conditions", conditions=["MemoryPressure"]))
+        await until(lambda: "True" in str(server.node_patches))
+        kubernetes.order(Settings(kubernetes=cluster, dry_run=True))
+        await until(lambda: "True" not in str(server.node_patches[-1]))
+        server.pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+        server.changed.set()
+        await until(lambda: any(one["kind"] == "pod-evicted" for one in guard.lines))
+        await trio.sleep(0.3)
+        assert "DELETE" not in asked
+        kubernetes.order(Settings(kubernetes=cluster))
+        await until(lambda: "DELETE" in asked)
 
 
 async def test_a_dry_run_records_whom_the_kubelet_evicts_and_whose_journal_it_is(tmp_path: Path) -> None:
