@@ -24,7 +24,7 @@ from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
 from reactor.guard.evictor import Evictor
-from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim, empty, run_hooks
+from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim
 from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
 from reactor.guard.node import Node
 from reactor.guard.pass_ import RULES, Passes
@@ -64,7 +64,7 @@ from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
 from reactor.sources.swap import SwapWatch
 from reactor.sources.wakes import Ticker, Wakes
-from reactor.supervisor import Hook, Nursery, Part, StartedPart, Supervisor
+from reactor.supervisor import Hook, Part, StartedPart, Supervisor
 from reactor.time_left.watch import Needs
 from reactor.warrants.warrants import Reads, Warrants
 from reactor.workloads.pods import PodList, Workloads
@@ -526,6 +526,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         cgroup_reclaim=CgroupReclaim(tree, fences(settings.pod_parents)),
         pod_reclaim=pod_reclaim,
         supervisor=supervisor,
+        steward=steward,
         clock_seconds=clock_seconds,
         arming_seconds=arming_seconds,
     )
@@ -586,50 +587,6 @@ def _source_changed(on_source: Callable[[SourceState], None], state: SourceState
 
 
 # --- what outlives a configuration ---
-
-
-def evictor_of(
-    settings: Settings,
-    *,
-    known: Node,
-    kills: KillPath,
-    cluster: KubernetesNode | None,
-    steward: StewardLink,
-    jobs: Nursery,
-    loop: Callable[[], Loop],
-) -> Evictor:
-    """Return what evicts. The loop that runs by then takes what follows an eviction.
-
-    In Kubernetes a pod that has outlived its grace period is always killed: the API server knows that it is
-    evicted, its owner starts another in its place, and the kubelet kills it at the end in any case.
-    """
-
-    async def remove_files(pod: Pod) -> tuple[str, ...]:
-        known.storage.hold(pod.uid)
-        try:
-            return await empty(steward, pod)
-        finally:
-            known.storage.release(pod.uid)
-            loop().emptied()
-
-    return Evictor(
-        kills if cluster is None else cluster.kills,
-        jobs,
-        lambda uid: loop().pod_ended(uid),
-        deadline_seconds=settings.eviction.in_flight_deadline_seconds,
-        dry_run=settings.dry_run,
-        empty=remove_files,
-        confirm=lambda attempt: (
-            (cluster is not None and attempt.process is None)
-            or loop().passes.results.confirm(attempt.eviction)
-        ),
-        on_ended=lambda attempt: loop().passes.results.measure_result(attempt),  # noqa: PLW0108 - which runs then
-        one_process=kills.one_process,
-        on_process_killed=known.process_killed,
-        on_ending=known.ending_observed,
-        on_process_over=lambda uid: loop().process_over(uid),
-        before_soft=lambda eviction: run_hooks(steward, loop().settings.hooks, eviction),
-    )
 
 
 def reclaims_of(settings: Settings, link: StewardLink, *, in_cluster: bool) -> Mapping[Reclaim, NodeReclaim]:

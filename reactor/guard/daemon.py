@@ -33,7 +33,7 @@ from reactor.act.kill_path import KillPath
 from reactor.act.populated import may_be_populated
 from reactor.act.protect import expect_garbage, gc_paused, protect_self
 from reactor.errors import ConfigError, NoDaemonError, failure_text, split_failure
-from reactor.guard.build import Features, evictor_of, kubernetes_node_of, loop_of, reclaims_of
+from reactor.guard.build import Features, kubernetes_node_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor
 from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.loop import Loop
@@ -150,14 +150,15 @@ class Reloads:
 
         Evictions run in `nursery`, which outlives every loop.
         """
-        evictor = evictor_of(
-            self.settings,
-            known=self._known,
-            kills=self._kills,
-            cluster=self._cluster,
-            steward=self._steward,
-            jobs=self._supervisor.jobs(nursery, "evictions"),
-            loop=self.running,
+        evictor = Evictor(
+            self._kills if self._cluster is None else self._cluster.kills,
+            self._supervisor.jobs(nursery, "evictions"),
+            self._known,
+            self.running,
+            deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
+            dry_run=self.settings.dry_run,
+            one_process=self._kills.one_process,
+            is_always_killed=self._cluster is not None,
         )
         proven: Settings | None = None  # those that a loop has guarded by
         while True:
@@ -235,8 +236,7 @@ class Reloads:
             if self.kill_path_problem is not None:
                 _LOG.error("kill path: %s", self.kill_path_problem)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
-        for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
-            self._known.called_off(uid)
+        evictor.adopt(deadline_seconds, dry_run=settings.dry_run)
         loop = loop_of(
             settings,
             self._tree,

@@ -21,15 +21,17 @@ import trio
 from reactor.act.kill import OnStruck
 from reactor.act.protect import collect_garbage
 from reactor.errors import failure_text
-from reactor.guard.filesystem_facts import FilesystemFacts
+from reactor.guard.filesystem_facts import FilesystemFacts, empty, run_hooks
 from reactor.guard.pass_ import Passes
-from reactor.guard.record import PassRecord
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
+from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
 from reactor.guard.wake_passes import Arming, WakePasses
 from reactor.link.documents import UNASKED
-from reactor.model.decisions import Hold
+from reactor.model.decisions import Eviction, Hold
+from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -97,6 +99,7 @@ class Loop:
         cgroup_reclaim: CgroupReclaim,
         pod_reclaim: PodReclaim,
         supervisor: Supervisor,
+        steward: StewardLink,
         clock_seconds: Callable[[], float] = time.monotonic,
         arming_seconds: float = ARMING_SECONDS,
     ) -> None:
@@ -124,6 +127,7 @@ class Loop:
         self._pod_reclaim = pod_reclaim
         self._reclaims_of_memory = ReclaimRunner()
         self._supervisor = supervisor
+        self._steward = steward
         self._clock_seconds = clock_seconds
         self._arming_seconds = arming_seconds
         self._pace = self.wake_passes.pace
@@ -333,6 +337,20 @@ class Loop:
         self._pace.hurry(self._clock_seconds())
         waiting.cancel()
 
+    # --- what follows an eviction ---
+
+    async def before_soft(self, eviction: Eviction) -> tuple[str, ...]:
+        return await run_hooks(self._steward, self.settings.hooks, eviction)
+
+    def is_wanted(self, eviction: Eviction) -> bool:
+        return self.passes.results.confirm(eviction)
+
+    def measure_result(self, attempt: EvictionAttempt) -> None:
+        self.passes.results.measure_result(attempt)
+
+    async def remove_files(self, pod: Pod) -> tuple[str, ...]:
+        return await empty(self._steward, pod)
+
     def pod_ended(self, uid: str) -> bool:
         """Record that an evicted pod has ended, and make a pass; see Results.pod_ended."""
         if not self.passes.results.pod_ended(uid):
@@ -348,8 +366,7 @@ class Loop:
         self.passes.known.apply(ProcessOver(uid=uid))
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
-    def emptied(self) -> None:
-        """Record that an evicted pod's files have been removed, and have the disks observed."""
+    def files_removed(self) -> None:
         self.passes.results.ignore_older_disk_observations()
         self._storage.due(urgent=True)
         self.housekeeping.due()

@@ -19,6 +19,7 @@ from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.model.decisions import Eviction
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
@@ -231,6 +232,28 @@ class RecordedOrder(OomOrder):
         self._ordered.append(None if wanted is None else wanted.first.name)
 
 
+class Nothing:
+    """Neither asks nor does anything about an eviction after its order: a pod that has ended is gone."""
+
+    def is_wanted(self, eviction: Eviction) -> bool:
+        return bool(eviction)
+
+    def pod_ended(self, uid: str) -> bool:
+        return bool(uid)
+
+    async def before_soft(self, _: Eviction) -> tuple[str, ...]:
+        return ()
+
+    async def remove_files(self, _: Pod) -> tuple[str, ...]:
+        return ()
+
+    def files_removed(self) -> None: ...
+
+    def process_over(self, uid: str) -> None: ...
+
+    def measure_result(self, attempt: EvictionAttempt) -> None: ...
+
+
 class FakeOomSource:
     """Reports the kills in `oom_kills`."""
 
@@ -257,7 +280,7 @@ class FakeOomKills:
         return held_bytes
 
 
-class FakeLoop:
+class FakeLoop(Nothing):
     """The loop's passes over a node of plain values, with a clock that the test sets."""
 
     def __init__(
@@ -289,14 +312,11 @@ class FakeLoop:
         self.evictor = Evictor(
             self.kills,
             nursery,
-            self._is_gone,
+            self.known,
+            lambda: self,
             deadline_seconds=10.0,
             dry_run=dry_run,
-            confirm=self._confirm,
-            on_ended=self._ended,
             one_process=one_process,
-            on_process_killed=self.known.process_killed,
-            on_process_over=self._process_over,
         )
         self.on_pass: Callable[[PassRecord], None] = lambda _: None
         self.passes = self.passes_by(
@@ -364,19 +384,19 @@ class FakeLoop:
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
 
-    def _confirm(self, attempt: EvictionAttempt) -> bool:
-        return self.passes.results.confirm(attempt.eviction)
+    def is_wanted(self, eviction: Eviction) -> bool:
+        return self.passes.results.confirm(eviction)
 
-    def _process_over(self, uid: str) -> None:
+    def process_over(self, uid: str) -> None:
         self.known.apply(ProcessOver(uid=uid))
 
-    def _ended(self, attempt: EvictionAttempt) -> None:
+    def measure_result(self, attempt: EvictionAttempt) -> None:
         uid = attempt.eviction.pod.uid
         if uid not in self.usages.stays:
             self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
         self.passes.results.measure_result(attempt)
 
-    def _is_gone(self, uid: str) -> bool:
+    def pod_ended(self, uid: str) -> bool:
         gone = self.passes.results.pod_ended(uid)
         if gone:
             self.gone.append(uid)

@@ -38,6 +38,7 @@ from reactor.sources.memory import MemorySource
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
+from tests.unit.guard.conftest import Nothing
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -79,11 +80,12 @@ async def guard(
     kills, supervisor = KillPath(fake.tree, SETTINGS.pod_parents), Supervisor()
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
-        evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
+        known = Node(observed=Observed(stale_seconds=35.0))
+        evictor = Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0, dry_run=True)
         loop = loop_of(
             SETTINGS,
             fake.tree,
-            known=Node(observed=Observed(stale_seconds=35.0)),
+            known=known,
             evictor=evictor,
             features=Features(fake.tree, STATE),
             highs=BorrowedHighs(),
@@ -189,13 +191,14 @@ async def running(
     """Run a loop in the body, which has its records as they come; it evicts in a dry run alone."""
     kills = KillPath(tree, settings.pod_parents)
     records: list[PassRecord] = []
+    known = Node(observed=Observed(stale_seconds=35.0))
     async with trio.open_nursery() as nursery:
         loop = loop_of(
             settings,
             tree,
-            known=Node(observed=Observed(stale_seconds=35.0)),
+            known=known,
             features=Features(tree, STATE),
-            evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
+            evictor=Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0, dry_run=True),
             highs=BorrowedHighs(),
             supervisor=Supervisor(),
             steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),

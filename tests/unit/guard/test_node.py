@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reactor.guard.node import Node
-from reactor.guard.termination import UnderWay
+from reactor.guard.node import Node, UnderWay
 from reactor.model.pods import Pod
 from reactor.model.thresholds import Observed
 from reactor.policy.events import EvictionFailed, PodEmptied

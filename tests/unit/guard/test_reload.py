@@ -21,7 +21,7 @@ import trio
 from reactor.act.kill_path import KillPath
 from reactor.guard.build import Features
 from reactor.guard.daemon import Reloads
-from reactor.guard.endings import resumed_eviction
+from reactor.guard.evictor import resumed_eviction
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord

@@ -33,6 +33,7 @@ from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
 from reactor.supervisor import Supervisor
 from reactor.workloads.pods import Workloads
 from tests.support.waiting import until
+from tests.unit.guard.conftest import Nothing
 from tests.unit.guard.test_loop import SETTINGS
 
 GIB = 1 << 30
@@ -219,11 +220,12 @@ async def test_a_real_process_takes_its_score(fake, sleeper: int) -> None:
 
 def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Loop:
     kills = KillPath(fake.tree, settings.pod_parents)
+    known = Node(observed=Observed(stale_seconds=35.0))
     return loop_of(
         settings,
         fake.tree,
-        known=Node(observed=Observed(stale_seconds=35.0)),
-        evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0),
+        known=known,
+        evictor=Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0),
         features=Features(fake.tree, Path("/nonexistent/state.json")),
         highs=BorrowedHighs(),
         supervisor=Supervisor(),
