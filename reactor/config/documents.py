@@ -375,14 +375,17 @@ def exposed_because(path: Path, found: os.stat_result) -> str | None:
     return next((problem for problem in problems if problem is not None), None)
 
 
-def directory_exposure(directory: Path) -> str | None:
-    """Return how others could change what a directory holds, None where they can't. Raises OSError."""
+def directory_exposure(directory: Path, *, may_be_sticky: bool = True) -> str | None:
+    """Return how others could change what a directory holds, None where they can't. Raises OSError.
+
+    Where files are yet to be made, it had better not be sticky: others may take their names before.
+    """
     # No user writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         return None
     found = directory.stat()
     # In a sticky directory (/tmp) only its owner can replace a file of another user's.
-    return _exposure(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
+    return _exposure(directory, found, may_write=may_be_sticky and bool(found.st_mode & stat.S_ISVTX))
 
 
 def _exposure(path: Path, found: os.stat_result, *, may_write: bool = False) -> str | None:

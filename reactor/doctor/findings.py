@@ -10,7 +10,7 @@ import re
 import ssl
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import trio
 from jeepney.bus import find_system_bus
 
-from reactor.config.documents import Layers, exposed_because, load_documents
+from reactor.config.documents import Layers, directory_exposure, exposed_because, load_documents
 from reactor.config.settings import KEY_OF_EVENT, Configuration
 from reactor.doctor.kubernetes import reserved_too_little
 from reactor.doctor.rules import managed_oom_findings, rule_findings
@@ -277,6 +277,7 @@ def _found(
     for path, why in notification_problems(settings).items():
         yield path, f"on this machine {why}"
     yield from _files(settings)
+    yield from _own_files(settings)
     yield from _shutdown(settings, document)
     if settings.kernel_kill is KernelKill.HARD and tree is not None and tree.version is CgroupVersion.V1:
         yield "reactor.kernelKill", "has no effect on this machine: the memory controller is on cgroup v1"
@@ -593,6 +594,20 @@ def _files(settings: Settings) -> Iterator[tuple[str, str]]:
                 Path(file).stat()
         except OSError as error:
             yield path, f"{file}: {error.strerror} on this machine"
+
+
+def _own_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield where another user could be in the place of the daemon: lock its files, or write them."""
+    own = {
+        "stateFile": settings.state_path,
+        "socket": settings.socket_path,
+        "journal.path": settings.journal.path,
+    }
+    for key, path in own.items():
+        with suppress(OSError):  # made by the daemon, for itself alone
+            exposed = directory_exposure(Path(path).absolute().parent, may_be_sticky=False)
+            if exposed is not None:
+                yield f"reactor.{key}", f"{exposed}; another user can stop the daemon there"
 
 
 def _manifests(directory: str, problems: Mapping[str, str]) -> Iterator[Finding]:

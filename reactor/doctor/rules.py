@@ -13,11 +13,11 @@ from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_control import unavailable_because
 from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
-from reactor.kernel.small_file import read
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomReport, read_report_at_once
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
+from reactor.plain import read_regular
 from reactor.policy.rules import is_at_or_below
 from reactor.rules.managed import missing_because, refused_because
 from reactor.rules.observe import RuleObserver
@@ -232,7 +232,7 @@ def managed_oom_findings(
 def _report(path: Path) -> ManagedOomReport | str:
     """Return what the file says, or why that can't be had."""
     try:
-        return read_report_at_once(read(path, LONGEST_BYTES))
+        return read_report_at_once(read_regular(path, LONGEST_BYTES, may_be_pipe=False))
     except FileNotFoundError:
         return f"{path} is missing: systemd-oomd.service does not run reactor"
     except PermissionError as error:

@@ -7,9 +7,7 @@ and the guard imports it at a reload.
 from __future__ import annotations
 
 import logging
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Final
 from reactor.config.documents import drop_in_paths, load_document
 from reactor.config.settings import Configuration, load_configuration, read_text, settings_from_text
 from reactor.errors import ConfigError
+from reactor.kernel.files import read_own
 from reactor.model.settings import Settings, Start
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -77,7 +76,7 @@ def _kept(directory: Path, path: Path) -> Configuration | None:
 
     kept_path = directory / LAST_GOOD_NAME
     try:
-        document = document_of(_content(kept_path, MOST_BYTES), version=VERSION, max_bytes=MOST_BYTES)
+        document = document_of(read_own(kept_path, MOST_BYTES), version=VERSION, max_bytes=MOST_BYTES)
         if document["path"] != str(path.absolute()):
             return None
         text = document["text"]
@@ -87,16 +86,3 @@ def _kept(directory: Path, path: Path) -> Configuration | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         _LOG.error("%s: not used: %s: %s", kept_path, type(error).__name__, error)
         return None
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    """Return the file's content. Raises OSError; ValueError where others may have written it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise ValueError(
-                f"uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; accepted: a file of uid "
-                f"{os.geteuid()}, mode 0600"
-            )
-        return file.read(max_bytes + 1)

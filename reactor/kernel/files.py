@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -113,6 +114,20 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def read_own(path: Path | str, most_bytes: int) -> bytes:
+    """Return what a small file of our own holds, or one byte more than `most_bytes` of it.
+
+    Raises OSError, also for what another user has, may read or may write: no such file was written by us.
+    """
+    fd = os.open(path, _FLAGS | os.O_NONBLOCK)  # a FIFO is not waited for
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            got = f"got uid {found.st_uid}, mode {stat.filemode(found.st_mode)}"
+            raise OSError(errno.EPERM, f"{got}; accepted: a file of uid {os.geteuid()}, mode 0600", str(path))
+        return file.read(most_bytes + 1)
 
 
 def with_path(error: OSError, path: str) -> OSError:

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
+from reactor.kernel.files import read_own
 from reactor.kernel.libc import lies_in_memory
 from reactor.kernel.scheduling import following
-from reactor.plain import open_regular
 from reactor.threads import in_thread
 
 _Content = TypeVar("_Content")
@@ -85,12 +85,6 @@ def replace(path: Path, document: object) -> None:
     write(path, json.dumps(document))
 
 
-def read(path: Path, max_bytes: int) -> bytes:
-    """Return the content, or one byte more than `max_bytes` of it. Raises OSError."""
-    with open_regular(path, may_be_pipe=False) as file:
-        return file.read(max_bytes + 1)
-
-
 def document_of(content: bytes, *, version: int, max_bytes: int) -> dict[str, Any]:
     """Return the JSON object that a small file holds. Raises ValueError for what no such version wrote."""
     if len(content) > max_bytes:
@@ -152,7 +146,7 @@ class KeptFile(Generic[_Content]):
         What can't be read is the `problem`. Blocks on the disk.
         """
         try:
-            content = read(self._path, self._most_bytes)
+            content = read_own(self._path, self._most_bytes)
             document = document_of(content, version=VERSION, max_bytes=self._most_bytes)
             if any(document[name] != value for name, value in self._boot().items()):
                 return None

@@ -18,7 +18,7 @@ from typing import Any, Final
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import parse_own_cgroup
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.files import GONE, close_descriptor, read_own
 from reactor.kernel.oom import Birth, open_process, read_birth, read_score, write_score
 
 NAME: Final = "oom-order.json"
@@ -134,8 +134,7 @@ class Written(ScoreWriter):
         Raises OSError, and ValueError for a file of another kind.
         """
         try:
-            with open(path, "rb") as file:
-                document = json.loads(file.read(_MAX_BYTES + 1)[:_MAX_BYTES])
+            document = json.loads(read_own(path, _MAX_BYTES))
             if document["version"] != _VERSION:
                 raise ValueError(f"not of version {_VERSION}")
             if document["boot_id"] == boot_id:

@@ -24,9 +24,11 @@ from reactor.config.settings import settings_from_text
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import Hooks
 from reactor.guard.run import run
+from reactor.kernel import small_file
+from reactor.kernel.procfs import BOOT_ID
 from reactor.model.wakes import SourceHealth
 from reactor.testbed.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
 
@@ -203,11 +205,43 @@ def test_conditions_survive_a_crash_with_their_since(node: VirtualNode, daemon: 
 
 
 def test_corrupt_state_is_said_and_started_without(node: VirtualNode, daemon: RunningDaemon) -> None:
-    (daemon.directory / "state.json").write_bytes(b'{"version": 1, "boot')
+    small_file.write(daemon.directory / "state.json", '{"version": 1, "boot')
     daemon.configure(HARD)
     daemon.start()
 
     assert "started without it" in daemon.status()["problems"]["state file"]
+
+
+@pytest.mark.parametrize("owner", [0, 65534], ids=["its own", "another user's"])
+def test_no_pod_is_killed_by_a_state_that_another_user_has_put_there(
+    node: VirtualNode, daemon: RunningDaemon, owner: int
+) -> None:
+    """As anybody can who comes first in /tmp. By its own it kills the pod whose eviction is in flight."""
+    pod = node.add_pod("pod")
+    process = node.spawn(pod, hold(20))
+    eviction = {
+        "kind": "pod",
+        "uid": f"{pod}#{node.tree.path(pod).stat().st_ino}",
+        "deadline_seconds": time.monotonic() + 600,
+    }
+    document = {
+        "version": 1,
+        "boot_id": BOOT_ID.read_text().strip(),
+        "saved_seconds": time.monotonic(),
+        "state": {"claims": [eviction]},
+    }
+    state = daemon.directory / "state.json"
+    small_file.replace(state, document)
+    os.chown(state, owner, -1)
+    daemon.configure(HARD)
+    daemon.start()
+
+    if owner:
+        assert "got uid 65534" in daemon.status()["problems"]["state file"]
+        after_passes(daemon, 3)
+        assert process.poll() is None
+    else:
+        assert -signal.SIGKILL == process.wait(60)
 
 
 def test_others_can_write_no_directory_of_a_daemon_that_was_started_with_a_umask_of_0(

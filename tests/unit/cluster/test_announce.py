@@ -544,6 +544,7 @@ async def test_what_was_untold_before_a_reboot_is_forgotten(tmp_path: Path) -> N
 
 def test_a_file_that_is_none_of_ours_is_a_problem_and_no_failure(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
+    path.touch(0o600)
     for text in ("", "{", "[]", '{"version": 9}', '{"version": 1, "announcements": [{}]}', "\x00" * 9):
         path.write_text(text)
         file = AnnouncementFile(path)

@@ -506,3 +506,16 @@ def test_hooks_that_are_not_there_or_that_others_can_write_are_named(node, tmp_p
     }
     sockets.chmod(0o755)
     assert found(node, prekill, tmp_path) == {}
+
+
+@pytest.mark.parametrize(("mode", "is_named"), [(0o755, False), (0o775, True), (0o1777, True)])
+def test_directories_in_which_others_could_take_the_daemons_place_are_named(node, tmp_path, mode, is_named):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    own = f"stateFile: {shared}/state.json, socket: {shared}/s.sock, journal: {{path: {shared}/new/j.jsonl}}"
+    why = f"{shared} has mode {mode:04o}: others may write it; another user can stop the daemon there"
+    named = {"reactor.stateFile", "reactor.socket"} if is_named else set()
+    got = found(node, f"{HARD}\nreactor: {{pods: {{parents: [/machine.slice]}}, {own}}}", tmp_path)
+    assert named == set(got)
+    assert all(one.startswith(why) for one in got.values())

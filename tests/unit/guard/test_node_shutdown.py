@@ -428,6 +428,7 @@ async def test_a_shutdown_that_came_to_its_end_is_not_reported_as_cut_off(
     ],
 )
 async def test_a_file_that_can_not_be_read_is_a_problem_and_no_more(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).touch(0o600)
     (tmp_path / NAME).write_bytes(content)
     node = Node(tmp_path, [])
     async with node.running():

@@ -252,6 +252,7 @@ _BROKEN = st.sampled_from(
 @given(raw=_BROKEN | st.binary(max_size=100))
 def test_a_broken_file_is_a_problem_and_not_a_crash(tmp_path_factory, raw):
     directory = tmp_path_factory.mktemp("told")
+    (directory / "pods.json").touch(0o600)
     (directory / "pods.json").write_bytes(raw)
     told = told_pods(directory)
     assert told.specs == {}

@@ -319,6 +319,7 @@ def is_refused(boot: Boot) -> bool:
 )
 def test_corrupt_file_is_an_error_that_names_it(boot, content):
     boot.path.parent.mkdir()
+    boot.path.touch(0o600)
     boot.path.write_bytes(content)
 
     assert is_refused(boot)
@@ -328,6 +329,7 @@ def test_corrupt_file_is_an_error_that_names_it(boot, content):
 @given(content=st.binary(max_size=200))
 def test_arbitrary_bytes_never_raise_anything_else(boot, content):
     boot.path.parent.mkdir(exist_ok=True)
+    boot.path.touch(0o600)
     boot.path.write_bytes(content)
 
     assert is_refused(boot)

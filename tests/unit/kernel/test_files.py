@@ -13,6 +13,7 @@ from reactor.kernel.files import (
     parse_field,
     parse_integer,
     read_file,
+    read_own,
     unescape_mount,
     write_file,
 )
@@ -59,6 +60,13 @@ def test_symlink_is_not_followed(tmp_path: Path, reading: type[KernelFile]) -> N
 def test_reading_a_directory_names_it(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match=tmp_path.name):
         read_file(tmp_path)
+
+
+def test_no_more_than_a_byte_past_the_limit_of_a_file_of_ours_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.touch(0o600)
+    path.write_bytes(b"123456")
+    assert read_own(path, 4) == b"12345"
 
 
 def test_long_files_are_read_to_their_end(tmp_path: Path) -> None:

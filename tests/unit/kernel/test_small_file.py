@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,28 @@ def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(path: Path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_more_than_a_byte_past_the_limit_is_read(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"123456")
-    assert small_file.read(path, 4) == b"12345"
-
-
 def test_a_fifo_in_its_place_is_not_waited_for(path: Path) -> None:
     path.parent.mkdir()
-    os.mkfifo(path)
-    assert f"{path}: started without it: NotRegularError: {path}: not a regular file" == left(path)
+    os.mkfifo(path, 0o600)
+    assert "mode prw-------; accepted: a file" in str(left(path))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.chmod(0o620),
+        lambda path: path.chmod(0o604),
+        lambda path: os.chown(path, 12345, -1),
+        lambda path: path.rename(path.with_name("else")).touch() or path.symlink_to("else"),
+    ],
+    ids=["group", "others", "owner", "link"],
+)
+def test_what_another_user_may_have_written_is_a_problem_and_not_believed(
+    path: Path, spoil: Callable[[Path], object]
+) -> None:
+    numbers(path).save([1])
+    spoil(path)
+    assert str(left(path)).startswith(f"{path}: started without it: ")
 
 
 def test_no_file_is_neither_content_nor_a_problem(path: Path) -> None:
@@ -63,8 +76,7 @@ def test_no_file_is_neither_content_nor_a_problem(path: Path) -> None:
 
 
 def test_a_file_that_says_something_else_is_a_problem_with_its_path(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text("{")
+    small_file.write(path, "{")
     assert str(left(path)).startswith(f"{path}: started without it: JSONDecodeError")
 
 

@@ -16,6 +16,7 @@ import pytest
 from reactor.cli import main
 from reactor.kernel.oom import open_process, read_birth
 from reactor.kernel.procfs import BOOT_ID, read_oom_score_adj
+from reactor.kernel.small_file import replace
 from reactor.oom_scores.order import OrderError, Restorer
 from reactor.oom_scores.written import NAME, Held, Written
 from tests.support.processes import PAUSE
@@ -51,7 +52,7 @@ def file(lowered: int, tmp_path: Path) -> Path:
     path = tmp_path / NAME
     written = Written("/proc")
     written.held = {"uid": held}
-    path.write_text(json.dumps({**written.document(), "boot_id": BOOT_ID.read_text().strip()}))
+    replace(path, {**written.document(), "boot_id": BOOT_ID.read_text().strip()})
     return path
 
 

@@ -64,6 +64,7 @@ def test_a_broken_file_is_a_problem_and_not_a_crash(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("images") / "images.json"
+    path.touch(0o600)
     path.write_bytes(raw)
     history = loaded(path)
     assert str(path) in (history.problem or "")
