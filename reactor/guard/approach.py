@@ -17,7 +17,7 @@ from reactor.guard.ahead import Ahead, KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations
-from reactor.model.decisions import Inputs
+from reactor.model.decisions import Inputs, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -124,16 +124,8 @@ class Approach:
         if node.state.ineligible.emptied:
             asked = {pod.uid for pod in pods}
             asleep = tuple(pod for pod in self._pods.present_pods() if pod.uid not in asked)
-        found = Forecast(
-            settings=node.settings,
-            state=node.state,
-            memory=memory,
-            pods=pods,
-            used=known.used,
-            bounds=known.bounds,
-            now_seconds=now_seconds,
-            asleep=asleep,
-        )
+        snapshot = Snapshot(signals=memory, pods=known.used, bounds=known.bounds)
+        found = Forecast(inputs=Inputs(node.settings, node.state, snapshot, pods, now_seconds), asleep=asleep)
 
         def settle(inputs: Inputs) -> bool:
             bounded = self._pods.bounded
@@ -164,7 +156,7 @@ class Approach:
         out is checked again by each pass.
         """
         room = _MOST_PUT_ASIDE - len(self._node.emptied_among(self._node.pods))
-        held_bytes = {uid: one.memory_working_set_bytes for uid, one in found.used.items()}
+        held_bytes = {uid: one.memory_working_set_bytes for uid, one in found.inputs.snapshot.pods.items()}
         idle = (pod for pod in found.prepared if held_bytes.get(pod.uid) == 0)
         empty = [pod.uid for pod in idle if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:

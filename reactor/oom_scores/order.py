@@ -32,6 +32,7 @@ from reactor.kernel.files import read_file
 from reactor.kernel.procfs import BOOT_ID, PROC, parse_meminfo, parse_swap, read_oom_score_adj
 from reactor.kernel.small_file import KeptFile, replace
 from reactor.link.documents import instant
+from reactor.model.decisions import Inputs
 from reactor.model.pods import Pod
 from reactor.oom_scores.pods import Found, find_processes
 from reactor.oom_scores.policy import NEVER_KILLED, Processes, first_of, scores_behind
@@ -117,11 +118,11 @@ class Restorer:
 
 class _Wanted(NamedTuple):
     first: Pod
-    forecast: Forecast
+    inputs: Inputs
 
     def of(self, pod: Pod, found: Sequence[tuple[Found, int]]) -> Processes:
         """Return a pod as it was seen, with what its processes have of their own."""
-        used = self.forecast.used.get(pod.uid)
+        used = self.inputs.snapshot.pods.get(pod.uid)
         used_bytes = 0 if used is None else used.memory_working_set_bytes or 0
         return Processes(pod, used_bytes, [(own, one.resident_bytes) for one, own in found])
 
@@ -189,11 +190,11 @@ class OomOrder:
         None while evictions are slowed down: what fills the node is no pod. While an eviction is waited for
         the order stays as it is.
         """
-        if memory_slowdowns(forecast.state):
+        if memory_slowdowns(forecast.inputs.state):
             self._want(None)
         elif forecast.first:
             first = first_of(forecast.first)
-            self._want(None if first is None else _Wanted(first, forecast))
+            self._want(None if first is None else _Wanted(first, forecast.inputs))
 
     def far(self) -> None:
         """Leave the kernel its own order."""
@@ -277,12 +278,12 @@ class OomOrder:
 
         Raises OSError, ReactorError.
         """
-        memory = read_file(self._proc / "meminfo")
-        machine_bytes = parse_meminfo(memory).total_bytes + parse_swap(memory)[0]
+        meminfo = read_file(self._proc / "meminfo")
+        machine_bytes = parse_meminfo(meminfo).total_bytes + parse_swap(meminfo)[0]
         found: dict[str, list[tuple[Found, int]]] = {}
         left = MOST_PROCESSES
-        forecast = wanted.forecast
-        others = [pod for pod in forecast.pods if pod.uid != wanted.first.uid]
+        memory = wanted.inputs.snapshot.signals.values()
+        others = [pod for pod in wanted.inputs.pods if pod.uid != wanted.first.uid]
         for pod in (wanted.first, *others):
             if pod.critical_because is not None:
                 continue
@@ -299,8 +300,8 @@ class OomOrder:
         scores = scores_behind(
             first,
             [wanted.of(pod, found.get(pod.uid, ())) for pod in others],
-            room_bytes=max((seen.available for seen in forecast.memory.values()), default=0),
-            limit_bytes=min((seen.capacity for seen in forecast.memory.values()), default=0),
+            room_bytes=max((seen.available for seen in memory), default=0),
+            limit_bytes=min((seen.capacity for seen in memory), default=0),
             machine_bytes=machine_bytes,
         )
         if scores is None:

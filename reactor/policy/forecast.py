@@ -6,13 +6,12 @@ That only saves work (`reactor.guard.ahead`): at the crossing everything is obse
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from reactor.model.decisions import Inputs, PolicyState, Snapshot
+from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import SlowReason
-from reactor.model.pods import Pod, PodUsage
-from reactor.model.settings import EvictionSettings
+from reactor.model.pods import Pod
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.bounds import Bounded, if_others_hold
@@ -23,24 +22,21 @@ Settle = Callable[[Inputs], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What the next crossing would find, as observed just now: the policy's inputs, and whom it evicts.
+    """What the next crossing would find, as observed just now: a decision's inputs, and whom it evicts.
 
     `first` are the pods that would rank first with nothing left, the likeliest first: none while an eviction
     is awaited. `prepared` are those that the crossing itself would evict, if `first` is empty. `asleep` are
-    pods that an eviction has emptied: the policy is asked about them once they live again. Of pods in
-    `bounds` only the most that each can hold is known; see bounds.py.
+    pods that an eviction has emptied: the policy is asked about them once they live again.
     """
 
-    settings: EvictionSettings
-    state: PolicyState
-    memory: Mapping[Signal, Observation]
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    now_seconds: float
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    inputs: Inputs
     first: Sequence[Pod] = ()
     prepared: Sequence[Pod] = ()
     asleep: Sequence[Pod] = ()
+
+    @property
+    def now_seconds(self) -> float:
+        return self.inputs.now_seconds
 
 
 # How far ahead of a hard threshold the loop is woken, in bytes and as a share of the capacity. An allocator
@@ -100,10 +96,10 @@ def at_crossing(
     """
     available = {}
     for signal in nearby:
-        capacity = known.memory[signal].capacity
+        capacity = known.inputs.snapshot.signals[signal].capacity
         values = [
             int(one.value.of(capacity))
-            for one in known.settings.thresholds
+            for one in known.inputs.settings.thresholds
             if one.signal is signal and one.is_hard and not one.is_absurd_at(capacity)
         ]
         if values:
@@ -113,13 +109,13 @@ def at_crossing(
 
 def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) -> tuple[Pod, ...]:
     """Return the pods that would be evicted first with so much of each signal available."""
+    settings, state, seen, pods, now_seconds = known.inputs
     signals = {
-        signal: known.memory[signal]._replace(available=left, taken_at_seconds=None)
+        signal: seen.signals[signal]._replace(available=left, taken_at_seconds=None)
         for signal, left in available.items()
     }
-    state = replace(known.state, hard_memory_kills=(), evicted_at=())
-    seen = Snapshot(signals=signals, pods=known.used, bounds=known.bounds)
-    inputs = Inputs(known.settings, state, seen, known.pods, known.now_seconds)
+    state = replace(state, hard_memory_kills=(), evicted_at=())
+    inputs = Inputs(settings, state, replace(seen, signals=signals), pods, now_seconds)
     if not settle(inputs):
         return ()
     _, decision = decide(*inputs)

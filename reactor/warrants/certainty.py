@@ -10,14 +10,14 @@ others at their most. If the victim ranks first there, it ranks first everywhere
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
 from reactor.policy.holds import least_worth_bytes, may_be_due, under_way
@@ -51,33 +51,29 @@ class CertainVictim:
 class Ahead:
     """What lies ahead: a crossing within `horizon_seconds`, seen `reach_bytes` past the threshold at most.
 
-    `signals` are as observed now; `ranges` is by uid how much each pod may use until then. Outside the pods
-    are `outside_bytes` of their working set at most, None where nothing bounds that.
+    `ranges` is by uid how much each pod may use until then. Outside the pods are `outside_bytes` of their
+    working set at most, None where nothing bounds that.
     """
 
-    signals: Mapping[Signal, Observation]
     ranges: Mapping[str, UsageRange]
     horizon_seconds: float
     reach_bytes: int
     outside_bytes: int | None = None
 
 
-def certain_victim(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    ahead: Ahead,
-    pods: Sequence[Pod],
-    now_seconds: float,
-) -> CertainVictim | str:
-    """Return which pod a hard memory threshold would evict, or as one line why that is not certain."""
-    why = next(_unsettled(settings, state, threshold, ahead, now_seconds), None)
+def certain_victim(inputs: Inputs, threshold: Threshold, ahead: Ahead) -> CertainVictim | str:
+    """Return which pod a hard memory threshold would evict, or as one line why that is not certain.
+
+    `inputs` are as observed now; what the pods use counts for nothing.
+    """
+    settings, state, _, pods, now_seconds = inputs
+    why = next(_unsettled(inputs, threshold, ahead), None)
     if why is not None:
         return why
     unknown = next((pod for pod in pods if pod.uid not in ahead.ranges), None)
     if unknown is not None:
         return f"how much {unknown.key} may use is not known"
-    first, last = (_crossed(threshold, ahead, past_bytes) for past_bytes in (1, ahead.reach_bytes))
+    first, last = (_crossed(threshold, inputs, past_bytes) for past_bytes in (1, ahead.reach_bytes))
     most = {uid: PodUsage(memory_working_set_bytes=one.most_bytes) for uid, one in ahead.ranges.items()}
     ranking = rank(pods, most, threshold.signal, settings.layout)
     if settings.minimum_victim is not None:
@@ -92,8 +88,8 @@ def certain_victim(
     corner = {**most, victim.uid: PodUsage(memory_working_set_bytes=least_bytes)}
     decided_by = without_reclaim(settings)
     for crossing in (first, last):
-        snapshot = Snapshot(signals={threshold.signal: crossing}, pods=corner)
-        decision = decide(decided_by, state, snapshot, pods, now_seconds)[1]
+        crossed = Snapshot(signals={threshold.signal: crossing}, pods=corner)
+        decision = decide(decided_by, state, crossed, pods, now_seconds)[1]
         chosen = [eviction.pod for eviction in decision.evictions]
         if chosen != [victim]:
             return f"{', '.join(pod.key for pod in chosen) or 'no pod'} may come before {victim.key} by then"
@@ -115,8 +111,8 @@ def settled_until_seconds(state: PolicyState) -> float:
     )
 
 
-def _crossed(threshold: Threshold, ahead: Ahead, past_bytes: int) -> Observation:
-    seen = ahead.signals[threshold.signal]
+def _crossed(threshold: Threshold, inputs: Inputs, past_bytes: int) -> Observation:
+    seen = inputs.seen(threshold)
     value = int(threshold.value.of(seen.capacity))
     return seen._replace(available=value - past_bytes, taken_at_seconds=None)
 
@@ -129,15 +125,10 @@ def without_reclaim(settings: EvictionSettings) -> EvictionSettings:
     return replace(settings, reclaims_memory=False)
 
 
-def _unsettled(
-    settings: EvictionSettings,
-    state: PolicyState,
-    threshold: Threshold,
-    ahead: Ahead,
-    now_seconds: float,
-) -> Iterator[str]:
+def _unsettled(inputs: Inputs, threshold: Threshold, ahead: Ahead) -> Iterator[str]:
     """Yield what is under way that the decision of the crossing may have to wait for, or to count."""
-    seen = ahead.signals.get(threshold.signal)
+    settings, state, snapshot, _, now_seconds = inputs
+    seen = snapshot.signals.get(threshold.signal)
     if not is_hard_memory(threshold) or seen is None or seen.absurdity is not None:
         yield f"{threshold} is no hard memory threshold that is observed"
     else:
@@ -147,9 +138,9 @@ def _unsettled(
         if settings.ranks_swap:
             yield "what pods have in swap counts too, and no charge tells of it"
         yield from _under_way(state, now_seconds + ahead.horizon_seconds)
-        yield from _others_near(settings, threshold, ahead)
+        yield from _others_near(inputs, threshold, ahead)
         yield from _judged_still(settings, state, now_seconds)
-        yield from _reclaimed_first(settings, state, threshold, ahead, now_seconds)
+        yield from _reclaimed_first(inputs, threshold, ahead)
 
 
 def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
@@ -165,10 +156,10 @@ def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
             yield f"the grace period of {one} ends"
 
 
-def _others_near(settings: EvictionSettings, threshold: Threshold, ahead: Ahead) -> Iterator[str]:
+def _others_near(inputs: Inputs, threshold: Threshold, ahead: Ahead) -> Iterator[str]:
     """Yield the other hard memory thresholds that may be crossed with this one."""
-    for other in settings.thresholds:
-        seen = ahead.signals.get(other.signal)
+    for other in inputs.settings.thresholds:
+        seen = inputs.snapshot.signals.get(other.signal)
         if other != threshold and is_hard_memory(other) and seen is not None:
             left = seen.available - other.value.of(seen.capacity)
             if left <= 2 * ahead.reach_bytes:
@@ -185,11 +176,10 @@ def _judged_still(settings: EvictionSettings, state: PolicyState, now_seconds: f
         yield "as many evictions as are allowed in a minute"
 
 
-def _reclaimed_first(
-    settings: EvictionSettings, state: PolicyState, threshold: Threshold, ahead: Ahead, now_seconds: float
-) -> Iterator[str]:
+def _reclaimed_first(inputs: Inputs, threshold: Threshold, ahead: Ahead) -> Iterator[str]:
     """Yield why a reclaim may come before the eviction."""
-    worth_bytes = least_worth_bytes(threshold, _crossed(threshold, ahead, 1))  # the further past, the more
+    settings, state, _, _, now_seconds = inputs
+    worth_bytes = least_worth_bytes(threshold, _crossed(threshold, inputs, 1))  # the further past, the more
     is_little = ahead.outside_bytes is not None and ahead.outside_bytes < worth_bytes
     until_seconds = now_seconds + ahead.horizon_seconds
     may_reclaim = not is_little and may_be_due(settings, state, now_seconds, until_seconds)

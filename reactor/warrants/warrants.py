@@ -38,9 +38,9 @@ from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Term
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.documents import attributes
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
 from reactor.model.kills import WarrantEnd
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -181,17 +181,15 @@ class ArmedWarrant:
     level_bytes: int
     armed_ns: int
     expires_ns: int
-    settings: EvictionSettings
-    state: PolicyState
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    decided_seconds: float
+    inputs: Inputs
     result: WarrantResult
 
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
-        crossed, settings = self.at_crossing(Snapshot()), without_reclaim(self.settings)
-        return decide(settings, self.state, crossed, self.pods, self.decided_seconds)[1]
+        settings, state, _, pods, decided_seconds = self.inputs
+        return decide(without_reclaim(settings), state, self.at_crossing(Snapshot()), pods, decided_seconds)[
+            1
+        ]
 
     def at_crossing(self, snapshot: Snapshot) -> Snapshot:
         """Return what was observed after the crossing with what was so at it.
@@ -200,7 +198,7 @@ class ArmedWarrant:
         the kill is judged by what pods held when it was decided on.
         """
         signals = {**snapshot.signals, self.victim.threshold.signal: self.victim.crossing}
-        return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
+        return Snapshot(signals=signals, pods={**snapshot.pods, **self.inputs.snapshot.pods})
 
     def crossed_ns(self) -> int | None:
         return self.result().crossed_ns
@@ -515,7 +513,8 @@ class Warrants:
 
     def near(self, forecast: Forecast, *_: object) -> None:
         """Arm a warrant if the decision of the next crossing is certain; `begin` was called before."""
-        self.give(replace(forecast, memory=self.reads.memory()))
+        snapshot = replace(forecast.inputs.snapshot, signals=self.reads.memory())
+        self.give(replace(forecast, inputs=forecast.inputs._replace(snapshot=snapshot)))
 
     def far(self) -> None:
         self.disarm()
@@ -610,9 +609,9 @@ class Warrants:
             given is not None
             and not (decision.evictions or decision.reclaim or decision.memory_reclaim)
             and decision.acted_on is None
-            and given.settings is settings
-            and is_unchanged(given.state, state)
-            and given.pods == pods
+            and given.inputs.settings is settings
+            and is_unchanged(given.inputs.state, state)
+            and given.inputs.pods == pods
         )
 
     def withdraw(self, *, renewed: bool = False) -> ArmedWarrant | None:
@@ -662,10 +661,11 @@ class Warrants:
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
+        _, state, _, pods, now_seconds = forecast.inputs
         level, level_bytes, left_bytes, near_bytes = self._nearest(forecast)
         # Also where there is none: soon it may be certain.
         is_near = left_bytes <= near_bytes
-        self._again_seconds = forecast.now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
+        self._again_seconds = now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
         placed = self._placed_victim(probe, next(iter(forecast.prepared), None))
         if not self.reads.holds(placed.pod):
             raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
@@ -677,9 +677,9 @@ class Warrants:
         held_bytes = usages.charged_bytes([uid]).get(uid)
         if held_bytes is None:  # it could shrink to nothing without voiding the warrant
             raise NoWarrantError(f"what is charged to {placed.pod.key} can't be read")
-        settled_seconds = settled_until_seconds(forecast.state) - _SETTLED_SECONDS
+        settled_seconds = settled_until_seconds(state) - _SETTLED_SECONDS
         expires_ns = int(min(self.clock_ns() + EXPIRY_SECONDS * 1e9, settled_seconds * 1e9))
-        horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - forecast.now_seconds))
+        horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - now_seconds))
         outside = self._outside(level, forecast)
         active_pages = 0 if outside is None else probe.page_cache().active
         self._generation += 1
@@ -702,7 +702,7 @@ class Warrants:
         self._result = WarrantResult(probe.result)
         # From here on the bounds are in force: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
-        all_pods = (*forecast.pods, *forecast.asleep)
+        all_pods = (*pods, *forecast.asleep)
         charged = usages.charged_bytes([pod.uid for pod in all_pods])
         for pod in all_pods:
             if pod.uid not in bounds:
@@ -711,9 +711,7 @@ class Warrants:
                 raise NoWarrantError(f"{pod.key} grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        outside_bytes = (
-            None if outside is None else _outside_bytes(outside, forecast.pods, usages, self.reads.memory)
-        )
+        outside_bytes = None if outside is None else _outside_bytes(outside, pods, usages, self.reads.memory)
         victim = self._certain(
             level, forecast, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
         )
@@ -727,18 +725,14 @@ class Warrants:
             level_bytes=level_bytes,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
-            settings=forecast.settings,
-            state=forecast.state,
-            pods=forecast.pods,
-            used=forecast.used,
-            decided_seconds=forecast.now_seconds,
+            inputs=forecast.inputs,
             result=self._result,
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
             self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
-        self._again_seconds = forecast.now_seconds + RENEWAL_SECONDS
+        self._again_seconds = now_seconds + RENEWAL_SECONDS
 
     def _placed_victim(self, probe: WarrantProbe, victim: Pod | None) -> PlacedPod:
         """Return the victim as the kernel knows it, with what is spared of it. Raises NoWarrantError."""
@@ -768,18 +762,16 @@ class Warrants:
         """Return the victim of the crossing. Raises NoWarrantError where that is not certainly this pod."""
         ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
         ranges[expected.uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
+        inputs = forecast.inputs
         ahead = Ahead(
-            signals=forecast.memory,
             ranges=ranges,
             horizon_seconds=horizon_seconds,
-            reach_bytes=_reach_bytes(level, forecast.memory),
+            reach_bytes=_reach_bytes(level, inputs.snapshot.signals),
             outside_bytes=outside_bytes,
         )
 
         def surely(pods: Sequence[Pod]) -> CertainVictim:
-            found = certain_victim(
-                forecast.settings, forecast.state, level.threshold, ahead, pods, forecast.now_seconds
-            )
+            found = certain_victim(inputs._replace(pods=pods), level.threshold, ahead)
             if isinstance(found, str):
                 raise NoWarrantError(found)
             if found.pod.uid != expected.uid:
@@ -787,8 +779,8 @@ class Warrants:
             return found
 
         if forecast.asleep:  # they may live again
-            surely((*forecast.pods, *forecast.asleep))
-        return surely(forecast.pods)
+            surely((*inputs.pods, *forecast.asleep))
+        return surely(inputs.pods)
 
     def _nearest(self, forecast: Forecast) -> _Crossing:
         """Return the crossing that is near.
@@ -796,11 +788,12 @@ class Warrants:
         Of several parents each is given all that is left, which is no crossing yet. At the farther level no
         other crossing may be half as near. Raises NoWarrantError for none.
         """
+        memory = forecast.inputs.snapshot.signals
         close: list[_Crossing] = []
         distant: list[_Crossing] = []
         alongside = 0
         for level in self._levels:
-            seen = forecast.memory.get(level.signal)
+            seen = memory.get(level.signal)
             if seen is None or seen.absurdity is not None:
                 continue
             wanted_bytes = int(level.threshold.value.of(seen.capacity))
@@ -817,7 +810,7 @@ class Warrants:
             raise NoWarrantError("no crossing is near")
         crossing = found[0]
         level = crossing.level
-        seen = forecast.memory[level.signal]
+        seen = memory[level.signal]
         usage_bytes = memory_level(level.threshold, seen)
         if len(found) > 1:
             raise NoWarrantError("more than one crossing is near")
@@ -835,11 +828,11 @@ class Warrants:
         The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below
         that of the crossing the kernel can count what comes to it.
         """
-        until_seconds = forecast.now_seconds + EXPIRY_SECONDS
-        may_reclaim = may_be_due(forecast.settings, forecast.state, forecast.now_seconds, until_seconds)
+        settings, state, snapshot, _, now_seconds = forecast.inputs
+        may_reclaim = may_be_due(settings, state, now_seconds, now_seconds + EXPIRY_SECONDS)
         parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
         cgroup, signal = level.cgroup, level.signal
-        if parents in forecast.memory:
+        if parents in snapshot.signals:
             cgroup, signal = self._parents[0] if len(self._parents) == 1 else _MACHINE, parents
         is_counted = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
         if not may_reclaim or cgroup == _MACHINE or not is_counted:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from reactor.model.decisions import PolicyState
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -129,17 +129,9 @@ class Node:
         used = {f"uid-{pod}": PodUsage(memory_working_set_bytes=mib * MIB) for pod, mib in used_mib.items()}
         ranked = () if name is None else (self.pods[name],)
         if ranked:
-            self.order.near(
-                Forecast(
-                    settings=EvictionSettings(),
-                    state=PolicyState(),
-                    memory=MEMORY,
-                    pods=tuple(self.pods.values()),
-                    used=used,
-                    now_seconds=0.0,
-                    first=ranked,
-                )
-            )
+            snapshot, pods = Snapshot(signals=MEMORY, pods=used), tuple(self.pods.values())
+            inputs = Inputs(EvictionSettings(), PolicyState(), snapshot, pods, now_seconds=0.0)
+            self.order.near(Forecast(inputs=inputs, first=ranked))
         else:
             self.order.far()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reactor.model.decisions import PolicyState
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
@@ -23,9 +23,8 @@ SEEN = {Signal.MEMORY_AVAILABLE: make_observation(150, 1000)}
 
 def known(threshold: Threshold) -> Forecast:
     settings = EvictionSettings(thresholds=(threshold,))
-    return Forecast(
-        settings=settings, state=PolicyState(), memory=SEEN, pods=PODS, used=USED, now_seconds=1.0
-    )
+    snapshot = Snapshot(signals=SEEN, pods=USED)
+    return Forecast(inputs=Inputs(settings, PolicyState(), snapshot, PODS, now_seconds=1.0))
 
 
 def test_the_crossing_and_a_node_with_nothing_left_evict_the_same_pods_first() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from reactor.model.decisions import Claim, ClaimKind, Hold, PolicyState, Snapshot
+from reactor.model.decisions import Claim, ClaimKind, Hold, Inputs, PolicyState, Snapshot
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -55,14 +55,9 @@ def certain(
     *,
     outside_bytes: int | None = None,
 ) -> CertainVictim | str:
-    ahead = Ahead(
-        signals=signals,
-        ranges=ranges,
-        horizon_seconds=0.25,
-        reach_bytes=reach_bytes,
-        outside_bytes=outside_bytes,
-    )
-    return certain_victim(policy, state, threshold, ahead, pods, 100.0)
+    ahead = Ahead(ranges=ranges, horizon_seconds=0.25, reach_bytes=reach_bytes, outside_bytes=outside_bytes)
+    inputs = Inputs(policy, state, Snapshot(signals=signals), pods, now_seconds=100.0)
+    return certain_victim(inputs, threshold, ahead)
 
 
 def test_pod_that_stays_first_in_all_its_range_is_certain() -> None:

@@ -18,7 +18,7 @@ from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, Warrant
 from reactor.kernel.bpf.warrants import ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.model.decisions import PolicyState
+from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -227,18 +227,13 @@ class Setting:
         )
         return replace(level, **given)  # type: ignore[arg-type]
 
-    def forecast(self) -> Forecast:
-        return Forecast(
-            settings=self.settings,
-            state=self.state,
-            memory={Signal.MEMORY_AVAILABLE: self.seen},
-            pods=tuple(pod for pod in self.pods if pod not in self.asleep),
-            asleep=self.asleep,
-            used=dict(self.usages.seen),
-            first=(self.hog,),
-            prepared=(self.hog,),
-            now_seconds=self.now_seconds,
-        )
+    def forecast(self, **seen: Mapping[Signal, Observation] | Mapping[str, PodUsage]) -> Forecast:
+        """Return it by what is observed, but for what of a snapshot is given."""
+        snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: self.seen}, pods=dict(self.usages.seen))
+        snapshot = replace(snapshot, **seen)  # type: ignore[arg-type]
+        pods = tuple(pod for pod in self.pods if pod not in self.asleep)
+        inputs = Inputs(self.settings, self.state, snapshot, pods, self.now_seconds)
+        return Forecast(inputs=inputs, asleep=self.asleep, first=(self.hog,), prepared=(self.hog,))
 
     def reads(self, **given: object) -> Reads:
         none = {"holds": lambda _: False, "memory": dict, "refresh_pods": lambda: None}
@@ -601,7 +596,7 @@ async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_to
     started.warrants.connect(started.woken.append, ["/node"], started.reads())
     await started.until(started.knows_the_node)
     signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
-    forecast = replace(started.forecast(), memory=signals)
+    forecast = started.forecast(signals=signals)
     for outside_bytes, active_most in ((MIB // 2, 400 + PAGES // 2), (MIB, 0)):
         started.outside_bytes = outside_bytes
         there = {**signals, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
@@ -635,9 +630,11 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
         memory = {}
     else:
         started.warrants.connect(started.woken.append, parents[what], started.reads())
-        signals = {**forecast.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
-        forecast = replace(forecast, memory=signals)
-        memory = signals
+        memory = {
+            Signal.MEMORY_AVAILABLE: started.seen,
+            Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again,
+        }
+        forecast = started.forecast(signals=memory)
     started.warrants.begin()
     started.give_by(forecast, lambda: memory)
     assert started.probe.armed_for is None
@@ -820,7 +817,7 @@ async def test_victim_of_which_it_can_not_be_read_what_is_charged_gets_none(star
     uid = started.hog.uid
     seen = started.usages.seen.pop(uid)
     started.probe.meanwhile = lambda: started.usages.seen.update({uid: seen})
-    forecast = replace(started.forecast(), used={uid: seen})
+    forecast = started.forecast(pods={uid: seen})
     started.warrants.begin()
     started.give_by(forecast)
     assert started.probe.claim is None
