@@ -123,13 +123,27 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """What each configuration finds, and leaves to the next. All goes by the clock of what is `known`."""
+
+    tree: CgroupTree
+    known: Node
+    features: Features
+    highs: BorrowedHighs
+    kills: KillPath
+    steward: StewardLink
+    supervisor: Supervisor
+    cluster: KubernetesNode | None = None
+    on_oom_kill: Callable[[OomKill], None] = lambda _: None
+    on_source: Callable[[SourceState], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """What a feature may work with, of one configuration. `loop` is there once all is put together."""
 
     settings: Settings
-    tree: CgroupTree
-    kept: Features
-    known: Node
+    kept: Lasting
     observer: NodeObserver
     usages: PodObserver
     workloads: Workloads | None
@@ -137,8 +151,6 @@ class Core:
     wakes: Wakes
     board: SourceBoard
     pod_reclaim: PodReclaim
-    supervisor: Supervisor
-    clock_seconds: Callable[[], float]
     loop: Callable[[], Loop]
 
 
@@ -174,7 +186,7 @@ class Feature:
 
 def _warrants(core: Core) -> Joined:
     """Have the kernel kill at crossings. Where it may no longer, a warrant that was served may be left."""
-    warrants, settings = core.kept.warrants, core.settings
+    warrants, settings = core.kept.features.warrants, core.settings
     warrants.loader = settings.sources.ebpf_loader
     is_given = (
         settings.kernel_kill is KernelKill.HARD
@@ -198,7 +210,7 @@ def _oom_order(core: Core) -> Joined:
 
     Without a hard memory threshold there is no early level, and a dry run writes nothing.
     """
-    settings, order = core.settings, core.kept.oom_order
+    settings, order = core.settings, core.kept.features.oom_order
     is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
         order.far()
@@ -208,20 +220,20 @@ def _oom_order(core: Core) -> Joined:
 
 def _manifest_scores(core: Core) -> Joined:
     """Set the scores of pods in manifests, unless a kubelet does."""
-    workloads, known = core.workloads, core.known
+    workloads, known = core.workloads, core.kept.known
     if workloads is None:
         return Joined()
 
     def capacity_bytes() -> int | None:
-        seen = known.observed.at(core.clock_seconds()).get(Signal.MEMORY_AVAILABLE)
+        seen = known.observed.at(core.kept.known.clock_seconds()).get(Signal.MEMORY_AVAILABLE)
         return None if seen is None else seen.capacity
 
     scores = ManifestScores(
-        core.tree,
+        core.kept.tree,
         lambda: workloads.specified(known.pods),
         capacity_bytes,
         interval_seconds=core.settings.housekeeping_interval_seconds,
-        is_ordered=core.kept.oom_order.is_ordered,
+        is_ordered=core.kept.features.oom_order.is_ordered,
     )
     report = Report(problems=problem("oom_score_adj of pods", lambda: scores.problem))
     return Joined(parts={"oom scores": scores.run}, reports=(report,))
@@ -237,14 +249,14 @@ def _rules(core: Core) -> Joined:
 
         triggers = RulePressure(core.board)
     watch = RuleWatch(
-        core.tree,
+        core.kept.tree,
         settings.rules,
         RuleFirings(core.loop, core.pod_reclaim),
-        {} if settings.dry_run else core.kept.rules_acted,  # what was only thought of helps nobody
-        clock_seconds=core.clock_seconds,
+        {} if settings.dry_run else core.kept.features.rules_acted,  # what was only thought of helps nobody
+        clock_seconds=core.kept.known.clock_seconds,
         triggers=triggers,
-        marked=core.kept.rules_marked,
-        on_marks=(lambda _: None) if settings.dry_run else core.kept.on_marks,
+        marked=core.kept.features.rules_marked,
+        on_marks=(lambda _: None) if settings.dry_run else core.kept.features.on_marks,
     )
     parts: dict[str, StartedPart] = {}
     on_struck: OnStruck | None = None
@@ -253,9 +265,11 @@ def _rules(core: Core) -> Joined:
     if settings.systemd_oomd is not SystemdOomd.IGNORE:
         from reactor.rules.managed import ManagedOomRules, count_kill  # noqa: PLC0415
 
-        managed = ManagedOomRules(watch.add, settings.pod_parents, clock_seconds=core.clock_seconds)
+        managed = ManagedOomRules(
+            watch.add, settings.pod_parents, clock_seconds=core.kept.known.clock_seconds
+        )
         parts["systemd's units"] = managed.run
-        on_struck = count_kill if core.tree.version is CgroupVersion.V2 else None
+        on_struck = count_kill if core.kept.tree.version is CgroupVersion.V2 else None
         units = Report(
             problems=lambda: managed.problems,
             document=lambda: {"systemd_oomd": {**mode, **managed.document()}},
@@ -275,7 +289,7 @@ def _rules(core: Core) -> Joined:
 def _time_left(core: Core) -> Joined:
     from reactor.time_left.watch import TimeLeftWatch  # noqa: PLC0415
 
-    known, usages = core.known, core.usages
+    known, usages = core.kept.known, core.usages
 
     def held_bytes(uid: str) -> int | None:
         used = usages.of([uid]).get(uid)
@@ -291,9 +305,9 @@ def _time_left(core: Core) -> Joined:
         held_bytes=held_bytes,
         report=report,
         wake=core.wakes.notify,
-        needs=core.kept.needs,
+        needs=core.kept.features.needs,
         within=core.settings.time_left_within,
-        clock_seconds=core.clock_seconds,
+        clock_seconds=core.kept.known.clock_seconds,
     )
 
     def passed(record: PassRecord) -> None:
@@ -324,7 +338,7 @@ def _no_rules(settings: Settings) -> Report:
 
 def _rules_reclaim(core: Core) -> Iterator[Report]:
     if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
-        core.supervisor.expect(_RULE_RECLAIMS)
+        core.kept.supervisor.expect(_RULE_RECLAIMS)
         because = core.pod_reclaim.unavailable_because
         if because is not None:
             yield Report(problems=lambda: {"rules: reclaim": f"has no effect: {because}"})
@@ -382,7 +396,7 @@ FEATURES: Final = (
         make=_manifest_scores,
         wanted=lambda one: one.pod_oom_scores and one.manifests_path is not None and not one.dry_run,
     ),
-    Feature(name="black box", make=lambda core: Joined(ahead=core.kept.black_box)),
+    Feature(name="black box", make=lambda core: Joined(ahead=core.kept.features.black_box)),
     Feature(name="warrants", make=_warrants),
     Feature(name="order of the OOM killer", make=_oom_order),
     Feature(
@@ -403,35 +417,25 @@ FEATURES: Final = (
 # --- the loop of one configuration ---
 
 
-def loop_of(  # noqa: PLR0913 - what outlives a configuration
+def loop_of(
     settings: Settings,
-    tree: CgroupTree,
-    *,
-    known: Node,
+    kept: Lasting,
     evictor: Evictor,
-    features: Features,
-    highs: BorrowedHighs,
-    supervisor: Supervisor,
-    steward: StewardLink,
+    *,
     on_layout: Callable[[Layout], None] = lambda _: None,
-    on_oom_kill: Callable[[OomKill], None] = lambda _: None,
-    on_source: Callable[[SourceState], None] = lambda _: None,
     pods: PodList | None = None,
     reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
-    clock_seconds: Callable[[], float] = time.monotonic,
     arming_seconds: float = ARMING_SECONDS,
 ) -> Loop:
-    """Return the loop over one configuration. `clock_seconds` is the clock of all that is known.
-
-    `pods` lists the pods if it is not the cgroup tree that shows them.
-    """
-    wakes, board = Wakes(), SourceBoard(partial(_source_changed, on_source))
+    """Return the loop over one configuration. `pods` lists the pods if not the cgroup tree shows them."""
+    tree, known, steward = kept.tree, kept.known, kept.steward
+    wakes, board = Wakes(), SourceBoard(partial(_source_changed, kept.on_source))
     observer = NodeObserver(tree, settings)
     usages = PodObserver(
         tree,
         memory_available=settings.memory_available,
         counts_swap=settings.counts_swap,
-        clock_seconds=clock_seconds,
+        clock_seconds=known.clock_seconds,
     )
     workloads: Workloads | None = None
     if pods is None:
@@ -440,9 +444,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
     pod_reclaim = PodReclaim(tree, counts_cache=counts_cache)
     core = Core(
         settings=settings,
-        tree=tree,
-        kept=features,
-        known=known,
+        kept=kept,
         observer=observer,
         usages=usages,
         workloads=workloads,
@@ -450,17 +452,15 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         wakes=wakes,
         board=board,
         pod_reclaim=pod_reclaim,
-        supervisor=supervisor,
-        clock_seconds=clock_seconds,
         loop=lambda: loop,
     )
-    memory = MemorySource(tree, settings, wakes, board, highs)
+    memory = MemorySource(tree, settings, wakes, board, kept.highs)
     oom = OomSource(
         tree,
         settings,
         wakes,
         board,
-        on_oom_kill,
+        kept.on_oom_kill,
         expect=lambda kill: loop.passes.observations.oom_killed(kill),  # noqa: PLW0108 - made below
     )
     swap = _swap_watch(tree, settings, observer, wakes, board)
@@ -493,7 +493,6 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         ahead=[one.ahead for one in joined if one.ahead is not None],
         kernel=kernel,
         dry_run=settings.dry_run,
-        clock_seconds=clock_seconds,
     )
     storage = StorageCounts(known, steward)
     filesystems = FilesystemFacts(
@@ -505,17 +504,17 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         timeout_seconds=_HANGING_SECONDS,
         on_layout=on_layout,
         on_filling=partial(storage.due, urgent=True),
-        clock_seconds=clock_seconds,
+        clock_seconds=known.clock_seconds,
     )
     housekeeping = Housekeeping(observer, pods, passes, filesystems, storage, wakes)
     loop = Loop(
-        settings,
-        passes,
-        wakes,
-        board,
+        settings=settings,
+        passes=passes,
+        wakes=wakes,
+        board=board,
         observer=observer,
         usages=usages,
-        pods=pods,
+        pod_list=pods,
         levels=levels,
         arming=arming,
         memory=memory,
@@ -525,9 +524,8 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
         housekeeping=housekeeping,
         cgroup_reclaim=CgroupReclaim(tree, fences(settings.pod_parents)),
         pod_reclaim=pod_reclaim,
-        supervisor=supervisor,
+        supervisor=kept.supervisor,
         steward=steward,
-        clock_seconds=clock_seconds,
         arming_seconds=arming_seconds,
     )
     loop.parts = {
@@ -549,7 +547,7 @@ def loop_of(  # noqa: PLR0913 - what outlives a configuration
     )
     loop.on_struck = next((one.on_struck for one in joined if one.on_struck is not None), None)
     loop.wake_passes.after_pass = [
-        partial(_guarded, supervisor.hook("after a pass"), one.after_pass) for one in joined
+        partial(_guarded, kept.supervisor.hook("after a pass"), one.after_pass) for one in joined
     ]
     return loop
 

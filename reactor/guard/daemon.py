@@ -33,7 +33,7 @@ from reactor.act.kill_path import KillPath
 from reactor.act.populated import may_be_populated
 from reactor.act.protect import expect_garbage, gc_paused, protect_self
 from reactor.errors import ConfigError, NoDaemonError, failure_text, split_failure
-from reactor.guard.build import Features, kubernetes_node_of, loop_of, reclaims_of
+from reactor.guard.build import Features, Lasting, kubernetes_node_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor
 from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.loop import Loop
@@ -69,7 +69,7 @@ from reactor.text import counted, printable
 from reactor.threads import NameLookups, in_thread
 
 if TYPE_CHECKING:
-    from reactor.guard.kubernetes import KubernetesNode
+    pass
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _SILENCE_SECONDS: Final = 5.0
@@ -97,39 +97,19 @@ class Reloads:
     else outlives every configuration, as the evictions under way do.
     """
 
-    def __init__(  # noqa: PLR0913 - what one configuration leaves to the next
+    def __init__(
         self,
         settings: Settings,
+        kept: Lasting,
         *,
-        tree: CgroupTree,
-        known: Node,
-        features: Features,
-        highs: BorrowedHighs,
-        kills: KillPath,
-        cluster: KubernetesNode | None,
-        steward: StewardLink,
-        supervisor: Supervisor,
-        on_oom_kill: Callable[[OomKill], None],
         on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
-        on_source: Callable[[SourceState], None] = lambda _: None,
-        clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
         self.present: Loop | None = None
         self.kill_path_problem: str | None = None
         self._is_exercised = False
-        self._tree = tree
-        self._known = known
-        self._features = features
-        self._highs = highs
-        self._kills = kills
-        self._cluster = cluster
-        self._steward = steward
-        self._supervisor = supervisor
-        self._clock_seconds = clock_seconds
-        self._on_oom_kill = on_oom_kill
-        self._on_source = on_source
+        self._kept = kept
         self._on_resumed = on_resumed
         self._on_refused = on_refused
         self._next: Settings | None = None
@@ -150,15 +130,16 @@ class Reloads:
 
         Evictions run in `nursery`, which outlives every loop.
         """
+        kept = self._kept
         evictor = Evictor(
-            self._kills if self._cluster is None else self._cluster.kills,
-            self._supervisor.jobs(nursery, "evictions"),
-            self._known,
+            kept.kills if kept.cluster is None else kept.cluster.kills,
+            kept.supervisor.jobs(nursery, "evictions"),
+            kept.known,
             self.running,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
-            one_process=self._kills.one_process,
-            is_always_killed=self._cluster is not None,
+            one_process=kept.kills.one_process,
+            is_always_killed=kept.cluster is not None,
         )
         proven: Settings | None = None  # those that a loop has guarded by
         while True:
@@ -187,7 +168,7 @@ class Reloads:
         try:
             loop = self._loop(evictor)
             first, self.present = self.present is None, loop
-            claims = self._known.state.claims
+            claims = self._kept.known.state.claims
             try:
                 async with trio.open_nursery() as inner:
                     await inner.start(loop.run, on_pass)
@@ -229,41 +210,33 @@ class Reloads:
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
 
     def _loop(self, evictor: Evictor) -> Loop:
-        settings, cluster = self.settings, self._cluster
-        self._kills.guard(settings.pod_parents)
+        settings, kept = self.settings, self._kept
+        kept.kills.guard(settings.pod_parents)
         if not (settings.dry_run or self._is_exercised):
-            self._is_exercised, self.kill_path_problem = True, self._kills.exercise()
+            self._is_exercised, self.kill_path_problem = True, kept.kills.exercise()
             if self.kill_path_problem is not None:
                 _LOG.error("kill path: %s", self.kill_path_problem)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         evictor.adopt(deadline_seconds, dry_run=settings.dry_run)
         loop = loop_of(
             settings,
-            self._tree,
-            known=self._known,
-            evictor=evictor,
-            features=self._features,
-            highs=self._highs,
-            supervisor=self._supervisor,
-            steward=self._steward,
+            kept,
+            evictor,
             on_layout=self._adopt_layout,
-            on_oom_kill=self._on_oom_kill,
-            on_source=self._on_source,
-            pods=None if cluster is None else cluster.pod_list(settings),
-            reclaims=reclaims_of(settings, self._steward, in_cluster=cluster is not None),
-            clock_seconds=self._clock_seconds,
+            pods=None if kept.cluster is None else kept.cluster.pod_list(settings),
+            reclaims=reclaims_of(settings, kept.steward, in_cluster=kept.cluster is not None),
         )
-        self._kills.on_struck = loop.on_struck
+        kept.kills.on_struck = loop.on_struck
         return loop
 
     def _resume(self, evictor: Evictor, claims: tuple[Claim, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those ordered again by this one."""
         if self.settings.dry_run:
             return
-        known, cluster, supervisor = self._known, self._cluster, self._supervisor
+        known, cluster, supervisor = self._kept.known, self._kept.cluster, self._kept.supervisor
         records = supervisor.jobs(nursery, "records")
         pods = {pod.uid: pod for pod in known.pods}
-        now_seconds = self._clock_seconds()
+        now_seconds = known.clock_seconds()
         for claim in claims:
             if claim not in known.state.claims or claim.kind is not ClaimKind.POD:
                 continue
@@ -358,18 +331,20 @@ class Daemon:
         self._no_victims = NoVictims(self._lines.write, befell)
         self._reloads = Reloads(
             settings,
-            tree=tree,
-            known=self._known,
-            features=self._features,
-            highs=self._highs,
-            kills=self._kills,
-            cluster=self._cluster,
-            steward=self._steward,
-            supervisor=self.supervisor,
-            on_oom_kill=self._oom_killed,
+            Lasting(
+                tree=tree,
+                known=self._known,
+                features=self._features,
+                highs=self._highs,
+                kills=self._kills,
+                cluster=self._cluster,
+                steward=self._steward,
+                supervisor=self.supervisor,
+                on_oom_kill=self._oom_killed,
+                on_source=self._source_changed,
+            ),
             on_resumed=self._resumed,
             on_refused=self.refuse_reload,
-            on_source=self._source_changed,
         )
         if self._cluster is not None:
             self._cluster.own_score = self._features.own_score

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVarTuple
 
@@ -67,6 +68,7 @@ _RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS = "reclaim", "memory reclaim", "pod 
 _Arguments = TypeVarTuple("_Arguments")
 
 
+@dataclass(eq=False, kw_only=True)
 class Loop:
     """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
 
@@ -75,65 +77,45 @@ class Loop:
     after each kill (act/kill.py).
     """
 
-    parts: Mapping[str, StartedPart]
-    on_struck: OnStruck | None
-    reports: Sequence[Report]
+    settings: Settings
+    passes: Passes
+    wakes: Wakes
+    board: SourceBoard
+    observer: NodeObserver
+    usages: PodObserver
+    pod_list: PodList
+    levels: MemoryLevels
+    arming: Arming
+    memory: MemorySource
+    processes: ProcessSource
+    filesystems: FilesystemFacts
+    storage: StorageCounts
+    housekeeping: Housekeeping
+    cgroup_reclaim: CgroupReclaim
+    pod_reclaim: PodReclaim
+    supervisor: Supervisor
+    steward: StewardLink
+    arming_seconds: float = ARMING_SECONDS
+    parts: Mapping[str, StartedPart] = field(default_factory=dict)
+    on_struck: OnStruck | None = None
+    reports: Sequence[Report] = ()
+    wake_passes: WakePasses = field(init=False)
+    _reclaims_of_memory: ReclaimRunner = field(default_factory=ReclaimRunner)
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _reclaiming: bool = False
+    _uncollected: int = 0
 
-    def __init__(  # noqa: PLR0913 - what it is connected to
-        self,
-        settings: Settings,
-        passes: Passes,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        observer: NodeObserver,
-        usages: PodObserver,
-        pods: PodList,
-        levels: MemoryLevels,
-        arming: Arming,
-        memory: MemorySource,
-        processes: ProcessSource,
-        filesystems: FilesystemFacts,
-        storage: StorageCounts,
-        housekeeping: Housekeeping,
-        cgroup_reclaim: CgroupReclaim,
-        pod_reclaim: PodReclaim,
-        supervisor: Supervisor,
-        steward: StewardLink,
-        clock_seconds: Callable[[], float] = time.monotonic,
-        arming_seconds: float = ARMING_SECONDS,
-    ) -> None:
-        self.settings = settings
-        self.passes = passes
+    def __post_init__(self) -> None:
         self.wake_passes = WakePasses(
-            passes,
-            arming,
-            levels,
+            self.passes,
+            self.arming,
+            self.levels,
             begin_reclaims=self._begin_reclaims,
             expect_processes=self._expect_processes,
         )
-        self.wakes = wakes
-        self.board = board
-        self.observer = observer
-        self.usages = usages
-        self.housekeeping = housekeeping
-        self.filesystems = filesystems
-        self._pods = pods
-        self._levels = levels
-        self._memory = memory
-        self._processes = processes
-        self._storage = storage
-        self._cgroup_reclaim = cgroup_reclaim
-        self._pod_reclaim = pod_reclaim
-        self._reclaims_of_memory = ReclaimRunner()
-        self._supervisor = supervisor
-        self._steward = steward
-        self._clock_seconds = clock_seconds
-        self._arming_seconds = arming_seconds
         self._pace = self.wake_passes.pace
-        self._scope = trio.CancelScope()
-        self._reclaiming, self._uncollected = False, 0
-        supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
+        self._clock_seconds = self.passes.known.clock_seconds
+        self.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
 
     async def run(
         self,
@@ -148,21 +130,21 @@ class Loop:
         """
         started = False
         with self._scope:
-            with self._supervisor.hook("first list of pods").guard():
+            with self.supervisor.hook("first list of pods").guard():
                 await self.housekeeping.list_pods()
             async with trio.open_nursery() as nursery:
                 # The first pass arms the levels of the sources.
                 self.wake_passes.begin(nursery, on_pass)
                 on_pass(self.passes.make(()))
-                await nursery.start(self._memory.run)
-                await nursery.start(self._processes.run)
+                await nursery.start(self.memory.run)
+                await nursery.start(self.processes.run)
                 self.wakes.run_memory_pass_inline(self.wake_passes.on_memory_wake)
                 nursery.start_soon(self._loop)
                 # No crossing waits for the parts: the kernel may take seconds to check one's programs.
                 async with trio.open_nursery() as starting:
                     starting.start_soon(self._wait_armed)
                     for name, part in self.parts.items():
-                        await self._supervisor.start(
+                        await self.supervisor.start(
                             nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
                         )
                 started = True
@@ -172,10 +154,10 @@ class Loop:
 
     async def _wait_armed(self) -> None:
         """Wait for a moment until memory is watched, and observe it meanwhile: no source reports it yet."""
-        with trio.move_on_after(self._arming_seconds):
+        with trio.move_on_after(self.arming_seconds):
             while True:
                 with trio.move_on_after(_OBSERVE_SECONDS):
-                    await self._memory.wait_armed()
+                    await self.memory.wait_armed()
                     return
                 if self.passes.observations.shortage_has_grown():
                     wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
@@ -206,7 +188,7 @@ class Loop:
         state, passes = self.passes.known.state, self.passes
         return (
             all(wake.source == TICKER for wake in taken)
-            and self._memory.is_armed
+            and self.memory.is_armed
             and not self.housekeeping.is_unfinished
             and not (state.claims or state.first_observed or state.slowdowns or passes.approach.is_near)
             and not passes.is_worth_a_pass()
@@ -231,11 +213,11 @@ class Loop:
             self.start(_RECLAIMS, self._reclaim_node, record)
         if (hold := decision.memory_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self._cgroup_reclaim.job(hold, self.passes.observations.ended_cgroups(), available)
+            job = self.cgroup_reclaim.job(hold, self.passes.observations.ended_cgroups(), available)
             self.start(_MEMORY_RECLAIMS, self._reclaim, hold, job, lambda: True)
         if (hold := decision.soft_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self._pod_reclaim.before_soft(
+            job = self.pod_reclaim.before_soft(
                 hold, self.passes.observations.evictable_cgroups(held), available
             )
             self.start(_SOFT_RECLAIMS, self._reclaim, hold, job, partial(self._goes_on, hold))
@@ -248,7 +230,7 @@ class Loop:
     ) -> None:
         """Start a job beside the loop, which ends with it; see supervisor.Jobs."""
         if self.wake_passes.nursery is not None:
-            self._supervisor.jobs(self.wake_passes.nursery, name).start_soon(job, *arguments)
+            self.supervisor.jobs(self.wake_passes.nursery, name).start_soon(job, *arguments)
 
     async def _reclaim(self, hold: Hold, job: ReclaimJob, may_go_on: Callable[[], bool]) -> None:
         """Reclaim memory for which evictions wait, and make a pass when that is over."""
@@ -267,7 +249,7 @@ class Loop:
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
         thresholds = self.settings.eviction.thresholds
-        self._processes.expect(process_levels(seen, thresholds, self.observer.processes_of))
+        self.processes.expect(process_levels(seen, thresholds, self.observer.processes_of))
 
     async def _next_wakes(self) -> Sequence[Wake]:
         """Return why a pass is due: what the sources report, or what the loop alone can know."""
@@ -322,7 +304,7 @@ class Loop:
         A process comes into its pod some time after the cgroup, and no event reports it. So a newcomer is
         observed often for a second.
         """
-        changed_fd = self._pods.changed_fd() if waits else -1
+        changed_fd = self.pod_list.changed_fd() if waits else -1
         if changed_fd < 0 or self._pace.is_hurried(self._clock_seconds()):
             return await self.wakes.wait()
         taken = None
@@ -340,7 +322,7 @@ class Loop:
     # --- what follows an eviction ---
 
     async def before_soft(self, eviction: Eviction) -> tuple[str, ...]:
-        return await run_hooks(self._steward, self.settings.hooks, eviction)
+        return await run_hooks(self.steward, self.settings.hooks, eviction)
 
     def is_wanted(self, eviction: Eviction) -> bool:
         return self.passes.results.confirm(eviction)
@@ -349,13 +331,13 @@ class Loop:
         self.passes.results.measure_result(attempt)
 
     async def remove_files(self, pod: Pod) -> tuple[str, ...]:
-        return await empty(self._steward, pod)
+        return await empty(self.steward, pod)
 
     def pod_ended(self, uid: str) -> bool:
         """Record that an evicted pod has ended, and make a pass; see Results.pod_ended."""
         if not self.passes.results.pod_ended(uid):
             if uid in self.passes.known.lingering:
-                self._storage.due(urgent=True)
+                self.storage.due(urgent=True)
             return False
         self.housekeeping.due()
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
@@ -368,14 +350,14 @@ class Loop:
 
     def files_removed(self) -> None:
         self.passes.results.ignore_older_disk_observations()
-        self._storage.due(urgent=True)
+        self.storage.due(urgent=True)
         self.housekeeping.due()
 
     def close(self) -> None:
         """Close every descriptor."""
         self.observer.close()
         self.usages.close()
-        self._levels.close()
+        self.levels.close()
 
     async def _reclaim_node(self, asked: PassRecord) -> None:
         try:
@@ -389,7 +371,7 @@ class Loop:
         """Observe the filesystems again, and which pod takes how much of them: one may have to be chosen."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.filesystems.refresh)
-            nursery.start_soon(self._storage.count_now, _RANKING_SECONDS)
+            nursery.start_soon(self.storage.count_now, _RANKING_SECONDS)
 
     @property
     def _longest_pause_seconds(self) -> float:

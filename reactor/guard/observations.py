@@ -87,7 +87,6 @@ class Observations:
         oom_kills: PodOomKills,
         ahead: Sequence[Ahead],
         kernel: KernelKills,
-        clock_seconds: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._node = node
@@ -99,7 +98,7 @@ class Observations:
         self._oom_kills = oom_kills
         self._ahead = ahead
         self._kernel = kernel
-        self._clock_seconds = clock_seconds
+        self._clock_seconds = node.clock_seconds
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self._doubted_until_seconds = -math.inf
         self._has_new_pods = True

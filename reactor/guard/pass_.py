@@ -88,7 +88,6 @@ class Passes:
         ahead: Sequence[Ahead] = (),
         kernel: KernelKills | None = None,
         dry_run: bool = False,
-        clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = known
         self._settings = dataclasses.replace(settings, rechecks_disks=check_disk is not None)
@@ -98,10 +97,10 @@ class Passes:
         self._evictor = evictor
         self._kernel = kernel or NoKernelKills()
         self._dry_run = dry_run
-        self._clock_seconds = clock_seconds
-        known.settings, known.clock_seconds = self._settings, clock_seconds
+        self._clock_seconds = known.clock_seconds
+        known.settings = self._settings
         self._node_reclaimer = NodeReclaimer(
-            self._settings, reclaims, lambda: known.observed.at(clock_seconds())
+            self._settings, reclaims, lambda: known.observed.at(known.clock_seconds())
         )
         self.is_powerless = False
         self.is_unfinished = False
@@ -119,7 +118,6 @@ class Passes:
             oom_kills=oom_kills,
             ahead=others,
             kernel=self._kernel,
-            clock_seconds=clock_seconds,
         )
         self.results = Results(known, self.observations)
         self.approach = Approach(known, others, self._kernel, self.observations)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import trio
 
+from reactor.act.kill_path import KillPath
 from reactor.act.one_process import OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.ahead import Ahead
+from reactor.guard.build import Features, Lasting
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
 from reactor.guard.outbox import RecordQueue
@@ -19,6 +22,9 @@ from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.guard.steward_link import StewardLink
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import Eviction
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod, PodUsage
@@ -30,6 +36,7 @@ from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.oom_scores.order import OomOrder, _Wanted
 from reactor.policy.events import ProcessOver
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from reactor.supervisor import Supervisor
 from reactor.warrants.warrants import Reads, Warrants
 from tests.support.builders import make_observation, make_pod, make_threshold
 
@@ -308,7 +315,7 @@ class FakeLoop(Nothing):
         self.recounts = 0
         self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
         self.features: Sequence[Ahead] = (RecordedOrder(self.ordered),)
-        self.known = Node(observed=Observed(stale_seconds=35.0))
+        self.known = Node(observed=Observed(stale_seconds=35.0), clock_seconds=lambda: self.now_seconds)
         self.evictor = Evictor(
             self.kills,
             nursery,
@@ -358,7 +365,6 @@ class FakeLoop(Nothing):
             ahead=self.features,
             kernel=kernel,
             dry_run=dry_run,
-            clock_seconds=lambda: self.now_seconds,
         )
 
     def pass_time(self) -> None:
@@ -401,6 +407,18 @@ class FakeLoop(Nothing):
         if gone:
             self.gone.append(uid)
         return gone
+
+
+def lasting(tree: CgroupTree, settings: Settings, kills: KillPath, **more: Any) -> Lasting:
+    """Return what outlives the configurations of a daemon that has just started, with no steward."""
+    found: dict[str, Any] = {
+        "known": Node(observed=Observed(stale_seconds=35.0)),
+        "features": Features(tree, Path("/nonexistent/state.json")),
+        "highs": BorrowedHighs(),
+        "steward": StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
+        "supervisor": Supervisor(),
+    }
+    return Lasting(tree=tree, kills=kills, **{**found, **more})
 
 
 class FakeFilesystems:

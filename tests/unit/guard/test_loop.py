@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,15 +16,12 @@ import trio.testing
 
 from reactor.act.kill_path import KillPath
 from reactor.guard import approach, build, observations
-from reactor.guard.build import Feature, Features, Joined, loop_of
+from reactor.guard.build import Feature, Joined, loop_of
 from reactor.guard.evictor import Evictor
 from reactor.guard.loop import HOUSEKEEPING, Loop
 from reactor.guard.node import Node
-from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import PassRecord
-from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.memory_control import BorrowedHighs
 from reactor.link.documents import what_was_done
 from reactor.model.pods import Pod
 from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction
@@ -35,16 +31,14 @@ from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import TICKER
 from reactor.sources.memory import MemorySource
-from reactor.supervisor import Supervisor
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
-from tests.unit.guard.conftest import Nothing
+from tests.unit.guard.conftest import Nothing, lasting
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
 
 MIB = 1 << 20
-STATE = Path("/nonexistent/state.json")
 HARD = make_threshold(100 * MIB)
 NEVER_SECONDS = 3600.0  # of a test, however busy the machine is
 # Nothing can be armed: what a loop waits for at first never comes. The ticker comes once, at the start: it
@@ -77,22 +71,12 @@ async def guard(
     fake.counters("/node", usage_bytes=from_bytes, inactive_file_bytes=cached_bytes)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
-    kills, supervisor = KillPath(fake.tree, SETTINGS.pod_parents), Supervisor()
+    kills = KillPath(fake.tree, SETTINGS.pod_parents)
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
-        known = Node(observed=Observed(stale_seconds=35.0))
-        evictor = Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0, dry_run=True)
-        loop = loop_of(
-            SETTINGS,
-            fake.tree,
-            known=known,
-            evictor=evictor,
-            features=Features(fake.tree, STATE),
-            highs=BorrowedHighs(),
-            supervisor=supervisor,
-            steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
-            arming_seconds=arming_seconds,
-        )
+        kept = lasting(fake.tree, SETTINGS, kills)
+        evictor = Evictor(kills, nursery, kept.known, Nothing, deadline_seconds=10.0, dry_run=True)
+        loop = loop_of(SETTINGS, kept, evictor, arming_seconds=arming_seconds)
 
         async def cross_once_it_is_quiet() -> None:
             seen = -1
@@ -191,21 +175,11 @@ async def running(
     """Run a loop in the body, which has its records as they come; it evicts in a dry run alone."""
     kills = KillPath(tree, settings.pod_parents)
     records: list[PassRecord] = []
-    known = Node(observed=Observed(stale_seconds=35.0))
+    known = Node(observed=Observed(stale_seconds=35.0), clock_seconds=clock_seconds)
     async with trio.open_nursery() as nursery:
-        loop = loop_of(
-            settings,
-            tree,
-            known=known,
-            features=Features(tree, STATE),
-            evictor=Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0, dry_run=True),
-            highs=BorrowedHighs(),
-            supervisor=Supervisor(),
-            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
-            pods=pods,
-            arming_seconds=0.0,
-            clock_seconds=clock_seconds,
-        )
+        evictor = Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0, dry_run=True)
+        kept = lasting(tree, settings, kills, known=known)
+        loop = loop_of(settings, kept, evictor, pods=pods, arming_seconds=0.0)
         await nursery.start(loop.run, records.append)
         yield loop, records
         nursery.cancel_scope.cancel()

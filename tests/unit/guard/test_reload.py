@@ -12,22 +12,17 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.guard.build import Features
 from reactor.guard.daemon import Reloads
 from reactor.guard.evictor import resumed_eviction
 from reactor.guard.node import Node
-from reactor.guard.outbox import RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.decisions import PolicyState
 from reactor.model.pod_lists import PodEntry, PodLists
 from reactor.model.rules import Condition, Measure, Metric, RuleAction
@@ -35,13 +30,14 @@ from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observed, Threshold, ThresholdValue
 from reactor.policy.events import PodEmptied
-from reactor.supervisor import Nursery, Supervisor
+from reactor.supervisor import Nursery
 from tests.support.builders import make_claim, make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
 from tests.support.rules import make_rule
 from tests.support.waiting import until as until_by_the_clock
 from tests.unit.act.test_errno_injection import Faults
+from tests.unit.guard.conftest import lasting
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTreeMaker
@@ -92,22 +88,13 @@ class Guarded:
         self.resumed: list[EvictionAttempt] = []
         self.refused: list[Exception] = []
         self.begun = 0
-        self.known = Node(observed=Observed(stale_seconds=0.0))
+        self.known = Node(observed=Observed(stale_seconds=0.0), clock_seconds=trio.current_time)
         self.kills = Unexercised(node.tree, settings.pod_parents)
         self.supervisor = Reloads(
             settings,
-            tree=node.tree,
-            known=self.known,
-            features=Features(node.tree, Path("/nonexistent/state.json")),
-            highs=BorrowedHighs(),
-            kills=self.kills,
-            cluster=None,
-            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
-            supervisor=Supervisor(),
-            on_oom_kill=lambda _: None,
+            lasting(node.tree, settings, self.kills, known=self.known),
             on_resumed=self._resume,
             on_refused=self.refused.append,
-            clock_seconds=trio.current_time,
         )
 
     @asynccontextmanager

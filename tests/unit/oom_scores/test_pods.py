@@ -15,25 +15,19 @@ import trio
 from reactor.act.kill_path import KillPath
 from reactor.config.settings import settings_from_text
 from reactor.errors import ConfigError
-from reactor.guard.build import Features, loop_of
+from reactor.guard.build import loop_of
 from reactor.guard.evictor import Evictor
 from reactor.guard.loop import Loop
-from reactor.guard.node import Node
-from reactor.guard.outbox import RecordQueue
-from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.model.thresholds import Observed
 from reactor.oom_scores import written
 from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
-from reactor.supervisor import Supervisor
 from reactor.workloads.pods import Workloads
 from tests.support.waiting import until
-from tests.unit.guard.conftest import Nothing
+from tests.unit.guard.conftest import Nothing, lasting
 from tests.unit.guard.test_loop import SETTINGS
 
 GIB = 1 << 30
@@ -220,19 +214,9 @@ async def test_a_real_process_takes_its_score(fake, sleeper: int) -> None:
 
 def _generation(fake, settings: Settings, nursery: trio.Nursery, **more) -> Loop:
     kills = KillPath(fake.tree, settings.pod_parents)
-    known = Node(observed=Observed(stale_seconds=35.0))
-    return loop_of(
-        settings,
-        fake.tree,
-        known=known,
-        evictor=Evictor(kills, nursery, known, Nothing, deadline_seconds=10.0),
-        features=Features(fake.tree, Path("/nonexistent/state.json")),
-        highs=BorrowedHighs(),
-        supervisor=Supervisor(),
-        steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
-        arming_seconds=0.1,
-        **more,
-    )
+    kept = lasting(fake.tree, settings, kills)
+    evictor = Evictor(kills, nursery, kept.known, Nothing, deadline_seconds=10.0)
+    return loop_of(settings, kept, evictor, arming_seconds=0.1, **more)
 
 
 async def test_the_guard_sets_the_scores_of_pods_in_manifests_and_of_no_others(
