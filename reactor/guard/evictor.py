@@ -207,7 +207,7 @@ class Evictor:
         return self._ask(attempt, victim)
 
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
-        """Resume an eviction that was ordered before a restart: a soft one has what is left of its time."""
+        """Resume an earlier run's eviction; a soft one whose time is over only if it is still wanted."""
         eviction = resumed_eviction(
             pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
         )
@@ -216,9 +216,11 @@ class Evictor:
             pod.key,
             eviction.grace_period_seconds,
         )
-        if claim.threshold is None or claim.threshold.is_hard:
-            return self._begin_whole(eviction)
-        return self._ask(EvictionAttempt(eviction=eviction), whole_pod(self._kills, pod))
+        is_over = eviction.grace_period_seconds == 0 and claim.threshold and not claim.threshold.is_hard
+        attempt = EvictionAttempt(eviction=eviction, outcome=Outcome.CALLED_OFF)
+        return (
+            _over(attempt) if is_over and not self._is_still_wanted(attempt) else self._begin_whole(eviction)
+        )
 
     # --- what follows ---
 
@@ -278,11 +280,9 @@ class Evictor:
 
     async def _after_hooks(self, attempt: EvictionAttempt) -> float:
         """Wait for what comes before a soft eviction; return how much of the grace period is left."""
-        left_seconds, began_seconds = float(attempt.eviction.grace_period_seconds), trio.current_time()
-        if left_seconds > 0:
-            attempt.add_problems(*await self._loop().before_soft(attempt.eviction))
-            left_seconds -= trio.current_time() - began_seconds
-        return left_seconds
+        began_seconds = trio.current_time()
+        attempt.add_problems(*await self._loop().before_soft(attempt.eviction))
+        return attempt.eviction.grace_period_seconds - (trio.current_time() - began_seconds)
 
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
         """Wait until what has stopped holds nothing any more."""
