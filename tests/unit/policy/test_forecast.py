@@ -41,6 +41,7 @@ def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near()
 
     assert ["hog", "small"] == [pod.name for pod in found.first]
     assert found.first == found.prepared
+    assert 1.0 == found.now_seconds
 
 
 def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() -> None:
