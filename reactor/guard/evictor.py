@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -59,6 +60,7 @@ class Aftermath(Protocol):
         """
 
 
+@dataclass(eq=False)
 class Evictor:
     """Orders evictions, prepares for them, and sees each through `kills` to its end.
 
@@ -74,26 +76,17 @@ class Evictor:
     reads_all = False
     _retry_seconds = math.inf
 
-    def __init__(  # noqa: PLR0913 - what one configuration leaves to the next
-        self,
-        kills: Kills,
-        nursery: Nursery,
-        known: Node,
-        loop: Callable[[], Aftermath],
-        *,
-        deadline_seconds: float,
-        dry_run: bool = False,
-        one_process: OneProcess | None = None,
-        is_always_killed: bool = False,
-    ) -> None:
-        self._kills = kills
-        self._nursery = nursery
-        self._known = known
-        self._loop = loop
-        self._deadline_seconds = deadline_seconds
-        self._dry_run = dry_run
-        self._one_process = one_process
-        self._is_always_killed = is_always_killed
+    kills: Kills
+    nursery: Nursery
+    known: Node
+    loop: Callable[[], Aftermath]
+    _: KW_ONLY
+    deadline_seconds: float
+    dry_run: bool = False
+    one_process: OneProcess | None = None
+    is_always_killed: bool = False
+
+    def __post_init__(self) -> None:
         self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> None:
@@ -102,17 +95,17 @@ class Evictor:
         A dry run kills no pod, also not at the end of a grace period that began before: the pod may have had
         its SIGTERM, the SIGKILL does not follow. All else that is under way goes on as it began.
         """
-        self._deadline_seconds = deadline_seconds
-        self._dry_run = dry_run
+        self.deadline_seconds = deadline_seconds
+        self.dry_run = dry_run
         if dry_run:
             self._call_off()
 
     def prepare(self, pods: Sequence[Pod], gives_way: Callable[[], bool] = bool) -> None:
         """Hold what it takes to end these pods at once, and no others."""
-        wanted = () if self._dry_run else pods
-        self._kills.prepare(wanted)
-        if self._one_process is not None:
-            self._one_process.prepare(wanted, gives_way)
+        wanted = () if self.dry_run else pods
+        self.kills.prepare(wanted)
+        if self.one_process is not None:
+            self.one_process.prepare(wanted, gives_way)
 
     def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
         """Prepare for a crossing; see guard/ahead.py."""
@@ -133,7 +126,7 @@ class Evictor:
         return self._retry_seconds
 
     def holds(self, pod: Pod) -> bool:
-        return not self._dry_run and self._kills.holds(pod)
+        return not self.dry_run and self.kills.holds(pod)
 
     def begin(
         self,
@@ -162,12 +155,12 @@ class Evictor:
 
     def _begin_whole(self, eviction: Eviction, by_kernel_ns: int | None = None) -> EvictionAttempt:
         pod = eviction.pod
-        if self._dry_run:
+        if self.dry_run:
             return _over(EvictionAttempt(eviction=eviction, outcome=Outcome.DRY_RUN))
         if eviction.grace_period_seconds > 0:
-            return self._ask(EvictionAttempt(eviction=eviction), whole_pod(self._kills, pod))
+            return self._ask(EvictionAttempt(eviction=eviction), whole_pod(self.kills, pod))
         try:
-            report = self._kills.kill_now(pod)
+            report = self.kills.kill_now(pod)
         except (ReactorError, OSError) as error:
             attempt = EvictionAttempt(eviction=eviction)
             attempt.fail(error)
@@ -178,21 +171,21 @@ class Evictor:
             attempt.stopped_by_kernel(by_kernel_ns)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         self._pre_empt(pod.uid)
-        self._nursery.start_soon(self._finish, attempt, whole_pod(self._kills, pod))
+        self.nursery.start_soon(self._finish, attempt, whole_pod(self.kills, pod))
         return attempt
 
     def _begin_process(
         self, eviction: Eviction, used_bytes: int | None, *, counts_shared: bool
     ) -> EvictionAttempt:
         """Order the end of one process of a pod. Raises NoProcessError and as a kill where none is chosen."""
-        kills, pod = self._one_process, eviction.pod
+        kills, pod = self.one_process, eviction.pod
         if kills is None:
             raise NoProcessError("no process of a pod is killed alone here")
         is_hard = eviction.grace_period_seconds <= 0
-        find = kills.kill_first if is_hard and not self._dry_run else kills.choose
+        find = kills.kill_first if is_hard and not self.dry_run else kills.choose
         chosen = find(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=_missing_bytes(eviction))
         attempt = EvictionAttempt(eviction=eviction, process=chosen.process)
-        if self._dry_run:
+        if self.dry_run:
             chosen.close()
             attempt.outcome = Outcome.DRY_RUN
             return _over(attempt)
@@ -202,7 +195,7 @@ class Evictor:
             waiting = self._waiting.get(pod.uid)
             if waiting is not None and waiting[0].process is not None:
                 self._pre_empt(pod.uid)
-            self._nursery.start_soon(self._finish, attempt, victim)
+            self.nursery.start_soon(self._finish, attempt, victim)
             return attempt
         return self._ask(attempt, victim)
 
@@ -232,7 +225,7 @@ class Evictor:
             attempt.add_problems("a dry run was configured in its grace period, after SIGTERM")
             scope.cancel()
             _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
-            self._known.called_off(uid)
+            self.known.called_off(uid)
 
     def _pre_empt(self, uid: str) -> None:
         """Have a hard eviction take over from a soft one of the same pod."""
@@ -244,7 +237,7 @@ class Evictor:
     def _ask(self, attempt: EvictionAttempt, victim: Victim) -> EvictionAttempt:
         scope = trio.CancelScope()
         self._waiting[attempt.eviction.pod.uid] = (attempt, scope)
-        self._nursery.start_soon(self._carry_out, attempt, victim, scope)
+        self.nursery.start_soon(self._carry_out, attempt, victim, scope)
         return attempt
 
     async def _carry_out(self, attempt: EvictionAttempt, victim: Victim, scope: trio.CancelScope) -> None:
@@ -264,24 +257,24 @@ class Evictor:
                 del self._waiting[uid]
             if attempt.outcome in _ENDED:
                 seconds = trio.current_time() - began_seconds
-                self._known.ending_observed(attempt.eviction.pod, seconds, attempt.outcome not in _BY_ITSELF)
+                self.known.ending_observed(attempt.eviction.pod, seconds, attempt.outcome not in _BY_ITSELF)
             if not has_stopped:
                 victim.close()
                 # What pre-empted it answers for the pod.
                 if attempt.process is not None and attempt.outcome is not Outcome.PRE_EMPTED:
-                    self._loop().process_over(uid)
+                    self.loop().process_over(uid)
                 elif attempt.outcome is Outcome.FAILED:
-                    self._loop().measure_result(attempt)
+                    self.loop().measure_result(attempt)
                 attempt.ended.set()
         if has_stopped:
             if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
-                self._known.process_killed(attempt.eviction.pod, attempt.process)
+                self.known.process_killed(attempt.eviction.pod, attempt.process)
             await self._finish(attempt, victim)
 
     async def _after_hooks(self, attempt: EvictionAttempt) -> float:
         """Wait for what comes before a soft eviction; return how much of the grace period is left."""
         began_seconds = trio.current_time()
-        attempt.add_problems(*await self._loop().before_soft(attempt.eviction))
+        attempt.add_problems(*await self.loop().before_soft(attempt.eviction))
         return attempt.eviction.grace_period_seconds - (trio.current_time() - began_seconds)
 
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
@@ -289,7 +282,7 @@ class Evictor:
         try:
             freed_ns: int | None = time.monotonic_ns()
             if attempt.outcome not in _BY_ITSELF:
-                freed_ns = await attempt.reap(victim, self._deadline_seconds)
+                freed_ns = await attempt.reap(victim, self.deadline_seconds)
             if attempt.process is not None:
                 attempt.freed_ns = freed_ns
             elif freed_ns is not None:
@@ -297,8 +290,8 @@ class Evictor:
         finally:
             victim.close()
             if attempt.process is not None:
-                self._loop().process_over(attempt.eviction.pod.uid)
-            self._loop().measure_result(attempt)
+                self.loop().process_over(attempt.eviction.pod.uid)
+            self.loop().measure_result(attempt)
             attempt.ended.set()
 
     def await_files(self, pod: Pod, claim: Claim) -> EvictionAttempt:
@@ -308,7 +301,7 @@ class Evictor:
         """
         _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
         attempt = EvictionAttempt(eviction=resumed_eviction(pod, claim, 0))
-        self._nursery.start_soon(self._await_files, attempt)
+        self.nursery.start_soon(self._await_files, attempt)
         return attempt
 
     async def _await_files(self, attempt: EvictionAttempt) -> None:
@@ -319,8 +312,8 @@ class Evictor:
 
     def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
         """Return whether a pod whose grace period is over is to be killed."""
-        is_certain = self._is_always_killed and attempt.process is None
-        return is_certain or self._loop().is_wanted(attempt.eviction)
+        is_certain = self.is_always_killed and attempt.process is None
+        return is_certain or self.loop().is_wanted(attempt.eviction)
 
     async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
         """Wait until nothing of a pod that has ended is counted any more.
@@ -330,23 +323,23 @@ class Evictor:
         """
         eviction = attempt.eviction
         if eviction.resource in ON_DISK and eviction.pod.storage:
-            self._nursery.start_soon(self._remove_files, attempt)
+            self.nursery.start_soon(self._remove_files, attempt)
         poll_seconds = _FILES_POLL_SECONDS if eviction.resource in ON_DISK else _COUNTED_POLL_SECONDS
-        with trio.move_on_after(self._deadline_seconds):
-            while not self._loop().pod_ended(eviction.pod.uid):
+        with trio.move_on_after(self.deadline_seconds):
+            while not self.loop().pod_ended(eviction.pod.uid):
                 await trio.sleep(poll_seconds)
                 freed_ns = time.monotonic_ns()
             attempt.freed_ns = freed_ns
 
     async def _remove_files(self, attempt: EvictionAttempt) -> None:
         """Have the pod's files removed; until then what is counted of them is no longer believed."""
-        pod, storage = attempt.eviction.pod, self._known.storage
+        pod, storage = attempt.eviction.pod, self.known.storage
         storage.hold(pod.uid)
         try:
-            problems = await self._loop().remove_files(pod)
+            problems = await self.loop().remove_files(pod)
         finally:
             storage.release(pod.uid)
-            self._loop().files_removed()
+            self.loop().files_removed()
         attempt.add_problems(*problems)
         for problem in problems:
             _LOG.warning("pod %s: %s", pod.key, problem)

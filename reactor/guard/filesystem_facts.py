@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ _HOOKS_ANSWER_SECONDS: Final = 0.2
 _STARTING: Final = "the steward has not answered yet: it starts"
 
 
+@dataclass(eq=False)
 class FilesystemFacts:
     """Takes what the steward observes into `observed`, and wakes the loop where it says that this matters.
 
@@ -62,52 +64,40 @@ class FilesystemFacts:
     threshold is near at the present rate.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is connected to
-        self,
-        link: StewardLink,
-        settings: Settings,
-        observed: Observed,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        timeout_seconds: float,
-        on_layout: Callable[[Layout], None],
-        on_filling: Callable[[], None],
-        clock_seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._settings = settings
-        self._observed = observed
-        self._wakes = wakes
-        self._board = board
-        self._timeout_seconds = timeout_seconds
-        self._on_layout = on_layout
-        self.filling = on_filling
-        self._clock_seconds = clock_seconds
+    link: StewardLink
+    settings: Settings
+    observed: Observed
+    wakes: Wakes
+    board: SourceBoard
+    _: KW_ONLY
+    timeout_seconds: float
+    on_layout: Callable[[Layout], None]
+    on_filling: Callable[[], None]
+    clock_seconds: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._is_to_wake = trio.Event()
         self._is_unanswered = trio.Event()
-        self._starts_until_seconds = clock_seconds() + _STARTING_SECONDS
+        self._starts_until_seconds = self.clock_seconds() + _STARTING_SECONDS
         self.problems: dict[str, str] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Have the steward follow the filesystems by these settings, until cancelled."""
-        self._link.order(self._settings, self)
+        self.link.order(self.settings, self)
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask_again)
                 await self._notify_wakes()
         finally:
-            self._link.forget(self)
+            self.link.forget(self)
 
     async def _notify_wakes(self) -> None:
         while True:
             await self._is_to_wake.wait()
             self._is_to_wake = trio.Event()
-            self._board.count_wake(FILESYSTEMS)
-            self._wakes.notify(
-                Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
-            )
+            self.board.count_wake(FILESYSTEMS)
+            self.wakes.notify(Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns()))
             await trio.sleep(_BETWEEN_WAKES_SECONDS)
 
     async def _ask_again(self) -> None:
@@ -122,23 +112,23 @@ class FilesystemFacts:
 
     async def refresh(self) -> None:
         """Have all the filesystems observed now; without an answer what was seen grows stale."""
-        if await self._link.observe(self._timeout_seconds):
+        if await self.link.observe(self.timeout_seconds):
             if self._is_unanswered.is_set():
                 self._is_unanswered = trio.Event()
             self.problems.pop("filesystems", None)
-            self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
+            self.board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
             self._starts_until_seconds = -math.inf
             return
         self._is_unanswered.set()
-        if self._clock_seconds() < self._starts_until_seconds:
+        if self.clock_seconds() < self._starts_until_seconds:
             self.problems["filesystems"] = _STARTING
-            self._board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
+            self.board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
         else:
             self.problems["filesystems"] = _LATE
-            self._board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
+            self.board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
 
     def document(self) -> dict[str, Any]:
-        return {"layout": self._settings.eviction.layout, "layout_by_devices": None, "filesystems": []}
+        return {"layout": self.settings.eviction.layout, "layout_by_devices": None, "filesystems": []}
 
     def space(self, space: Space) -> None:
         """Take over what is left of filesystems."""
@@ -153,7 +143,7 @@ class FilesystemFacts:
             if space.inodes_free is not None and space.inodes is not None:
                 seen[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)
         age_seconds = max(0, time.monotonic_ns() - space.at_ns) / 1e9
-        self._observed.take(signals, seen, self._clock_seconds() - age_seconds)
+        self.observed.take(signals, seen, self.clock_seconds() - age_seconds)
 
     def wake(self) -> None:
         """Have a pass made, however often this is asked for: a few a second."""
@@ -161,8 +151,8 @@ class FilesystemFacts:
 
     def adopt_layout(self, layout: Layout) -> None:
         """Adopt the layout that the devices show, where none is configured."""
-        if layout is not self._settings.eviction.layout and layout in self._settings.by_layout:
-            self._on_layout(layout)
+        if layout is not self.settings.eviction.layout and layout in self.settings.by_layout:
+            self.on_layout(layout)
 
 
 async def empty(link: StewardLink, pod: Pod) -> tuple[str, ...]:

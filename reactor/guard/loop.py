@@ -385,35 +385,29 @@ _LOG: Final = logging.getLogger("reactor.housekeeping")
 HOUSEKEEPING: Final = "housekeeping"
 
 
+@dataclass(eq=False)
 class Housekeeping:
     """Refreshes both when they are `due`, and wakes the loop for a pass."""
 
-    def __init__(
-        self,
-        observer: NodeObserver,
-        pods: PodList,
-        passes: Passes,
-        filesystems: FilesystemFacts,
-        storage: StorageCounts,
-        wakes: Wakes,
-    ) -> None:
-        self._observer = observer
-        self._pods = pods
-        self._passes = passes
-        self._wakes = wakes
+    observer: NodeObserver
+    pods: PodList
+    passes: Passes
+    filesystems: FilesystemFacts
+    storage: StorageCounts
+    wakes: Wakes
+
+    def __post_init__(self) -> None:
         self._due = trio.Event()
         self._is_unfinished = False
         self._pods_problem: str | None = None
-        self._filesystems = filesystems
-        self._storage = storage
         self._reported: Mapping[str, str] = {}
 
     @property
     def problems(self) -> dict[str, str]:
         """Return what can't be read or is refused at present, and why."""
-        found = {**self._observer.problems, **self._pods.problems}
-        found |= self._filesystems.problems
-        found |= self._passes.observations.absurd_thresholds()
+        found = {**self.observer.problems, **self.pods.problems}
+        found |= self.filesystems.problems
+        found |= self.passes.observations.absurd_thresholds()
         if self._pods_problem is not None:
             found["pods"] = self._pods_problem
         return found
@@ -435,20 +429,20 @@ class Housekeeping:
             await self._due.wait()
             self._due = trio.Event()
             self._is_unfinished = True
-            self._storage.due()
+            self.storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
-                nursery.start_soon(self._filesystems.refresh)
+                nursery.start_soon(self.filesystems.refresh)
             self._reported = report_changes(_LOG, self._reported, self.problems)
             self._is_unfinished = False
-            self._wakes.notify(
+            self.wakes.notify(
                 Wake(source=HOUSEKEEPING, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
             )
 
     async def list_pods(self) -> None:
         """List the pods again; those known stay if that fails."""
         try:
-            pods = await self._pods.listed()
+            pods = await self.pods.listed()
         except Exception as error:  # noqa: BLE001 - the filesystems are refreshed all the same
             if self._pods_problem != failure_text(error):
                 _LOG.exception("the pods could not be listed")
@@ -456,4 +450,4 @@ class Housekeeping:
             return
         self._pods_problem = None
         if pods is not None:
-            self._passes.observations.set_pods(pods)
+            self.passes.observations.set_pods(pods)

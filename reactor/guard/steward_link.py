@@ -357,7 +357,7 @@ class StewardLink:
         elif self._news is not None and request.kind is RequestKind.DISK_WAKE:
             self._news.wake()
         elif self._news is not None and request.kind is RequestKind.FILLING:
-            self._news.filling()
+            self._news.on_filling()
 
     def _take_space(self, space: Space) -> None:
         age_ns = time.monotonic_ns() - space.at_ns

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -106,6 +107,7 @@ def _held_by_threads_bytes(pid: int, proc: Path) -> int:
     return 0 if memory is None else memory.resident_bytes
 
 
+@dataclass(eq=False)
 class ManifestScores:
     """Sets the scores of the pods that `specified` returns; `problem` is why some can't be set.
 
@@ -113,25 +115,18 @@ class ManifestScores:
     returns by its uid that it has a score for the sake of the OOM killer's order keeps that.
     """
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        specified: Callable[[], Sequence[Pod]],
-        capacity_bytes: Callable[[], int | None],
-        *,
-        interval_seconds: float,
-        is_ordered: Callable[[str], bool] = lambda _: False,
-        proc: Path = PROC,
-    ) -> None:
+    tree: CgroupTree
+    specified: Callable[[], Sequence[Pod]]
+    capacity_bytes: Callable[[], int | None]
+    _: KW_ONLY
+    interval_seconds: float
+    is_ordered: Callable[[str], bool] = lambda _: False
+    proc: Path = PROC
+
+    def __post_init__(self) -> None:
         self.problem: str | None = None
-        self._tree = tree
-        self._specified = specified
-        self._capacity_bytes = capacity_bytes
-        self._interval_seconds = interval_seconds
-        self._is_ordered = is_ordered
-        self._proc = proc
         self._scores: dict[str, int] = {}
-        self._writer = ScoreWriter(str(proc))
+        self._writer = ScoreWriter(str(self.proc))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Set scores until cancelled."""
@@ -142,18 +137,18 @@ class ManifestScores:
             if is_due:
                 all_due_at = trio.current_time() + _AGAIN_SECONDS
             await self.set_scores(of_all=is_due)
-            await trio.sleep(self._interval_seconds)
+            await trio.sleep(self.interval_seconds)
 
     async def set_scores(self, *, of_all: bool = True) -> None:
         """Go through pods that are new or ask for another score, or through all of them."""
-        capacity_bytes = self._capacity_bytes()
+        capacity_bytes = self.capacity_bytes()
         if not capacity_bytes:
             return
         if of_all:
             self._writer.refused = None
         before, self._scores = self._scores, {}
-        for pod in self._specified():
-            if self._is_ordered(pod.uid):
+        for pod in self.specified():
+            if self.is_ordered(pod.uid):
                 continue
             score = self._scores[pod.uid] = wanted_score(pod, capacity_bytes)
             if of_all or before.get(pod.uid) != score:
@@ -165,7 +160,7 @@ class ManifestScores:
 
     async def _set(self, pod: Pod, score: int, before: int | None) -> None:
         """Set the score of a pod's processes, a few at a time; `before` is what was set last."""
-        found, _ = await find_processes(self._tree, pod, _MOST_PROCESSES, self._proc)
+        found, _ = await find_processes(self.tree, pod, _MOST_PROCESSES, self.proc)
         for number, (pid, born, present) in enumerate(found):
             if is_to_be_set(present, score, before):
                 self._writer.write(pid, born.start_ticks, score, {present})

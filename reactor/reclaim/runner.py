@@ -188,6 +188,7 @@ class ReclaimRunner:
         return True
 
 
+@dataclass(eq=False)
 class NodeReclaimer:
     """Has the node reclaim what a decision asks for, until that is enough.
 
@@ -195,15 +196,9 @@ class NodeReclaimer:
     `observe_space` the filesystems alone. Nothing here raises.
     """
 
-    def __init__(
-        self,
-        settings: EvictionSettings,
-        reclaims: Reclaims,
-        observed: Callable[[], Mapping[Signal, Observation]],
-    ) -> None:
-        self._settings = settings
-        self._reclaims = reclaims
-        self._observed = observed
+    settings: EvictionSettings
+    reclaims: Reclaims
+    observed: Callable[[], Mapping[Signal, Observation]]
 
     async def run(
         self, decision: Decision, observe: Observe, observe_space: Observe
@@ -230,13 +225,13 @@ class NodeReclaimer:
         signal = threshold.signal
 
         def available() -> int | None:
-            seen = self._observed().get(signal)
+            seen = self.observed().get(signal)
             return None if seen is None else seen.available
 
-        before = self._observed().get(signal)
+        before = self.observed().get(signal)
         measurement = Measurement(kind, signal, available, RESOURCE[signal])
         try:
-            report = await self._reclaims.run(kind, filesystems_of(signal, self._settings.layout))
+            report = await self.reclaims.run(kind, filesystems_of(signal, self.settings.layout))
         except (ReactorError, OSError) as error:
             report = ReclaimReport(problems=(str(error),))
         if report is None:
@@ -253,4 +248,4 @@ class NodeReclaimer:
         return measurement.reclaimed(None if before is None else threshold.missing(before), report)
 
     def _suffices(self, decision: Decision) -> bool:
-        return is_enough(self._settings, decision, Snapshot(signals=self._observed()))
+        return is_enough(self.settings, decision, Snapshot(signals=self.observed()))

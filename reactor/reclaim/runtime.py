@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -109,6 +110,7 @@ _GIVEN_BACK_SECONDS: Final = 5.0
 _PATIENCE: Final = Patience(every_seconds=0.2, most_times=25, notable=1 << 20, waits_for_the_first=True)
 
 
+@dataclass(eq=False)
 class ContainerReclaim:
     """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
 
@@ -119,34 +121,26 @@ class ContainerReclaim:
     `layers` are paths on the filesystems on which writable layers lie.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        runs: Callable[[str], bool],
-        logs: Path,
-        layers: Callable[[], Collection[str]] = tuple,
-        *,
-        kept: int = 1,
-    ) -> None:
-        self._client = client
-        self._runs = runs
-        self._logs = logs
-        self._layers = layers
-        self._kept = kept
+    client: Client
+    runs: Callable[[str], bool]
+    logs: Path
+    layers: Callable[[], Collection[str]] = tuple
+    _: KW_ONLY
+    kept: int = 1
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of it
         """Remove what is dead; see NodeReclaim.run."""
-        client = self._client()
+        client = self.client()
         removed, gone, problems = set[str](), list[str](), list[str]()
         with trio.move_on_after(MOST_SECONDS) as scope:
-            layers = tuple(self._layers())
+            layers = tuple(self.layers())
             free_bytes = await free_bytes_on(layers)
             containers = await client.containers()
             for one in _dead_containers(containers, self._kept_of, time.time_ns()):
                 if await self._remove(client, one, problems):
                     removed.add(one.id)
             left = {one.sandbox_id for one in containers if one.id not in removed}
-            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._runs):
+            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self.runs):
                 if await tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
             if removed:
@@ -158,7 +152,7 @@ class ContainerReclaim:
         return ReclaimReport(did=did, problems=shortened(problems))
 
     def _kept_of(self, pod_uid: str) -> int:
-        return self._kept if self._runs(pod_uid) else 0
+        return self.kept if self.runs(pod_uid) else 0
 
     async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
         log_path = ""
@@ -168,7 +162,7 @@ class ContainerReclaim:
         if not await tried(client.remove_container(container.id), problems):
             return False
         if log_path:
-            problem = await in_thread(following(_remove_log), Path(log_path), self._logs)
+            problem = await in_thread(following(_remove_log), Path(log_path), self.logs)
             problems += [] if problem is None else [problem]
         return True
 

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -88,25 +89,18 @@ class GuardedNode:
         return OomScope.ABOVE_NODE if self.holds(victim) else None
 
 
+@dataclass(eq=False)
 class OomCounters:
     """Counts the kills since they were last counted, if any."""
 
     name = OOM_COUNTERS
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        node: GuardedNode,
-        report: Callable[[OomKill], None],
-        *,
-        interval_seconds: float,
-        proc: Path = PROC,
-    ) -> None:
-        self._tree = tree
-        self._node = node
-        self._report = report
-        self._interval_seconds = interval_seconds
-        self._proc = proc
+    tree: CgroupTree
+    node: GuardedNode
+    report: Callable[[OomKill], None]
+    _: KW_ONLY
+    interval_seconds: float
+    proc: Path = PROC
 
     def unavailable_because(self) -> str | None:
         """Return None: what the counters need every supported kernel has."""
@@ -116,20 +110,20 @@ class OomCounters:
         """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
         with ExitStack() as owned:
             count: _CountV1 | _CountV2
-            if self._tree.version is CgroupVersion.V2:
-                count = _CountV2(self._tree, self._node, self._proc)
+            if self.tree.version is CgroupVersion.V2:
+                count = _CountV2(self.tree, self.node, self.proc)
             else:
-                count = _CountV1(self._tree, self._node, self._proc, owned)
+                count = _CountV1(self.tree, self.node, self.proc, owned)
             # A registration waits for an RCU grace period, and the walk may be long.
             await in_thread(count.begin)
-            armed(f"counted every {self._interval_seconds:g} s, without victims")
+            armed(f"counted every {self.interval_seconds:g} s, without victims")
             while True:
-                await next_beat(self._interval_seconds)
+                await next_beat(self.interval_seconds)
                 if count.has_new():
                     kills, scope = await in_thread(count.since)
                     if kills:
                         at_ns = time.monotonic_ns()
-                        self._report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=kills))
+                        self.report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=kills))
 
 
 class _CountV2:

@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ _LEAST_SECONDS: Final = 0.02
 _SOON_SECONDS: Final = 20.0
 
 
+@dataclass(eq=False)
 class TimeLeftWatch:
     """Watches the memory signals that have a hard threshold, of one configuration.
 
@@ -45,29 +46,19 @@ class TimeLeftWatch:
     threshold sampling begins (None: at the soft thresholds alone). `needs` outlives the configuration.
     """
 
-    def __init__(  # noqa: PLR0913 - what it reads, and whom it reports to
-        self,
-        settings: EvictionSettings,
-        *,
-        state: Callable[[], PolicyState],
-        observe: Callable[[], Mapping[Signal, Observation]],
-        held_bytes: Callable[[str], int | None],
-        report: Callable[[Mapping[Signal, TimeLeft]], None],
-        wake: Callable[[Wake], None],
-        needs: Needs,
-        within: ThresholdValue | None = None,
-        clock_seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings = settings
-        self._state = state
-        self._observe = observe
-        self._held_bytes = held_bytes
-        self._report = report
-        self._wake = wake
-        self._needs = needs
-        self._within = within
-        self._clock_seconds = clock_seconds
-        memory = [one for one in settings.thresholds if one.signal in MEMORY_SIGNALS]
+    settings: EvictionSettings
+    _: KW_ONLY
+    state: Callable[[], PolicyState]
+    observe: Callable[[], Mapping[Signal, Observation]]
+    held_bytes: Callable[[str], int | None]
+    report: Callable[[Mapping[Signal, TimeLeft]], None]
+    wake: Callable[[Wake], None]
+    needs: Needs
+    within: ThresholdValue | None = None
+    clock_seconds: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        memory = [one for one in self.settings.thresholds if one.signal in MEMORY_SIGNALS]
         self._hard = {one.signal: one for one in memory if one.is_hard}
         self._soft = [one for one in memory if not one.is_hard and one.signal in self._hard]
         self._samples = {signal: Samples() for signal in self._hard}
@@ -92,22 +83,22 @@ class TimeLeftWatch:
 
     def passed(self, snapshot: Snapshot, ordered: Sequence[Eviction]) -> None:
         """Take over what a pass has observed, and the evictions that it has ordered."""
-        now_seconds = self._clock_seconds()
-        if self._needs.is_judging:
-            self._needs.judge(snapshot.signals, self._held_bytes, now_seconds)
+        now_seconds = self.clock_seconds()
+        if self.needs.is_judging:
+            self.needs.judge(snapshot.signals, self.held_bytes, now_seconds)
         for eviction in ordered:
-            self._needs.ordered(eviction, self._hard, self._grace_left_seconds(eviction, now_seconds))
+            self.needs.ordered(eviction, self._hard, self._grace_left_seconds(eviction, now_seconds))
         if self.is_short(snapshot.signals):
-            self._needs.seen(snapshot, now_seconds)
+            self.needs.seen(snapshot, now_seconds)
             self._is_short.set()
         else:
-            self._needs.calm()
+            self.needs.calm()
 
     def _grace_left_seconds(self, eviction: Eviction, now_seconds: float) -> float:
         threshold = eviction.threshold
         if threshold is None:
             return 0.0
-        since_seconds = self._state().first_observed.get(threshold, now_seconds)
+        since_seconds = self.state().first_observed.get(threshold, now_seconds)
         return since_seconds + threshold.grace_period_seconds - now_seconds
 
     def is_short(self, seen: Mapping[Signal, Observation]) -> bool:
@@ -118,30 +109,30 @@ class TimeLeftWatch:
     def _is_within(self, one: tuple[Signal, Observation]) -> bool:
         signal, seen = one
         threshold = self._hard.get(signal)
-        if self._within is None or threshold is None or threshold.is_absurd_at(seen.capacity):
+        if self.within is None or threshold is None or threshold.is_absurd_at(seen.capacity):
             return False
-        return seen.available < threshold.value.of(seen.capacity) + self._within.of(seen.capacity)
+        return seen.available < threshold.value.of(seen.capacity) + self.within.of(seen.capacity)
 
     def sample(self) -> float:
         """Take a sample, report the time left, and return after how long to take the next; infinity: none."""
-        seen = self._observe()
-        now_seconds = self._clock_seconds()
-        self._needs.judge(seen, self._held_bytes, now_seconds)
+        seen = self.observe()
+        now_seconds = self.clock_seconds()
+        self.needs.judge(seen, self.held_bytes, now_seconds)
         if not self.is_short(seen):
             self._forget()
-            return _SECONDS if self._needs.is_judging else math.inf
-        state = self._state()
+            return _SECONDS if self.needs.is_judging else math.inf
+        state = self.state()
         is_awaiting = is_memory_awaited(state)
         if self._was_awaiting and not is_awaiting:
             for samples in self._samples.values():
                 samples.clear()
         self._was_awaiting = is_awaiting
         self._lefts = dict(self._estimates(seen, now_seconds))
-        self._report(self._lefts)
-        is_asked = self._settings.soft_in_time
-        due = due_in_time(self._settings, state, self._lefts, now_seconds) if is_asked else {}
-        if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self._settings, state)):
-            self._wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+        self.report(self._lefts)
+        is_asked = self.settings.soft_in_time
+        due = due_in_time(self.settings, state, self._lefts, now_seconds) if is_asked else {}
+        if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self.settings, state)):
+            self.wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
         pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
         lefts = self._lefts
         spares = (spare_seconds(one.needed_seconds, lefts.get(one.threshold.signal)) for one in state.waits)
@@ -176,21 +167,21 @@ class TimeLeftWatch:
         self._foreseen_since.clear()
         self._lefts = {}
         self._was_awaiting = False
-        self._report(self._lefts)
+        self.report(self._lefts)
 
     def document(self) -> dict[str, Any]:
         return {
             "signals": [time_left_document(self._hard[one], left) for one, left in self._lefts.items()],
             "in_time": {
-                "on": self._settings.soft_in_time,
-                **self._needs.document(),
+                "on": self.settings.soft_in_time,
+                **self.needs.document(),
                 "waits": [
                     {
                         "threshold": str(one.threshold),
                         "uid": one.uid,
                         "until_left_seconds": one.needed_seconds,
                     }
-                    for one in self._state().waits
+                    for one in self.state().waits
                 ],
             },
         }
@@ -202,7 +193,7 @@ class TimeLeftWatch:
                 for signal, left in self._lefts.items()
                 if left.seconds is not None
             },
-            "in_time": {str(one): self._needs.counted[one] for one in Judged},
+            "in_time": {str(one): self.needs.counted[one] for one in Judged},
         }
 
 
