@@ -38,7 +38,7 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, SourceLosses
 from reactor.guard.loop import Loop
 from reactor.guard.node import Node
-from reactor.guard.node_shutdown import NodeShutdown, ShutdownDeps, shutdown_file
+from reactor.guard.node_shutdown import NodeShutdown, shutdown_file
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
@@ -350,16 +350,14 @@ class Daemon:
             self._cluster.own_score = self._features.own_score
             self._features.on_marks = self._cluster.reports.marks
         self._shutdown = NodeShutdown(
-            settings,
-            ShutdownDeps(
-                kills=self._kills if self._cluster is None else self._cluster.kills,
-                pods=self._present_pods,
-                may_be_populated=partial(may_be_populated, tree),
-                write=self._lines.write,
-                wait_written=self._lines.wait_empty,
-                reporter=self._cluster,
-            ),
-            shutdown_file(Path(settings.journal.path)),
+            settings=settings,
+            kills=self._kills if self._cluster is None else self._cluster.kills,
+            pods=self._present_pods,
+            may_be_populated=partial(may_be_populated, tree),
+            write=self._lines.write,
+            wait_written=self._lines.wait_empty,
+            file=shutdown_file(Path(settings.journal.path)),
+            reporter=self._cluster,
         )
         self._oom = OomKills(
             self._known,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -160,6 +161,7 @@ def _source_document(state: SourceState, at_unix_seconds: float) -> Document:
     }
 
 
+@dataclass(eq=False)
 class OomKills:
     """The kernel's own OOM kills: a journal line, a log line, a count.
 
@@ -168,36 +170,31 @@ class OomKills:
     date: a pod that meets its limit at its start is younger than the last housekeeping.
     """
 
-    def __init__(
-        self,
-        known: Node,
-        write: Write,
-        count: Callable[[OomKill], None],
-        refresh_pods: Callable[[], None],
-    ) -> None:
-        self._known = known
-        self._write = write
-        self._count = count
-        self._refresh_pods = refresh_pods
+    known: Node
+    write: Write
+    count: Callable[[OomKill], None]
+    refresh_pods: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.counted = dict.fromkeys(OomScope, 0)
 
     def record(self, kill: OomKill) -> None:
         """Record one kill, or several that were only counted."""
         document = self._document(kill)
         self.counted[kill.scope] += kill.kills
-        self._count(kill)
-        self._write(lambda: document)
+        self.count(kill)
+        self.write(lambda: document)
         level = logging.ERROR if kill.scope is OomScope.NODE else logging.WARNING
         _OOM_LOG.log(level, "%s; scope=%s decision=%d", document["message"], kill.scope, document["decision"])
 
     def _document(self, kill: OomKill) -> Document:
         pod = self._victim(kill.victim_cgroup)
-        evicting = pod is not None and self._known.under_way.at(pod.uid, kill.at_ns)
+        evicting = pod is not None and self.known.under_way.at(pod.uid, kill.at_ns)
         return {
             "kind": OOM_KILL,
             "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
             "at_ns": kill.at_ns,
-            "decision": self._known.passes,  # the last one before it was reported
+            "decision": self.known.passes,  # the last one before it was reported
             **attributes(kill, "source", "scope", "kills", "pid", "comm", "victim_bytes", "victim_cgroup"),
             "pod": None if pod is None else pod.key,
             "uid": None if pod is None else pod.uid,
@@ -210,10 +207,10 @@ class OomKills:
         """Return the pod that died in a cgroup, None where that is in none."""
         if cgroup is None:
             return None
-        pod = self._known.pod_in(cgroup)
+        pod = self.known.pod_in(cgroup)
         if pod is None:
-            self._refresh_pods()
-            pod = self._known.pod_in(cgroup)
+            self.refresh_pods()
+            pod = self.known.pod_in(cgroup)
         return pod
 
 

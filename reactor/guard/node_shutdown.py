@@ -229,40 +229,29 @@ class ShutdownTermination(Termination):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownDeps:
-    """What a shutdown works with.
+@dataclass(eq=False, kw_only=True)
+class NodeShutdown:
+    """Holds shutdowns up and ends the pods. `run` is a part of the daemon, and so is `file.run`.
 
     `pods` returns those that exist now; `may_be_populated` says whether a process may be left in one, by no
     more than the kernel itself says of it: a tenant's cgroups are not walked in the loop. `write` queues a
     line of the journal, and `wait_written` returns when all are safe. `reporter` reports to the cluster.
+
+    What it does meanwhile runs in `nursery`, which outlives every configuration.
     """
 
+    settings: Settings
     kills: Kills
     pods: Callable[[], Sequence[Pod]]
     may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]
     wait_written: Callable[[], Awaitable[None]]
+    file: KeptFile[ShutdownTimes]
     reporter: KubernetesNode | None = None
+    watch: ShutdownWatch | None = None
 
-
-class NodeShutdown:
-    """Holds shutdowns up and ends the pods. `run` is a part of the daemon, and so is `file.run`.
-
-    What it does meanwhile runs in `nursery`, which outlives every configuration.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        deps: ShutdownDeps,
-        file: KeptFile[ShutdownTimes],
-        watch: ShutdownWatch | None = None,
-    ) -> None:
-        self.file = file
-        self._deps = deps
-        self._watch = watch or ShutdownWatch(self.on_news)
-        self._settings = settings
+    def __post_init__(self) -> None:
+        self._watch = self.watch or ShutdownWatch(self.on_news)
         self._reordered = trio.Event()
         self._scope = trio.CancelScope()
         self._shutting_down: trio.CancelScope | None = None
@@ -306,7 +295,7 @@ class NodeShutdown:
 
     def order(self, settings: Settings) -> None:
         """Go by these settings from now on; a shutdown that is under way ends by those it began with."""
-        before, self._settings = self._settings, settings
+        before, self.settings = self.settings, settings
         if (before.shutdown_groups, before.dry_run) != (settings.shutdown_groups, settings.dry_run):
             self._reordered.set()
             if not self.is_under_way:
@@ -322,7 +311,7 @@ class NodeShutdown:
                 continue
             await self._load()
             with trio.CancelScope() as self._scope:
-                await self._watch.run(*_wanted(self._settings))
+                await self._watch.run(*_wanted(self.settings))
 
     def on_news(self, news: ShutdownNews) -> None:
         """Begin a shutdown, or cancel the one that is under way."""
@@ -337,7 +326,7 @@ class NodeShutdown:
 
     @property
     def _groups(self) -> tuple[ShutdownGroup, ...]:
-        return self._settings.shutdown_groups
+        return self.settings.shutdown_groups
 
     def _state(self) -> str:
         if not self._groups:
@@ -363,13 +352,13 @@ class NodeShutdown:
         began = instant(times.start_unix_seconds)
         _LOG.warning("the shutdown of %s was cut off before all pods had ended", began)
         self._journal("cut off", began=began)
-        await self._deps.wait_written()
+        await self.wait_written()
         if self._times is times:  # else another shutdown has begun
             self._set_times(dataclasses.replace(times, is_reported=True))
 
     async def _shut_down(self, scope: trio.CancelScope, nursery: Nursery) -> None:
         """End all pods in their order, and let the shutdown go on, whatever went wrong."""
-        groups, is_dry = self._groups, self._settings.dry_run
+        groups, is_dry = self._groups, self.settings.dry_run
         try:
             with scope:
                 present = await self._present()
@@ -384,7 +373,7 @@ class NodeShutdown:
             self._finish()
             with trio.move_on_after(_SAVED_SECONDS):
                 await self.file.wait_saved()
-                await self._deps.wait_written()
+                await self.wait_written()
         finally:
             if not scope.cancel_called:
                 await self._watch.go_on()
@@ -392,7 +381,7 @@ class NodeShutdown:
     async def _present(self) -> list[Pod]:
         """Return the pods in which there is a process, and that a shutdown can do without."""
         found = []
-        for number, pod in enumerate(self._deps.pods()):
+        for number, pod in enumerate(self.pods()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
             if not _is_left_to_systemd(pod) and self._may_be_populated(pod):
@@ -401,7 +390,7 @@ class NodeShutdown:
 
     def _may_be_populated(self, pod: Pod) -> bool:
         try:
-            return self._deps.may_be_populated(pod)
+            return self.may_be_populated(pod)
         except (ReactorError, OSError):
             return True  # ending it says why it can't be
 
@@ -446,9 +435,9 @@ class NodeShutdown:
 
     async def _end(self, ending: ShutdownTermination, scope: trio.CancelScope, nursery: Nursery) -> None:
         """Ask a pod to end, and kill it when its time is over, unless the shutdown was cancelled by then."""
-        if self._deps.reporter is not None:
-            self._deps.reporter.shutdown_ends(ending, nursery)
-        victim = whole_pod(self._deps.kills, ending.pod)
+        if self.reporter is not None:
+            self.reporter.shutdown_ends(ending, nursery)
+        victim = whole_pod(self.kills, ending.pod)
         try:
             has_stopped = await ending.carry_out(
                 victim, ending.grace_seconds, lambda: not scope.cancel_called
@@ -482,8 +471,8 @@ class NodeShutdown:
                 for step in shutdown_steps(groups, pods)
             ],
         )
-        if self._deps.reporter is not None and not is_dry:
-            self._deps.reporter.shutdown_began()
+        if self.reporter is not None and not is_dry:
+            self.reporter.shutdown_began()
 
     def _finish(self) -> None:
         self._priority = None
@@ -500,8 +489,8 @@ class NodeShutdown:
         self._shutting_down = self._priority = None
         _LOG.warning("shutdown: cancelled; no further pod is ended for it")
         self._journal("cancelled")
-        if self._deps.reporter is not None:
-            self._deps.reporter.shutdown_cancelled()
+        if self.reporter is not None:
+            self.reporter.shutdown_cancelled()
         if self._reordered.is_set():
             self._scope.cancel()
 
@@ -511,7 +500,7 @@ class NodeShutdown:
 
     def _journal(self, phase: str, **about: object) -> None:
         line: Document = {"kind": KIND, "phase": phase, "time": instant(time.time()), **about}
-        self._deps.write(lambda: line)
+        self.write(lambda: line)
 
 
 def _wanted(settings: Settings) -> tuple[int, str | None]:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ class Hooks:
     faults: Faults | None = None
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records passes. A pass that only repeats what the one before it decided is measured, not journaled.
 
@@ -64,24 +65,19 @@ class Recorder:
     but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`).
     """
 
-    def __init__(
-        self,
-        journal: RecordQueue,
-        meter: Tally,
-        *,
-        patience_seconds: float,
-        hooks: Hooks,
-    ) -> None:
-        self._journal = journal
-        self._meter = meter
-        self._patience_seconds = patience_seconds
-        self._hooks = hooks
+    journal: RecordQueue
+    meter: Tally
+    _: KW_ONLY
+    patience_seconds: float
+    hooks: Hooks
+
+    def __post_init__(self) -> None:
         self._last_state, self._last_choice = _essence(Decision(at_seconds=0.0))
 
     def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
-        self._hooks.on_pass(record)
-        self._meter.observe_pass(record)
+        self.hooks.on_pass(record)
+        self.meter.observe_pass(record)
         is_news = record.decision.rule is None and self._is_news(record.decision)
         if not (is_news or record.decision.rule is not None or record.attempts or record.reclaimed):
             return
@@ -89,14 +85,14 @@ class Recorder:
         if not record.attempts:
             self._write_decision(record)
             return
-        self._journal.note(partial(record.document, _NOTED_RANKING))
+        self.journal.note(partial(record.document, _NOTED_RANKING))
         if any(not attempt.ended.is_set() for attempt in record.attempts):
-            self._journal.write(partial(ordered_document, record.as_it_stands()))
+            self.journal.write(partial(ordered_document, record.as_it_stands()))
         nursery.start_soon(self._complete, record)
 
     def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
-        self._journal.write(partial(ordered_document, record.as_it_stands(), kind=RESUMED))
+        self.journal.write(partial(ordered_document, record.as_it_stands(), kind=RESUMED))
         nursery.start_soon(self._account_late, record, record.attempts)
 
     def _is_news(self, decision: Decision) -> bool:
@@ -112,7 +108,7 @@ class Recorder:
 
     async def _complete(self, record: PassRecord) -> None:
         try:
-            with trio.move_on_after(self._patience_seconds):
+            with trio.move_on_after(self.patience_seconds):
                 for attempt in record.attempts:
                     await attempt.ended.wait()
         finally:
@@ -123,7 +119,7 @@ class Recorder:
         for attempt in late:
             await attempt.ended.wait()
             self._account(record, attempt)
-            self._journal.write(partial(outcome_document, record.id, time.time(), attempt))
+            self.journal.write(partial(outcome_document, record.id, time.time(), attempt))
 
     def _patience_over(self, record: PassRecord) -> list[EvictionAttempt]:
         """Write the decision as it stands; return its evictions that have not come to their end."""
@@ -134,12 +130,12 @@ class Recorder:
         return [attempt for attempt in record.attempts if not attempt.ended.is_set()]
 
     def _account(self, record: PassRecord, attempt: EvictionAttempt) -> None:
-        self._meter.observe_attempt(attempt)
-        self._hooks.on_ended(record, attempt)
+        self.meter.observe_attempt(attempt)
+        self.hooks.on_ended(record, attempt)
         _log_ending(record, attempt)
 
     def _write_decision(self, record: PassRecord) -> None:
-        self._journal.write(partial(record.as_it_stands().document, 0), record.ranking_documents)
+        self.journal.write(partial(record.as_it_stands().document, 0), record.ranking_documents)
 
 
 class Tally:

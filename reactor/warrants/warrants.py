@@ -223,22 +223,16 @@ class ArmedWarrant:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPod:
-    """A pod as the kernel knows it."""
+class PlacedPod(NamedTuple):
+    """A pod as the kernel knows it once it has a place: where its counters are, and what is spared of it.
 
-    pod: Pod
-    place: int
-    addresses: CounterAddresses
-    spared: tuple[tuple[int, int], ...]
-
-
-class Found(NamedTuple):
-    """Where the counters of a pod are, and what is spared of it: by cgroup id and level."""
+    What is spared is by cgroup id and level.
+    """
 
     pod: Pod
     addresses: CounterAddresses
     spared: tuple[tuple[int, int], ...]
+    place: int = -1
 
 
 @dataclass(slots=True)
@@ -259,12 +253,12 @@ class KernelPods:
             or known.pod.spared_cgroups != pod.spared_cgroups
         )
 
-    def look_up(self, probe: WarrantProbe, pods: Sequence[Pod]) -> list[Found]:
+    def look_up(self, probe: WarrantProbe, pods: Sequence[Pod]) -> list[PlacedPod]:
         """Return where the counters of these pods are, of those that are there as they were listed.
 
         For a thread: the kernel's cgroup lock may be held.
         """
-        found: list[Found] = []
+        found: list[PlacedPod] = []
         for pod in pods:
             if pod.cgroup is None or pod.cgroup_inode is None or len(pod.spared_cgroups) > SPARED:
                 continue
@@ -277,12 +271,12 @@ class KernelPods:
             except (OSError, ReactorError):
                 continue  # gone, or being made: listed again soon
             if addresses.memory and addresses.cgroup_id == pod.cgroup_inode:
-                found.append(Found(pod, addresses, spared))
+                found.append(PlacedPod(pod, addresses, spared))
         return found
 
-    def put(self, probe: WarrantProbe, found: Found) -> None:
+    def put(self, probe: WarrantProbe, found: PlacedPod) -> None:
         """Have the kernel hold a pod to a bound. One that finds the map full stays unknown to it."""
-        pod, addresses, spared = found
+        pod, addresses = found.pod, found.addresses
         self.remove(probe, pod.uid)
         earlier = self._uids.pop(addresses.memory, None)
         if earlier is not None:  # of a pod that is gone
@@ -296,7 +290,7 @@ class KernelPods:
             self._free.append(place)
             _LOG.warning("pod %s is not known to the kernel: %s", pod.key, error)
             return
-        self.placed[pod.uid] = PlacedPod(pod=pod, place=place, addresses=addresses, spared=spared)
+        self.placed[pod.uid] = found._replace(place=place)
         self._uids[addresses.memory] = pod.uid
 
     def remove(self, probe: WarrantProbe, uid: str) -> None:

@@ -18,7 +18,6 @@ from reactor.errors import RefusedError
 from reactor.guard.node_shutdown import (
     NAME,
     NodeShutdown,
-    ShutdownDeps,
     ShutdownTermination,
     ShutdownTimes,
     ShutdownWatch,
@@ -133,16 +132,18 @@ class Node:
         self.reporter = Reporter()
         self.lines: list[dict] = []
         self.file = shutdown_file(directory / "journal.jsonl")
-        around = ShutdownDeps(
+        self.settings = settings or Settings(shutdown_groups=GROUPS)
+        self.shutdown = NodeShutdown(
+            settings=self.settings,
             kills=self.kills,
             pods=lambda: tuple(self.pods),
             may_be_populated=lambda pod: pod.name not in self.kills.dead,
             write=lambda make: self.lines.append(dict(make())),
             wait_written=wait_written,
+            file=self.file,
             reporter=self.reporter,
+            watch=self.watch,
         )
-        self.settings = settings or Settings(shutdown_groups=GROUPS)
-        self.shutdown = NodeShutdown(self.settings, around, self.file, self.watch)
 
     @asynccontextmanager
     async def running(self):
