@@ -35,7 +35,7 @@ def lines_here() -> list[str]:
 
 def _texts() -> Iterator[tuple[str, str]]:
     for path in sorted(_FIXTURES.glob("*.yaml")):
-        yield path.stem, json.dumps(load_document(path.read_text(encoding="utf-8"), path.name)["scenario"])
+        yield path.stem, json.dumps(load_document(path.read_text(encoding="utf-8"), path.name))
     for seed in range(SEEDS):
         yield f"seed {seed}", json.dumps(scenario(seed))
 

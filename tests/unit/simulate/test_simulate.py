@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from reactor.cli import main
 from reactor.config.documents import load_document
 from reactor.errors import ConfigError, Problem
 from reactor.simulate import run_scenario_file
@@ -44,7 +45,7 @@ VALID: dict[str, Any] = {
     "steps": [{"at": "0s", "summary": MEMORY}],
 }
 FIXTURES = [
-    load_document(path.read_text(), path.name)["scenario"]
+    load_document(path.read_text(), path.name)
     for path in sorted((Path(__file__).parents[2] / "fixtures" / "scenarios").glob("*.yaml"))
 ]
 
@@ -62,7 +63,7 @@ def _run(
 ) -> tuple[int, str, str]:
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
-    status = run_scenario_file(str(path), output)
+    status = main(["simulate", str(path), "--output", output])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
@@ -127,7 +128,7 @@ def test_a_wrong_scenario_exits_2_and_names_the_key(
     status, out, err = _run(json.dumps(scenario), tmp_path, capsys)
     assert (2, "") == (status, out)
     (line,) = err.splitlines()
-    assert line.startswith(f"{path}: got ")
+    assert line.startswith(f"reactor: {tmp_path}/scenario.yaml: {path}: got ")
     assert "; accepted: " in line
 
 
@@ -142,8 +143,8 @@ def test_what_is_no_scenario_at_all_exits_2(
 
 def test_a_file_that_cannot_be_read_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (tmp_path / "missing", tmp_path):
-        assert 2 == run_scenario_file(str(path), "json")
-        assert capsys.readouterr().err.startswith(f"{path}: got ")
+        assert 2 == main(["simulate", str(path)])
+        assert capsys.readouterr().err.startswith(f"reactor: {path}: got ")
 
 
 def test_duplicate_keys_are_reported_by_their_paths(
@@ -161,8 +162,9 @@ steps:
     status, _, err = _run(text, tmp_path, capsys)
     assert 2 == status
     first, second = err.splitlines()
-    assert first.startswith('kubeletConfiguration.evictionHard["memory.available"]: got the duplicate key')
-    assert second.startswith("steps[0].at: got the duplicate key")
+    key = 'kubeletConfiguration.evictionHard["memory.available"]'
+    assert f"scenario.yaml: {key}: got the duplicate key" in first
+    assert "scenario.yaml: steps[0].at: got the duplicate key" in second
 
 
 def test_standard_input_is_read_for_a_dash(
@@ -170,10 +172,10 @@ def test_standard_input_is_read_for_a_dash(
 ) -> None:
     for content, status in ((json.dumps(VALID).encode(), 0), (b"\xff", 2), (b"{}", 2)):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        assert status == run_scenario_file("-", "json")
+        assert status == main(["simulate", "-", "--output", "json"])
     captured = capsys.readouterr()
     assert 1 == len(captured.out.splitlines())
-    assert "standard input: got " in captured.err
+    assert "reactor: standard input: got " in captured.err
 
 
 class _Endless(io.BytesIO):
@@ -195,7 +197,7 @@ def test_names_in_errors_move_no_cursor_and_end_no_line(
 ) -> None:
     status, _, err = _run(json.dumps({**VALID, "\x1b[31m\n": 1}), tmp_path, capsys)
     assert 2 == status
-    assert err.startswith('["\\x1b[31m\\x0a"]: got an unknown key; accepted: one of ')
+    assert 'scenario.yaml: ["\\x1b[31m\\x0a"]: got an unknown key; accepted: one of ' in err
     assert 1 == len(err.splitlines())
 
 

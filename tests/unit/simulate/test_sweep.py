@@ -94,7 +94,7 @@ def test_the_other_thresholds_stay_in_force_the_defaults_too():
 def _fixtures_with_thresholds() -> Iterator[Any]:
     """Yield each fixture's scenario and the axes of its own hard thresholds, where it has some."""
     for path in FIXTURES:
-        document = load_document(path.read_text(), path.name)["scenario"]
+        document = load_document(path.read_text(), path.name)
         own = (document.get("kubeletConfiguration") or {}).get("evictionHard") or {}
         with suppress(ConfigError):
             scenario = scenario_from_text(json.dumps(document), path.name)
