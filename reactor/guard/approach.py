@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from reactor.guard.ahead import Ahead, KernelKills
@@ -186,21 +187,17 @@ _AT_ONCE: Final = 32  # looks, in 0.3 ms
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
 
+@dataclass(eq=False)
 class LastStretch:
     """Sees a crossing that is imminent by its usage, and has the `approach` prepare again meanwhile."""
 
-    def __init__(
-        self,
-        levels: MemoryLevels,
-        approach: Approach,
-        *,
-        clock_seconds: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._levels = levels
-        self._approach = approach
-        self._clock_seconds = clock_seconds
-        self._sleep = sleep
+    levels: MemoryLevels
+    approach: Approach
+    _: KW_ONLY
+    clock_seconds: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
         self._rests_until_seconds = 0.0
 
     def watch(self, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
@@ -209,7 +206,7 @@ class LastStretch:
         `levels` are those of hard thresholds at which a crossing is. Where usage is at one already a pass
         has seen to it. Blocks.
         """
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         if now_seconds < self._rests_until_seconds:
             return None
         nearest, left_bytes = self._nearest(levels)
@@ -221,10 +218,10 @@ class LastStretch:
             if at_once:
                 at_once -= 1
             else:
-                self._approach.prepare(again=True) if is_paused else self._sleep(_PAUSE_SECONDS)
+                self.approach.prepare(again=True) if is_paused else self.sleep(_PAUSE_SECONDS)
                 is_paused = not is_paused
-            usage_bytes = self._levels.usage_bytes(nearest.cgroup)
-            now_seconds = self._clock_seconds()
+            usage_bytes = self.levels.usage_bytes(nearest.cgroup)
+            now_seconds = self.clock_seconds()
             if usage_bytes is None:
                 break
             now_left_bytes = nearest.level_bytes - usage_bytes
@@ -238,7 +235,7 @@ class LastStretch:
         """Return the level that is crossed next, and how much is left until it."""
         nearest, left_bytes = None, 0
         for level in levels:
-            usage_bytes = self._levels.usage_bytes(level.cgroup)
+            usage_bytes = self.levels.usage_bytes(level.cgroup)
             if usage_bytes is None or usage_bytes >= level.level_bytes:
                 continue
             if nearest is None or level.level_bytes - usage_bytes < left_bytes:

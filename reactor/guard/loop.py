@@ -349,6 +349,7 @@ class Loop:
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
     def files_removed(self) -> None:
+        """Have what is observed of the disks from now on decided over, and nothing older."""
         self.passes.results.ignore_older_disk_observations()
         self.storage.due(urgent=True)
         self.housekeeping.due()

@@ -57,26 +57,22 @@ class Reclaimed:
         )
 
 
+@dataclass(eq=False)
 class Measurement:
     """The measurement of a reclaim, which begins with what is available then.
 
     `available` returns what is available now, None if it is not observed.
     """
 
-    def __init__(
-        self,
-        kind: Reclaim,
-        signal: Signal | RuleSignal,
-        available: Callable[[], int | None],
-        resource: Resource = Resource.MEMORY,
-    ) -> None:
-        self._kind = kind
-        self._signal = signal
-        self._resource = resource
-        self._available = available
+    kind: Reclaim
+    signal: Signal | RuleSignal
+    available: Callable[[], int | None]
+    resource: Resource = Resource.MEMORY
+
+    def __post_init__(self) -> None:
         self._began_unix_seconds, self._began_seconds = time.time(), time.monotonic()
         self._took_seconds: float | None = None
-        self.before = available()
+        self.before = self.available()
 
     def stop_clock(self) -> None:
         """Count what follows, until the result shows, to no reclaim's time."""
@@ -86,11 +82,11 @@ class Measurement:
         """Return the result of the reclaim, and log it."""
         if self._took_seconds is None:
             self.stop_clock()
-        after = self._available()
+        after = self.available()
         reclaimed = Reclaimed(
-            kind=self._kind,
-            signal=self._signal,
-            resource=self._resource,
+            kind=self.kind,
+            signal=self.signal,
+            resource=self.resource,
             at_unix_seconds=self._began_unix_seconds,
             wanted=wanted,
             freed=None if self.before is None or after is None else after - self.before,
@@ -100,7 +96,7 @@ class Measurement:
         )
         _LOG.info("%s", reclaimed)
         for problem in report.problems:
-            _LOG.warning("reclaim of %s: %s", self._kind, problem)
+            _LOG.warning("reclaim of %s: %s", self.kind, problem)
         return reclaimed
 
 

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -133,25 +134,19 @@ class MemoryHigh:
         wake(self._wakes, self._board, self.name, WakeKind.MEMORY, level.signal)
 
 
+@dataclass(eq=False)
 class _Guard:
     """One cgroup, its memory.high and its levels."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        cgroup: str,
-        high: BorrowedHigh,
-        levels: list[MemoryLevel],
-        wake: Callable[[MemoryLevel], None],
-        armed: Callable[[str], None],
-    ) -> None:
-        self._tree = tree
-        self._cgroup = cgroup
-        self._directory = tree.path(cgroup)
-        self._levels = levels
-        self._wake = wake
-        self._armed = armed
-        self._high = high
+    tree: CgroupTree
+    cgroup: str
+    high: BorrowedHigh
+    levels: list[MemoryLevel]
+    wake: Callable[[MemoryLevel], None]
+    armed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._directory = self.tree.path(self.cgroup)
         self._standing: MemoryLevel | None = None
         self._met: set[tuple[LevelKey, int]] = set()  # with the slack that it took
         self._again_at = self._again_seconds = 0.0
@@ -159,7 +154,7 @@ class _Guard:
 
     def arm(self, levels: list[MemoryLevel]) -> None:
         """Go by these levels from now on."""
-        self._levels = levels
+        self.levels = levels
         standing = self._standing
         wanted = next((level for level in levels if standing and level.key == standing.key), None)
         if (
@@ -172,14 +167,14 @@ class _Guard:
     async def run(self) -> None:
         """Guard until cancelled, or until the cgroup fails (OSError)."""
         with ExitStack() as owned:
-            counters = counters_of(self._tree, self._cgroup, watermarks_of(self._levels))
+            counters = counters_of(self.tree, self.cgroup, watermarks_of(self.levels))
             owned.callback(counters.close)
             events_fd = watch_modifications(_events_of(self._directory))
             owned.callback(os.close, events_fd)
-            writes_fd = watch_modifications(self._high.path)
+            writes_fd = watch_modifications(self.high.path)
             owned.callback(os.close, writes_fd)
             try:
-                await in_thread(self._high.restore)  # what a killed daemon left
+                await in_thread(self.high.restore)  # what a killed daemon left
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
@@ -195,7 +190,7 @@ class _Guard:
             await trio.lowlevel.wait_readable(writes_fd)
             with suppress(BlockingIOError):
                 os.read(writes_fd, 4096)
-            if self._standing is not None and not self._high.stands():
+            if self._standing is not None and not self.high.stands():
                 self._moved.set()
             await trio.sleep(_ANSWER_SECONDS)
 
@@ -204,18 +199,18 @@ class _Guard:
         self._moved = trio.Event()
         self._note_past(counters)
         usage_bytes = counters.usage_bytes() + _SLACK_BYTES
-        ahead = [level for level in self._levels if level.level_bytes > usage_bytes]
+        ahead = [level for level in self.levels if level.level_bytes > usage_bytes]
         following = min(ahead, key=lambda level: level.level_bytes, default=None)
         if following is None:
             await self._release()
-            self._armed("is past its levels")
+            self.armed("is past its levels")
             return False
         # Assigned first: even if the write is cancelled or fails halfway, it is restored.
         self._standing = following
-        if await in_thread(self._high.set, following.level_bytes):
-            self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
+        if await in_thread(self.high.set, following.level_bytes):
+            self.armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
         else:
-            self._armed("has a lower memory.high already")
+            self.armed("has a lower memory.high already")
         # Whatever was charged before the value counted, or was reclaimed by the write itself, is no event.
         return counters.usage_bytes() + _SLACK_BYTES >= following.level_bytes
 
@@ -260,12 +255,12 @@ class _Guard:
         usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
         met = {
             (level.key, slack_bytes): level
-            for level in self._levels
+            for level in self.levels
             for slack_bytes in (_SLACK_BYTES, _PASSED_BYTES)
             if level.is_past(usage_bytes=usage_bytes + slack_bytes, inactive_file_bytes=inactive_file_bytes)
         }
         for noted in self._news(met.keys()):
-            self._wake(met[noted])
+            self.wake(met[noted])
         self._met = set(met)
         return any(level.threshold.is_hard for level in met.values())
 
@@ -284,7 +279,7 @@ class _Guard:
 
     async def _release(self) -> None:
         if self._standing is not None:
-            await in_thread(self._high.restore)
+            await in_thread(self.high.restore)
             self._standing = None
 
 
