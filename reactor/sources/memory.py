@@ -35,7 +35,7 @@ from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.settings import EbpfLoader, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF, NO_LEVELS, PSI, SOURCES, SourceBoard, switched_on
+from reactor.sources.catalogue import EBPF, MEMORY_HIGH, NO_LEVELS, PSI, SOURCES, SourceBoard, switched_on
 from reactor.sources.chain import Chain, Step, keep_trying, off_because
 from reactor.sources.ebpf_watch import (
     MACHINE,
@@ -94,7 +94,7 @@ class MemorySource:
         steps: Sequence[MemoryStep] | None = None,
         hints: Sequence[MemoryStep] | None = None,
     ) -> None:
-        allowed = switched_on(settings.sources)
+        allowed = switched_on(settings.sources) | ({MEMORY_HIGH: False} if settings.dry_run else {})
         if steps is None:
             steps = (
                 EbpfMemory(tree, wakes, board, settings.sources.ebpf_loader),

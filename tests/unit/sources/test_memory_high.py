@@ -268,6 +268,23 @@ async def test_a_daemon_killed_between_the_attribute_and_the_file_loses_nothing(
     assert str(900 * MIB) == node.high
 
 
+async def test_in_a_dry_run_no_task_is_throttled(
+    tmp_path: Path, level, autojump_clock: trio.testing.MockClock
+) -> None:
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    settings = Settings(sources=SourceSettings(ebpf=False), dry_run=True)
+    board = SourceBoard()
+    source = MemorySource(tree, settings, Wakes(), board, hints=())
+    source.arm([level(100, "/node")])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(source.run)
+        assert (SourceHealth.OFF, "switched off in the configuration") == (
+            board.state(MEMORY_HIGH).health,
+            board.state(MEMORY_HIGH).detail,
+        )
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_vanished_cgroup_and_the_root_are_failures_that_the_chain_survives(
     tmp_path: Path, level, autojump_clock
 ) -> None:
