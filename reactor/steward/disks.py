@@ -65,6 +65,7 @@ class CommandReclaim:
         self._run = run
         self._clock_seconds = clock_seconds
         self._ran_at_seconds: dict[Filesystem, float] = {}
+        self.is_dry_run = False
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
         """Run the commands configured for these filesystems; None where there are none, or not again yet."""
@@ -75,6 +76,8 @@ class CommandReclaim:
             if filesystem not in filesystems or since_seconds < self._settings.pause_seconds:
                 continue
             for command in commands:
+                if self.is_dry_run:  # since a moment ago: what runs may end, what is next is not begun
+                    break
                 problem = await self._run(command, self._settings.timeout_seconds)
                 did.append(" ".join(command))
                 problems += [] if problem is None else [f"{command[0]}: {problem}"]
@@ -263,6 +266,7 @@ class Disks:
 
     def order(self, orders: Orders) -> None:
         """Go on by other orders."""
+        self._commands.is_dry_run = orders.settings.dry_run
         if orders.settings.reclaim != self._orders.settings.reclaim:
             self._commands = CommandReclaim(orders.settings.reclaim, run=self._run)
         self._orders = orders

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -212,6 +212,24 @@ async def test_commands_of_another_filesystem_do_not_run(tmp_path: Path) -> None
 async def test_nothing_is_made_of_a_word_as_a_shell_would(tmp_path: Path) -> None:
     await reclaim(("/usr/bin/touch", f"{tmp_path}/$HOME;*")).run([Filesystem.NODEFS])
     assert "$HOME;*" in os.listdir(tmp_path)
+
+
+async def test_after_a_reload_to_a_dry_run_no_further_command_is_begun(tmp_path: Path) -> None:
+    ran: list[str] = []
+    commands = ReclaimSettings(commands={Filesystem.NODEFS: (("first",), ("second",))}, pause_seconds=0.0)
+    settings = Settings(reclaim=commands, state_path=str(tmp_path / "state.json"), podman=False)
+
+    async def run(command: Sequence[str], *_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+        ran.append(command[0])
+        disks.order(Orders(start="now", number=2, settings=replace(settings, dry_run=True)))
+
+    disks = Disks(
+        cast(Guard, Heard()), Supervisor(), Orders(start="now", number=1, settings=settings), run=run
+    )
+    asked = {"kind": Reclaim.COMMANDS, "filesystems": [Filesystem.NODEFS]}
+    assert (("first",), ()) == await disks.reclaim(asked)
+    assert ["first"] == ran
 
 
 async def test_they_run_again_only_after_the_pause(tmp_path: Path) -> None:
