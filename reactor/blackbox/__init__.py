@@ -59,7 +59,7 @@ class PodChanges(NamedTuple):
 
 
 class Feed:
-    """Stands ahead of a crossing (`reactor.guard.ahead.Ahead`); `send_to` serves one steward after the other.
+    """Stands ahead of a crossing (`Ahead`); `send_to` serves one steward after the other.
 
     That a crossing is near is sent at most twice a second.
     """

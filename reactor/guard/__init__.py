@@ -5,7 +5,7 @@
     build         puts everything together, and has the table of features
     loop          wakes, the pass that follows, and the reclaims that follow a pass
     pass_         the pass: observe, decide, act; synchronous from the wake to the kill
-    ahead         what prepares for a crossing that is near
+    approach      has everything prepare for a crossing that is near; ahead: kills by the kernel itself
     node          the policy's state and the pods; it changes by events
     evictor       begins evictions, and sees each to its end
     record        one pass as it is journaled; recorder: its line, its log, its counts

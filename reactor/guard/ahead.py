@@ -1,37 +1,16 @@
-"""What prepares for a crossing that is near (approach.py), and the kills that the kernel makes at one."""
+"""The kills that the kernel makes at a crossing, by a decision that it was given before."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.policy.forecast import Forecast
+from reactor.policy.forecast import Ahead
 from reactor.sources.levels import MemoryLevel
-
-
-class Ahead(Protocol):
-    """What prepares for a crossing. Nothing waits here or raises."""
-
-    @property
-    def reads_all(self) -> bool:
-        """Whether it needs what all pods use, which takes milliseconds more of the loop near a crossing."""
-
-    def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
-        """Prepare for a crossing as it would be now. What takes long ends once `gives_way` returns True."""
-
-    def far(self) -> None:
-        """Undo that: no crossing is near."""
-
-    def pods(self, pods: Sequence[Pod]) -> None:
-        """Take over the pods, which have changed."""
-
-    def retry_seconds(self) -> float:
-        """Return when a fresh forecast is wanted though nothing wakes the loop; infinity for never."""
 
 
 class Served(Protocol):
@@ -81,19 +60,12 @@ class KernelKills(Ahead, Protocol):
         """Record with evictions that a pass has begun why the kernel has not killed before."""
 
 
-class NoKernelKills:
+class NoKernelKills(Ahead):
     """The kernel is given no decision."""
-
-    reads_all: Final = False
 
     def near(self, *_: object) -> None: ...
 
     def far(self) -> None: ...
-
-    def pods(self, _: Sequence[Pod]) -> None: ...
-
-    def retry_seconds(self) -> float:
-        return math.inf
 
     def served(self) -> Served | None:
         return None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from reactor.guard.ahead import Ahead, KernelKills
+from reactor.guard.ahead import KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations
@@ -24,7 +24,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
-from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
+from reactor.policy.forecast import READY_PODS, Ahead, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel, MemoryLevels
 

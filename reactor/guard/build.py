@@ -2,8 +2,8 @@
 
 Nothing else in the guard names a feature. A feature is a room beside it (reactor/warrants, oom_scores,
 rules). It has one entry in `FEATURES`, joins each configuration that wants it, and keeps in `Features` what
-outlives a configuration. It prepares for crossings (`ahead`, guard/ahead.py), has the kernel kill
-(`kernel`), or runs beside the loop (`parts`); what it reports is one of the `reports`.
+outlives a configuration. It prepares for crossings (`ahead`, policy/forecast.py), has the
+kernel kill (`kernel`), or runs beside the loop (`parts`); what it reports is one of the `reports`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reactor.act.kill_path import KillPath
 from reactor.act.populated import is_seen_populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
-from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills
+from reactor.guard.ahead import KernelKills, NoKernelKills
 from reactor.guard.evictor import Evictor
 from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim
 from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
@@ -51,6 +51,7 @@ from reactor.observe.pods import PodObserver
 from reactor.oom_scores.order import OomOrder
 from reactor.oom_scores.pods import ManifestScores
 from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
+from reactor.policy.forecast import Ahead
 from reactor.policy.rules import before_rules, rule_holds
 from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim, PodReclaim

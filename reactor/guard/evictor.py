@@ -21,7 +21,7 @@ from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
-from reactor.policy.forecast import Forecast
+from reactor.policy.forecast import Ahead, Forecast
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
@@ -61,7 +61,7 @@ class Aftermath(Protocol):
 
 
 @dataclass(eq=False)
-class Evictor:
+class Evictor(Ahead):
     """Orders evictions, prepares for them, and sees each through `kills` to its end.
 
     Pods in the operator's list lose one process through `one_process`. What an eviction changes is recorded
@@ -73,7 +73,6 @@ class Evictor:
     policy forgets an eviction at its deadline and chooses again.
     """
 
-    reads_all = False
     _retry_seconds = math.inf
 
     kills: Kills
@@ -108,7 +107,7 @@ class Evictor:
             self.one_process.prepare(wanted, gives_way)
 
     def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
-        """Prepare for a crossing; see guard/ahead.py."""
+        """Prepare for a crossing; see policy/forecast.py."""
         self.prepare(forecast.prepared, gives_way)
         is_chosen = any(pod.process_victim is not None for pod in forecast.first)
         self._retry_seconds = forecast.now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
@@ -117,9 +116,6 @@ class Evictor:
         """Hold nothing: no crossing is near."""
         self.prepare(())
         self._retry_seconds = math.inf
-
-    def pods(self, pods: Sequence[Pod]) -> None:
-        """Change nothing: who is held follows from the next forecast."""
 
     def retry_seconds(self) -> float:
         """Return when the processes of a prepared pod, of which one is to go, are to be read again."""

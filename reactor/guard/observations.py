@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from reactor.guard.ahead import Ahead, KernelKills
+from reactor.guard.ahead import KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt
@@ -43,6 +43,7 @@ from reactor.policy.events import (
     ProcessesExited,
     StruckPodsObserved,
 )
+from reactor.policy.forecast import Ahead
 from reactor.policy.holds import may_be_due
 from reactor.policy.messages import absurd_thresholds
 from reactor.policy.rank import of_no_partition

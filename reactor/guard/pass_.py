@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from reactor.guard.ahead import Ahead, KernelKills, NoKernelKills, Served
+from reactor.guard.ahead import KernelKills, NoKernelKills, Served
 from reactor.guard.approach import Approach
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
@@ -40,6 +40,7 @@ from reactor.policy.events import (
     PodFoundEmpty,
     ProcessEvictionOrdered,
 )
+from reactor.policy.forecast import Ahead
 from reactor.policy.process_victims import counts_shared_memory, given_up_because
 from reactor.policy.rank import can_be_evicted
 from reactor.policy.thresholds import is_hard_memory

@@ -14,7 +14,6 @@ nothing is written.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import time
@@ -38,7 +37,7 @@ from reactor.oom_scores.pods import Found, find_processes
 from reactor.oom_scores.policy import NEVER_KILLED, Processes, first_of, scores_behind
 from reactor.oom_scores.restorer import HELD, NONE, READY
 from reactor.oom_scores.written import AT_ONCE, Held, Written
-from reactor.policy.forecast import Forecast
+from reactor.policy.forecast import Ahead, Forecast
 from reactor.policy.storm import memory_slowdowns
 
 _LOG: Final = logging.getLogger("reactor.oom")
@@ -142,7 +141,7 @@ class _Plan(NamedTuple):
     found: frozenset[str]
 
 
-class OomOrder:
+class OomOrder(Ahead):
     """Keeps the order while it is wanted. All but `near` and `far` runs beside the loop; nothing raises.
 
     `problem` is why the order can't be had, or what was can't be restored, in part. `write` journals when the
@@ -204,12 +203,6 @@ class OomOrder:
         before, self._wanted = self._wanted, wanted
         if (before and before.first.uid) != (wanted and wanted.first.uid):
             self._changed.set()
-
-    def pods(self, pods: Sequence[Pod]) -> None:
-        """Change nothing: the order follows the forecasts."""
-
-    def retry_seconds(self) -> float:
-        return math.inf
 
     def is_ordered(self, uid: str) -> bool:
         return uid in self._written.held

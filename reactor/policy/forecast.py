@@ -1,13 +1,14 @@
 """Before a crossing: whom it would evict, by the decision itself on the observations that it would have.
 
-That only saves work (`reactor.guard.ahead`): at the crossing everything is observed and decided afresh.
+That only saves work (`Ahead`): at the crossing everything is observed and decided afresh.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import SlowReason
@@ -37,6 +38,29 @@ class Forecast:
     @property
     def now_seconds(self) -> float:
         return self.inputs.now_seconds
+
+
+class Ahead(Protocol):
+    """What prepares for a crossing that is near (reactor/guard/approach.py). Nothing waits here or raises."""
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it needs what all pods use, which takes milliseconds more of the loop near a crossing."""
+        return False
+
+    def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
+        """Prepare for a crossing as it would be now. What takes long ends once `gives_way` returns True."""
+
+    def far(self) -> None:
+        """Undo that: no crossing is near."""
+
+    def pods(self, pods: Sequence[Pod]) -> None:
+        """Take over the pods, which have changed."""
+        del pods  # most go by the forecasts alone
+
+    def retry_seconds(self) -> float:
+        """Return when a fresh forecast is wanted though nothing wakes the loop; infinity for never."""
+        return math.inf
 
 
 # How far ahead of a hard threshold the loop is woken, in bytes and as a share of the capacity. An allocator

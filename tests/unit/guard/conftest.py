@@ -13,7 +13,6 @@ import trio
 from reactor.act.kill_path import KillPath
 from reactor.act.one_process import OneProcess
 from reactor.act.reap import KillReport, ReapReport
-from reactor.guard.ahead import Ahead
 from reactor.guard.build import Features, Lasting
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
@@ -35,6 +34,7 @@ from reactor.model.thresholds import Observation, Observed, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.oom_scores.order import OomOrder, _Wanted
 from reactor.policy.events import ProcessOver
+from reactor.policy.forecast import Ahead
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.supervisor import Supervisor
 from reactor.warrants.warrants import Reads, Warrants
