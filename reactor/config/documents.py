@@ -6,6 +6,7 @@ A key given twice is an error, never a silent choice. Drop-ins (`*.conf`) are me
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,10 @@ from reactor.errors import ConfigError, Problem, join, shorten
 from reactor.text import printable
 
 _ACCEPTED = "YAML 1.2 or JSON"
-# The library takes 10 s for each MiB, nests by recursion, and repeats what `<<` merges.
-_LARGEST_YAML: Final = 8 << 20
+# Each MiB takes the library 3 to 25 s and up to 500 MiB, and the guard reads configuration and manifests
+# itself. The library nests by recursion, and repeats what `<<` merges.
+_LARGEST_YAML: Final = 256 << 10
+LARGEST_OF_PEOPLE: Final = 8 << 20  # what a command reads: a scenario, a kubeconfig
 _DEEPEST: Final = 100
 _MOST_MERGED: Final = 100_000
 _MOST_VALUES: Final = 5_000_000  # an alias costs no more here, but again each time it is decoded
@@ -115,17 +118,17 @@ def _yaml() -> YAML:
     return yaml
 
 
-def load_document(text: str, name: str) -> Any:
+def load_document(text: str, name: str, *, most_bytes: int = _LARGEST_YAML) -> Any:
     """Return the one document in `text`; `name` says where it came from. Raises ConfigError."""
-    documents = load_documents(text, name)
+    documents = load_documents(text, name, most_bytes=most_bytes)
     if len(documents) != 1:
         got = f"{len(documents)} documents" if documents else "an empty file"
         raise ConfigError([Problem(path=name, got=got, accepted="one document")])
     return documents[0]
 
 
-def load_documents(text: str, name: str) -> list[Any]:
-    """Return every document in `text`. Raises ConfigError.
+def load_documents(text: str, name: str, *, most_bytes: int = _LARGEST_YAML) -> list[Any]:
+    """Return every document in `text`: JSON of any size, YAML of `most_bytes`. Raises ConfigError.
 
     Text that can't be read is reported with line and column, keys that are given twice with their paths.
     """
@@ -139,8 +142,8 @@ def load_documents(text: str, name: str) -> list[Any]:
             if problems:
                 raise ConfigError(problems) from None
         except (ValueError, RecursionError) as error:
-            _refuse_large(text, name, error)
-    _refuse_large(text, name)
+            _refuse_large(text, name, most_bytes, error)
+    _refuse_large(text, name, most_bytes)
     try:
         documents = list(_yaml().load_all(text))
         _refuse_aliases(documents if "&" in text else [], name)
@@ -185,12 +188,12 @@ def _problem(error: MarkedYAMLError, name: str, accepted: str) -> Problem:
     return Problem(path=where, got=printable(f"{got:.200}"), accepted=accepted)
 
 
-def _refuse_large(text: str, name: str, error: Exception | None = None) -> None:
-    """Raise ConfigError where YAML would take minutes; `error` is why it is not JSON."""
-    if len(text) <= _LARGEST_YAML:
+def _refuse_large(text: str, name: str, most_bytes: int, error: Exception | None = None) -> None:
+    """Raise ConfigError where YAML would take too long; `error` is why it is not JSON."""
+    if len(text) <= most_bytes:
         return
-    accepted = f"YAML of up to {_LARGEST_YAML >> 20} MiB, or JSON, which is read a hundred times faster"
-    where, got = name, f"{len(text) / (1 << 20):.1f} MiB"
+    accepted = f"YAML of up to {most_bytes >> 10} KiB, or JSON, which is read a hundred times faster"
+    where, got = name, f"{math.ceil(len(text) / 1024)} KiB"
     if isinstance(error, json.JSONDecodeError):
         where, got, accepted = f"{name}:{error.lineno}:{error.colno}", error.msg, "JSON"
     raise ConfigError([Problem(path=where, got=got, accepted=accepted)])

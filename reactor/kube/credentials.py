@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import trio
 
 from reactor.config.decode import decode
-from reactor.config.documents import ONLY_OURS, exposed_because, load_document
+from reactor.config.documents import LARGEST_OF_PEOPLE, ONLY_OURS, exposed_because, load_document
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError, Problem
 from reactor.kube.errors import UnauthorizedError
@@ -180,7 +180,7 @@ def _check_exposure(path: Path, found: os.stat_result, text: str) -> None:
         exposed = f"{error.filename}: {error.strerror}"
     if exposed is None:
         return
-    document = decode(load_document(text, str(path)), _Document)
+    document = decode(load_document(text, str(path), most_bytes=LARGEST_OF_PEOPLE), _Document)
     user = _one(document.contexts, document.current_context, "").context.user
     raise ConfigError([Problem(path=f"{path}.users[{user}].user.exec", got=exposed, accepted=ONLY_OURS)])
 
@@ -210,7 +210,8 @@ def in_cluster_access(environment: Mapping[str, str], directory: Path = SERVICE_
 
 def access_from_kubeconfig(text: str, path: Path) -> Access:
     """Return the way in that the current context names. Raises ConfigError with paths below `path`."""
-    document = decode(load_document(text, str(path)) or {}, _Document, root=str(path))
+    loaded = load_document(text, str(path), most_bytes=LARGEST_OF_PEOPLE)
+    document = decode(loaded or {}, _Document, root=str(path))
     context = _one(document.contexts, document.current_context, f"{path}.current-context").context
     cluster = _one(document.clusters, context.cluster, f"{path}.contexts[].context.cluster").cluster
     user = (

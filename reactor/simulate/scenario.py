@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NewType
 
 from reactor.config.decode import CONVERTER, check_document, decode, register_scalar, strict
-from reactor.config.documents import load_document
+from reactor.config.documents import LARGEST_OF_PEOPLE, load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
 from reactor.config.scalars import Count, Instant, Seconds, enumeration
@@ -267,7 +267,7 @@ class Scenario:
 
 def scenario_from_text(text: str, name: str) -> Scenario:
     """Return the scenario in `text`, which came from `name`. Raises ConfigError with every problem."""
-    return scenario_of(load_document(text, name))
+    return scenario_of(load_document(text, name, most_bytes=LARGEST_OF_PEOPLE))
 
 
 def scenario_of(raw: Any) -> Scenario:
