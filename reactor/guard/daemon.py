@@ -45,7 +45,7 @@ from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
 from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
-from reactor.guard.single_instance import evicts, is_stood_by, listen, remove, take_node
+from reactor.guard.single_instance import NodeLock, is_stood_by, listen
 from reactor.guard.state import StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.kernel.cgroup import CgroupTree
@@ -90,7 +90,7 @@ _ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of th
 
 
 class Reloads:
-    """Runs a loop for each configuration; `settings` are those in force, `present` is the loop that runs.
+    """Runs a loop for each configuration: `present` by the `settings` in force, the next by those `upcoming`.
 
     `kill_path_problem` says what the first one that kills found wrong with that, None if it works.
     `on_refused` is called with why settings could not be guarded by; those before them stay in force. All
@@ -112,7 +112,7 @@ class Reloads:
         self._kept = kept
         self._on_resumed = on_resumed
         self._on_refused = on_refused
-        self._next: Settings | None = None
+        self.upcoming: Settings | None = None
 
     def running(self) -> Loop:
         """Return the loop that runs. Raises NoDaemonError before there is one."""
@@ -143,18 +143,18 @@ class Reloads:
         )
         proven: Settings | None = None  # those that a loop has guarded by
         while True:
-            if self._next is not None:
-                self.settings, self._next = self._next, None
+            if self.upcoming is not None:
+                self.settings, self.upcoming = self.upcoming, None
             failure = await self._guard(evictor, nursery, on_pass, on_begun)
             if failure is None:
                 proven = self.settings
-                if self._next is None:
+                if self.upcoming is None:
                     return
             elif proven is None or proven is self.settings:
                 raise failure
             else:
                 self._on_refused(failure)
-                self._next = self._next or proven
+                self.upcoming = self.upcoming or proven
 
     async def _guard(
         self,
@@ -191,7 +191,7 @@ class Reloads:
         if self.present is None:
             self.settings = settings  # also of a daemon that stands by
         else:
-            self._next = settings
+            self.upcoming = settings
             self.present.stop()
 
     def refresh_pods(self) -> None:
@@ -206,7 +206,7 @@ class Reloads:
 
     def _adopt_layout(self, layout: Layout) -> None:
         _LOG.warning("layout: %s by the devices, %s before", layout, self.settings.eviction.layout)
-        settings = self._next or self.settings
+        settings = self.upcoming or self.settings
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
 
     def _loop(self, evictor: Evictor) -> Loop:
@@ -216,8 +216,7 @@ class Reloads:
             self._is_exercised, self.kill_path_problem = True, kept.kills.exercise()
             if self.kill_path_problem is not None:
                 _LOG.error("kill path: %s", self.kill_path_problem)
-        deadline_seconds = settings.eviction.in_flight_deadline_seconds
-        evictor.adopt(deadline_seconds, dry_run=settings.dry_run)
+        evictor.adopt(settings.eviction.in_flight_deadline_seconds, dry_run=settings.dry_run)
         loop = loop_of(
             settings,
             kept,
@@ -306,7 +305,7 @@ class Daemon:
         self._unobserved_reported: str | None = None
         self._is_started = False
         self.not_ready_because: str | None = None
-        self.node: int | None = None
+        self.node_lock = NodeLock(tree)
         self._records = self.supervisor.hook("records")
         self._state_notes = self.supervisor.hook("state notes")
         self._oom_record = self.supervisor.hook("oom record")
@@ -368,7 +367,7 @@ class Daemon:
         self._own_reports = tuple(self._lasting_reports())
 
     @property
-    def _settings(self) -> Settings:
+    def settings(self) -> Settings:
         return self._reloads.settings
 
     @property
@@ -376,7 +375,7 @@ class Daemon:
         """Return all that there is to report now."""
         loop = self._reloads.present
         node = NodeReport(
-            settings=self._settings,
+            settings=self.settings,
             known=self._known,
             sources=() if loop is None else loop.board.states(),
             started_unix_seconds=self._started_unix_seconds,
@@ -410,7 +409,7 @@ class Daemon:
         yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
         yield Report(
             problems=problem("no evictable pod", lambda: self._no_victims.problem),
-            gauges=lambda: {"no_victims": self._no_victims.by_signal(self._settings.eviction.thresholds)},
+            gauges=lambda: {"no_victims": self._no_victims.by_signal(self.settings.eviction.thresholds)},
         )
         yield Report(document=lambda: {"oom_kills": {"counted": dict(self._oom.counted)}})
         yield Report(
@@ -423,35 +422,24 @@ class Daemon:
             document=lambda: {"shutdown": self._shutdown.document(), "health": self._health()},
             gauges=lambda: {"shutdown": self._shutdown.times(), "tally": self._tally.document()},
         )
-        yield from self._features.reports(lambda: self._settings)
+        yield from self._features.reports(lambda: self.settings)
 
     def reload(self, settings: Settings) -> None:
         """Go on with another configuration: what is known and under way stays. Raises ConfigError."""
-        if evicts(settings) and not evicts(self._settings):
-            take_node(self.node)
-        waiting = [
-            key
-            for name, key in _AT_START_ONLY.items()
-            if getattr(settings, name) != getattr(self._settings, name)
-        ]
+        self.node_lock.change(settings)
+        kept = {name: getattr(self.settings, name) for name in _AT_START_ONLY}
+        waiting = [_AT_START_ONLY[name] for name, value in kept.items() if value != getattr(settings, name)]
         for key in waiting:
             _LOG.warning("reload: %s has changed: that needs a restart", key)
         self._problems.pop(_RESTART, None)
         if waiting:
-            self._problems[_RESTART] = (
-                f"changed in the file, in force after a restart only: {', '.join(waiting)}"
-            )
+            changed = f"changed in the file, in force after a restart only: {', '.join(waiting)}"
+            self._problems[_RESTART] = changed
         self._tally.count_reload(taken=True)
         self._problems.pop(_CONFIGURATION, None)
         self.not_ready_because = None
         self._notice.reloading()
-        kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._reloads.begin(dataclasses.replace(settings, **kept))
-
-    def take_turn(self, tree: CgroupTree) -> int | None:
-        """Return the lock that this daemon needs now, None for a dry run: a reload may have changed that."""
-        self.node = tree.open_private(self._settings.node_cgroup or "/")
-        return self.node if evicts(self._settings) else None
 
     def stand_by(self) -> None:
         """Report to the service manager that this daemon waits for the end of another."""
@@ -499,7 +487,7 @@ class Daemon:
             with self._ends.guard():
                 may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
                 await self._cluster.leave(
-                    stands_by=is_stood_by(Path(self._settings.state_path)),
+                    stands_by=is_stood_by(Path(self.settings.state_path)),
                     seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
                 )
         with self._ends.guard():
@@ -513,7 +501,7 @@ class Daemon:
         it took 0.2 s longer to its first pass, half of it for a full garbage collection.
         """
         with gc_paused():
-            for refused in protect_self(self._settings.realtime):
+            for refused in protect_self(self.settings.realtime):
                 what, _, why = refused.partition(": ")
                 self._problems[what] = why
             yield
@@ -526,7 +514,7 @@ class Daemon:
             self._restore()
         with self.supervisor.hook("giving back the OOM killer's order").guard():
             self._features.resume()
-        if not self._settings.pod_parents:
+        if not self.settings.pod_parents:
             self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
         for what, why in self._problems.items():
             _LOG.warning("%s: %s", what, why)
@@ -544,16 +532,14 @@ class Daemon:
     def _end(self) -> None:
         """Close everything and save what is to survive; one that fails does not keep the others from it."""
         ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
-        ends += [self._known.victims.close]
+        ends += [self._known.victims.close, self.node_lock.keep]
         ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
         if self._last_good is not None:
             ends.append(self._last_good.flush)
         if self._cluster is not None:
             ends.append(self._cluster.close)
-        if self.node is not None:
-            ends.append(partial(os.close, self.node))
         if self._listener is not None:
-            ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
+            ends += [self._listener.close, partial(Path(self.settings.socket_path).unlink, missing_ok=True)]
         for end in ends:
             with self._ends.guard():
                 end()
@@ -565,7 +551,7 @@ class Daemon:
 
     def _listen(self) -> None:
         try:
-            self._listener = listen(Path(self._settings.socket_path))
+            self._listener = listen(Path(self.settings.socket_path))
         except OSError as error:
             self._problems["socket"] = f"status socket unavailable: {error}"
 
@@ -618,10 +604,11 @@ class Daemon:
         if not self._is_started:
             self._is_started = True
             task_status.started(self)
-        self._shutdown.order(self._settings)
+        self.node_lock.keep(self.settings, self._reloads.upcoming)
+        self._shutdown.order(self.settings)
         self._report_ready()
         observed = self._known.observed.at(time.monotonic())
-        _LOG.info("%s", guarding(self._settings, len(self._known.pods), observed))
+        _LOG.info("%s", guarding(self.settings, len(self._known.pods), observed))
 
     def _present_pods(self) -> Sequence[Pod]:
         self._reloads.refresh_pods()
@@ -685,7 +672,7 @@ class Daemon:
 
     def _show_state(self, record: PassRecord) -> None:
         state = self._known.state
-        if self._settings.dry_run:
+        if self.settings.dry_run:
             state = without_evictions(state)
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
@@ -702,8 +689,8 @@ class Daemon:
             pressure = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_reported}"
         refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
         text = f"{len(self._known.pods)} pods, {pressure}{refused}"
-        if self._settings.dry_run:
-            text = f"dry run: {text}; {in_dry_run(self._settings, self._end_of_dry_run)}"
+        if self.settings.dry_run:
+            text = f"dry run: {text}; {in_dry_run(self.settings, self._end_of_dry_run)}"
         self._notice.ready(text)
 
     def _unobserved(self) -> str | None:
@@ -715,7 +702,7 @@ class Daemon:
         return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}
 
     def _is_alive(self) -> bool:
-        return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
+        return self._liveness.is_alive(self.settings.housekeeping_interval_seconds)
 
 
 def guarding(settings: Settings, pods: int, observed: Mapping[Signal, Observation]) -> str:

@@ -158,7 +158,7 @@ async def run(
     if config_path is None:
         daemon = Daemon(settings, tree, hooks or Hooks())
         with daemon.prepared():
-            async with _turn(settings, tree, daemon):
+            async with _turn(settings, daemon):
                 await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
@@ -191,7 +191,7 @@ async def run(
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
                 with daemon.prepared():
-                    async with _turn(settings, tree, daemon):
+                    async with _turn(settings, daemon):
                         await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
@@ -200,13 +200,13 @@ async def run(
         raise refused
 
 
-def _turn(settings: Settings, tree: CgroupTree, daemon: Daemon) -> AbstractAsyncContextManager[None]:
+def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[None]:
     """Return what waits for the daemon's turn to guard the node."""
     return single_instance_lock(
         Path(settings.state_path),
         stand_by=settings.stand_by,
         waits=daemon.stand_by,
-        node=partial(daemon.take_turn, tree),
+        node=lambda: daemon.node_lock.begin(daemon.settings),
         socket_path=Path(settings.socket_path),
         not_ready_because=daemon.not_ready_because,
     )

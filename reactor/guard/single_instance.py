@@ -17,6 +17,7 @@ from typing import Final
 
 from reactor.errors import ConfigError, Problem, ReactorError
 from reactor.healthz import stand_by_path
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import try_lock
 from reactor.kernel.procfs import is_exiting
 from reactor.model.settings import Settings
@@ -62,12 +63,6 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def remove(path: Path) -> None:
-    """Remove the socket's file at the end; one that is gone already is no problem."""
-    with suppress(OSError):
-        path.unlink()
-
-
 def _remove_dead(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
@@ -85,18 +80,13 @@ def _remove_dead(path: Path) -> None:
         except OSError as error:
             # A full backlog, a timeout: a daemon lives there.
             raise AnotherDaemonError(f"{path}: {error.strerror or error}") from error
-        pid = _listener_pid(probe)
+        raw = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        # The pid is that of the process which called listen(2), 0 if that is in no namespace of ours.
+        pid, _uid, _gid = _CREDENTIALS.unpack(raw)
         if pid > 0 and is_exiting(pid):  # its steward has not noticed yet, or is stopped
             path.unlink(missing_ok=True)
             return
     raise AnotherDaemonError(f"{path}: a daemon answers there; give this one another reactor.socket")
-
-
-def _listener_pid(connection: socket.socket) -> int:
-    """Return which process called listen(2) for this connection; 0 where it is in no namespace of ours."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(raw)[0]
-    return pid
 
 
 # One daemon guards a node; a successor stands by until it is its turn.
@@ -107,20 +97,49 @@ def _listener_pid(connection: socket.socket) -> int:
 #
 # Daemons with other state files are kept away by a lock on a file of the node's cgroup (open_private there).
 # One that only decides, as a dry run does, may run beside the one that evicts, with a new configuration, say.
-# It takes the lock when a reload has it evict. A container's daemon and one of the host share the lock; each
-# virtual node has its own.
+# A reload takes the lock that it needs, and releases the one before once it is in force. A container's daemon
+# and one of the host share the lock; each virtual node has its own.
 
 
-def evicts(settings: Settings) -> bool:
-    """Return whether the daemon may evict; others may run beside it."""
-    return bool(settings.pod_parents) and not settings.dry_run
+class NodeLock:
+    """The lock of the node: of two while a reload goes from one to the other, of none for a dry run."""
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self._tree = tree
+        self._held: dict[str | None, int | None] = {}
+        self._is_due = False
+
+    def begin(self, settings: Settings) -> int | None:
+        """Return the lock to be waited for in the daemon's turn, None without one."""
+        self._is_due = True
+        node = _guarded(settings)
+        if node is not None:
+            self._held[node] = self._tree.open_private(node)
+        return self._held.get(node)
+
+    def change(self, settings: Settings) -> None:
+        """Take the lock that a reload needs, beside the present one. Raises ConfigError where it can't."""
+        node = _guarded(settings)
+        if node is None or node in self._held or not self._is_due:
+            return
+        if (fd := self._tree.open_private(node)) is not None and not try_lock(fd):
+            os.close(fd)
+            key, got, instead = "dryRun", "false", "true, or no pods.parents"
+            if self._held:
+                key, got, instead = "nodeCgroup", repr(node), "another node"
+            accepted = f"{instead}, while {_OF_ANOTHER_STATE} guards this node"
+            raise ConfigError([Problem(path=f"reactor.{key}", got=got, accepted=accepted)])
+        self._held[node] = fd
+
+    def keep(self, *settings: Settings | None) -> None:
+        """Release all locks but those that these settings need."""
+        for node in self._held.keys() - {_guarded(one) for one in settings if one is not None}:
+            if (fd := self._held.pop(node)) is not None:
+                os.close(fd)
 
 
-def take_node(fd: int | None) -> None:
-    """Take the lock of a node for a dry run that is to evict from now on. Raises ConfigError."""
-    if fd is not None and not try_lock(fd):
-        accepted = f"true, or no pods.parents, while {_OF_ANOTHER_STATE} guards this node"
-        raise ConfigError([Problem(path="reactor.dryRun", got="false", accepted=accepted)])
+def _guarded(settings: Settings) -> str | None:
+    return (settings.node_cgroup or "/") if settings.pod_parents and not settings.dry_run else None
 
 
 @asynccontextmanager
@@ -201,16 +220,9 @@ def is_stood_by(state_path: Path) -> bool:
 
 
 def _is_locked(path: Path, flags: int) -> bool:
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError:
-        return False
-    try:
-        return not try_lock(fd)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    with suppress(OSError), os.fdopen(os.open(path, flags, 0o600), "rb") as file:
+        return not try_lock(file.fileno())
+    return False
 
 
 def _lock_path(state_path: Path) -> Path:

@@ -218,3 +218,29 @@ def test_a_dry_run_may_run_beside_the_daemon_and_may_evict_only_once_that_has_en
     eventually(lambda: not other.status()["dry_run"], "the reload is taken")
     assert 1 == daemon.spawn().wait(60)
     assert "another daemon, of another reactor.stateFile," in daemon.log()
+
+
+def test_a_reload_to_another_node_takes_its_lock_and_leaves_the_first_node_to_others(
+    node: VirtualNode, daemon: RunningDaemon, other: RunningDaemon, tmp_path: Path
+) -> None:
+    first, second = node.cgroup, f"{node.cgroup}-second"
+    with VirtualNode(node.tree, 256 * MIB, second[1:]):
+        _reload_to(second, daemon, f"guards {second} of")
+        other.configure(HARD)
+        other.start()
+
+        _reload_to(second, other, "reload refused")
+        assert f"reactor.nodeCgroup: got '{second}'" in other.log()
+        (tmp_path / "third").mkdir()
+        third = RunningDaemon(tmp_path / "third", first)
+        for guarded in (first, second):
+            third.configure(HARD, {"nodeCgroup": guarded})
+            assert 1 == third.spawn().wait(60)
+        other.stop()
+        daemon.stop()
+
+
+def _reload_to(node: str, daemon: RunningDaemon, logged: str) -> None:
+    daemon.configure(HARD, {"nodeCgroup": node})
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: logged in daemon.log(), f"it logs {logged}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,10 +12,14 @@ from reactor import healthz
 from reactor.errors import ConfigError
 from reactor.guard.single_instance import (
     AnotherDaemonError,
+    NodeLock,
     is_stood_by,
     single_instance_lock,
-    take_node,
 )
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.files import try_lock
+from reactor.model.settings import Settings
 from tests.support.waiting import until
 
 
@@ -44,10 +49,66 @@ async def test_daemons_of_other_state_files_are_refused_on_the_same_node_and_on_
                 pass
         async with single_instance_lock(states[1], stand_by=False):  # one that evicts nothing
             pass
-        with pytest.raises(ConfigError, match=r"reactor\.dryRun: got false"):
-            take_node(nodes[1])
     for node in nodes:
         os.close(node)
+
+
+@pytest.fixture
+def two_daemons(tmp_path: Path) -> tuple[NodeLock, NodeLock]:
+    """Return the locks of two daemons, which have theirs of no node yet; `_of` names the nodes."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "memory.reclaim").touch(0o600)
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    return NodeLock(tree), NodeLock(tree)
+
+
+def _of(node: str, *, dry_run: bool = False) -> Settings:
+    return Settings(node_cgroup=f"/{node}", pod_parents=(f"/{node}",), dry_run=dry_run)
+
+
+def test_a_reload_holds_the_locks_of_both_nodes_until_it_is_in_force(two_daemons) -> None:
+    lock, other = two_daemons
+    other.begin(_of("c", dry_run=True))
+    fd = lock.begin(_of("a"))
+    assert fd is not None
+    assert try_lock(fd)
+
+    lock.change(_of("b"))
+    lock.change(_of("c"))  # before the one to b is in force
+    lock.keep(_of("b"), _of("c"))
+
+    other.change(_of("a"))
+    for node in "bc":
+        with pytest.raises(
+            ConfigError, match=rf"reactor\.nodeCgroup: got '/{node}'; accepted: another node,"
+        ):
+            other.change(_of(node))
+    lock.keep(_of("c"), None)
+    other.change(_of("b"))
+    lock.keep()
+    other.change(_of("c"))
+
+
+def test_a_dry_run_holds_no_lock_of_the_node_and_a_reload_takes_it_if_it_can(two_daemons) -> None:
+    lock, other = two_daemons
+    assert lock.begin(_of("a", dry_run=True)) is None
+    other.begin(_of("b", dry_run=True))
+    lock.change(_of("a"))
+
+    with pytest.raises(ConfigError, match=r"reactor\.dryRun: got false; accepted: true, or no pods\.parents"):
+        other.change(_of("a"))
+    lock.keep(_of("a", dry_run=True), None)
+
+    other.change(_of("a"))
+
+
+def test_a_daemon_takes_no_lock_of_the_node_before_its_turn(two_daemons) -> None:
+    lock, other = two_daemons
+    other.change(_of("a"))
+    fd = lock.begin(_of("a"))
+    assert fd is not None
+    assert try_lock(fd)
 
 
 async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nursery):
