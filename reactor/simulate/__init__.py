@@ -40,8 +40,11 @@ def _run(path: str, output: str) -> int:
             _print_rows(made)
         if made.snapshot is not None:
             absurd |= absurd_thresholds(scenario.settings.thresholds, made.snapshot.signals)
-    for threshold, why in absurd.items():
-        print(f"warning: {threshold}: {why}", file=sys.stderr)
+            absurd |= {
+                signal: f"{why}: it counts as unobserved" for signal, why in made.decision.absurd.items()
+            }
+    for what, why in absurd.items():
+        print(f"warning: {what}: {why}", file=sys.stderr)
     return 0
 
 

@@ -271,6 +271,19 @@ def test_a_threshold_without_effect_at_the_nodes_capacity_is_warned_of_once(
         assert warnings == err.count("warning: threshold memory.available<1Ki: ignored: it is not below the ")
 
 
+def test_statistics_that_cannot_be_true_are_warned_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"node": {"memory": {"availableBytes": 0, "workingSetBytes": 0}}}
+    steps = [{"at": "0s", "summary": MEMORY}, {"at": "1s", "summary": wrong}, {"at": "2s"}]
+    scenario = _with(kubeletConfiguration={"evictionHard": {"memory.available": "5"}}, steps=steps)
+
+    status, _, err = _run(json.dumps(scenario), tmp_path, capsys)
+
+    assert 0 == status
+    assert ["warning: memory.available: capacity is 0: it counts as unobserved"] == err.splitlines()
+
+
 @pytest.mark.parametrize("steps", [1, 3000])
 def test_a_reader_that_leaves_early_causes_no_traceback(steps: int, tmp_path: Path) -> None:
     path = tmp_path / "scenario.json"

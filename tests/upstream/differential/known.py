@@ -354,7 +354,8 @@ KNOWN: Final = (
         name="below-capacity",
         whose=OURS,
         rule=(
-            "A threshold at or above the capacity is never acted on; `doctor`, `status` and the log name it."
+            "A threshold at or above the capacity is never acted on; `config check`, `doctor`, `status`, "
+            "`simulate` and the log name it."
         ),
         reason="Upstream evicts one pod after another for it.",
         kinds=("met:", "conditions", "memcg", "outcome:"),
