@@ -92,7 +92,7 @@ def essence(state: PolicyState) -> tuple[object, ...]:
 def _document(state: PolicyState) -> Mapping[str, Any]:
     document: dict[str, Any] = to_plain(state)
     del document["ineligible"]  # see policy.events.Restarted
-    del document["waits"]  # of a moment
+    del document["waits"], document["calm"]  # of a moment
     return {"saved_seconds": time.monotonic(), "state": document}
 
 

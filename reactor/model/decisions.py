@@ -251,15 +251,17 @@ class Ineligible:
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
-    `holds` are the last reclaims of memory, of each kind one. `oom_struck_at_seconds` is when a pod's counter
-    of OOM kills was last seen to have risen. `endings` is how long the last pods took to end that were asked
-    to, in seconds by their work; `waits` are the soft evictions in time that wait (both: policy/in_time.py).
+    `calm` is what was observed last with no hard memory threshold met. `holds` are the last reclaims of
+    memory, one of each kind. `oom_struck_at_seconds` is when a pod's counter of OOM kills last rose.
+    `endings` is how long the last pods took to end that were asked to, in seconds by their work; `waits` are
+    the soft evictions in time that wait (both: policy/in_time.py).
     """
 
     conditions: tuple[NodeCondition, ...] = ()
     condition_last_observed: Mapping[NodeCondition, float] = field(default_factory=dict)
     condition_since: Mapping[NodeCondition, float] = field(default_factory=dict)
     first_observed: Mapping[Threshold, float] = field(default_factory=dict)
+    calm: Mapping[Signal, Observation] = field(default_factory=dict)
     thresholds_met: tuple[Threshold, ...] = ()
     observed_at: Mapping[Signal, float | None] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()

@@ -170,6 +170,7 @@ def observed(inputs: Inputs) -> Due:
         condition_last_observed=last_observed,
         condition_since={one: before.condition_since.get(one, now_seconds) for one in conditions},
         first_observed=first_observed,
+        calm=before.calm if any(map(is_hard_memory, first_observed)) else observations,
         thresholds_met=in_eviction_order(over, settings.thresholds),
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         claims=still_claimed(before.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),

@@ -9,6 +9,9 @@ still dying is theirs and counts against no kill: a second hog is killed at once
 first. What a victim leaves charged to its cgroup counts against the kill of that victim and no other: it ends
 at any time, also after a later victim that has freed all it held.
 
+What a leak takes before it is seen takes several pods to make up for, each of which helps. So what has grown
+outside the pods' parents before the kill, in the same shortage, counts too, as far as the pods have not.
+
 The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
 failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
 judged by the pods that could be evicted when it was made.
@@ -25,6 +28,7 @@ from reactor.model.decisions import Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import bytes_text
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.rank import memory_outside_pods
 from reactor.policy.thresholds import is_hard_memory
@@ -70,13 +74,22 @@ class NodeAtThreshold(NamedTuple):
         pods = (pod for pod in self.pods if not self._is_kept(pod))  # up to the first that was not observed
         return memory_outside_pods(self.seen, pods, self.used, gone=self.dying)
 
-    def uncharged_bytes(self) -> int | None:
+    def uncharged_bytes(self, less_bytes: int = 0) -> int | None:
         """Return what of the memory outside the pods no pod that has ended has left in its cgroup either."""
         outside_bytes = self.outside_bytes()
         if outside_bytes is None:
             return None
         ended = self.used.keys() - {pod.uid for pod in self.pods}
-        return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended))
+        return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
+
+    def outgrown_bytes(self) -> int:
+        """Return by how much memory outside the pods' parents has outgrown theirs since it was calm."""
+        before, now = self.inputs.state.calm, self.inputs.snapshot.signals
+        ours = (self.threshold.signal, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+        used = [at[one].capacity - at[one].available for one in ours for at in (now, before) if one in at]
+        if len(used) < 4:
+            return 0
+        return max(0, used[0] - used[1] - (used[2] - used[3]) - max(0, used[2] - used[3]))
 
     def living_bytes(self, kept: Collection[str] | None = None) -> int | None:
         """Return what the pods hold that are not being evicted, None where one was not observed.
@@ -142,15 +155,12 @@ def with_kill(
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
         return state
-    credited_bytes = process_bytes
-    if credited_bytes is None:
-        held = (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes)
-        credited_bytes = max((one for one in held if one is not None), default=None)
+    known = (process_bytes, held_bytes, _held_bytes(snapshot.pods, eviction.pod.uid))
     kill = HardMemoryKill(
         uid=eviction.pod.uid,
         signal=threshold.signal,
         at_seconds=now_seconds,
-        credited_bytes=credited_bytes,
+        credited_bytes=next((one for one in known if one is not None), None),
     )
     if threshold.signal in snapshot.signals:
         node = NodeAtThreshold.of(inputs, threshold)
@@ -158,7 +168,8 @@ def with_kill(
         pods_bytes = others.living_bytes()
         if pods_bytes is not None:
             pods_bytes = max(0, pods_bytes - (process_bytes or 0))
-        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes, kept=node.kept())
+        outside_bytes = node.uncharged_bytes(node.outgrown_bytes())
+        kill = replace(kill, outside_bytes=outside_bytes, pods_bytes=pods_bytes, kept=node.kept())
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
     recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
     return replace(state, hard_memory_kills=(*recent, kill))
@@ -255,44 +266,34 @@ def slowdown_in_vain(
     as the last bit, and one of them would be killed for what is over a moment later.
     """
     pause_seconds, now_seconds = node.pause_seconds, node.inputs.now_seconds
-    if pause_seconds <= 0:
-        return None, kills
-    in_force = before if before is not None and now_seconds < before.until_seconds else None
+    last_seconds = kills[-1].at_seconds if kills else -math.inf
     if is_explained is False:
-        if node.pods and len(node.kept()) == len(node.pods):
-            return None, kills  # there is nothing to slow down
-        was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
-        since_seconds = before.since_seconds if before is not None and was_so else now_seconds
-        from_seconds = max(since_seconds, _last_seconds(kills))
+        is_needless = bool(node.pods) and len(node.kept()) == len(node.pods)  # there is nothing to slow down
+    else:
+        is_over = before is None and now_seconds >= last_seconds + pause_seconds
+        is_needless = bool(is_explained) and (not kills or is_over)
+    if pause_seconds <= 0 or is_needless:
+        return None, kills
+    is_new = is_explained is False and before is not None and before.reason is not SlowReason.OUTSIDE_PODS
+    since_seconds = now_seconds if before is None or is_new else before.since_seconds
+    if is_explained is False:
+        from_seconds = max(since_seconds, last_seconds)
         why = f"{bytes_text(node.outside_bytes() or 0)} are used outside the pods: evicting can't end this"
         return _slowdown(node, SlowReason.OUTSIDE_PODS, why, since_seconds, from_seconds), kills
-    outside_bytes = None
-    if is_explained:
-        is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
-        if not kills or is_over:
-            return None, kills
-        outside_bytes = node.uncharged_bytes()
+    in_force = before if before is not None and now_seconds < before.until_seconds else None
+    outside_bytes = node.uncharged_bytes() if is_explained else None
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
-    found, kills = _unhelpful_slowdown(node, kills, outside_bytes, before)
-    if found is None and is_same and not _pods_have_grown(kills[-1], node):
-        found = in_force
-    return found, kills
-
-
-def _unhelpful_slowdown(
-    node: NodeAtThreshold, kills: tuple[HardMemoryKill, ...], outside_bytes: int, before: Slowdown | None
-) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
     judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
-    if not judged or _pods_have_grown(kills[-1], node):
-        return None, kills
+    have_grown = _pods_have_grown(kills[-1], node)
+    if have_grown or not judged:
+        return in_force if is_same and not have_grown else None, kills
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
     why = (
         f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
-        "are used outside the pods since: evicting does not help"
+        "are used outside the pods than before: evicting does not help"
     )
-    since_seconds = node.inputs.now_seconds if before is None else before.since_seconds
-    found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, _last_seconds(kills))
+    found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, last_seconds)
     return found, tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 
@@ -314,10 +315,6 @@ def _slowdown(
         held_by=holder and holder[0].key,
         held_by_bytes=holder and holder[1],
     )
-
-
-def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
-    return kills[-1].at_seconds if kills else -math.inf
 
 
 def _unhelpful(

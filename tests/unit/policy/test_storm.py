@@ -64,7 +64,10 @@ class Node:
         }
         available = max(0, CAPACITY - self.outside - sum(self.pods.values()) - sum(self.ended.values()))
         seen = Observation(available=int(available * MIB), capacity=CAPACITY * MIB)
-        snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
+        in_pods = sum(self.pods.values()) + sum(self.ended.values())
+        parents = Observation(available=int((CAPACITY - in_pods) * MIB), capacity=CAPACITY * MIB)
+        signals = {Signal.MEMORY_AVAILABLE: seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: parents}
+        snapshot = Snapshot(signals=signals, pods=used)
         self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
         for eviction in self.decision.evictions:
             held_bytes = int(self.grown.get(eviction.pod.name, 0) * MIB) or None
@@ -147,6 +150,39 @@ def test_leak_outside_the_pods_costs_one_innocent_and_then_one_in_each_pause():
     while len(node.killed) < 2:
         node.step(0.1)
     assert node.now - before >= 9
+
+
+def late_node(**grown):
+    """A node that used 388 MiB at rest, 43 of them in each of six pods; then all else was taken, unseen."""
+    node = Node(outside=130, **innocents(6, 43))
+    node.slow = set(node.pods)
+    node.step()
+    assert [] == node.killed
+    for name, size in grown.items():
+        node.pods[name] = node.pods.get(name, 0) + size
+    node.outside += 124 - sum(grown.values())
+    return node
+
+
+@pytest.mark.parametrize("grown", [{}, {"innocent-0": 40}, {"new": 40}], ids=["alone", "pod grew", "new pod"])
+def test_leak_outside_the_pods_that_is_seen_once_it_has_taken_all_costs_one_pod(grown):
+    """Each pod holds less than is missing, and all together more: three would bring it back."""
+    node = late_node(**grown)
+    for _ in range(5):
+        node.step(0.005)
+
+    assert 1 == len(node.killed)
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert "124Mi more are used outside the pods than before" in node.decision.deferred_because or grown
+
+
+def test_pods_that_have_taken_all_that_is_left_unseen_are_killed_at_once_though_more_is_used_outside_too():
+    node = late_node(**{f"innocent-{number}": 21 for number in range(3)})
+    for _ in range(5):
+        node.step(0.005)
+
+    assert 2 == len(node.killed)
+    assert [] == node.reasons
 
 
 def leaking_node(missing=8.5):
