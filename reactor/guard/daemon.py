@@ -321,8 +321,6 @@ class Daemon:
         self._cluster = kubernetes_node_of(
             settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
         )
-        if self._cluster is not None:
-            self._cluster.spare_kept_down(self._known)
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
         self._steward.feeds = self._features.feeds
         befell: Befell = (lambda *_: None) if self._cluster is None else self._cluster.befell
@@ -560,6 +558,8 @@ class Daemon:
         if refused is not None:
             self._problems["state file"] = refused
         self._keeper.show(self._known.state)
+        if self._cluster is not None:  # by now: while this one stood by another has guarded the node
+            self._cluster.restore(self._known)
 
     def _start_parts(self, nursery: trio.Nursery) -> None:
         def keep(name: str, part: Part, *, ends: bool = False) -> None:

@@ -171,13 +171,10 @@ class KubernetesNode:
         self._supervisor = supervisor
         self.own_score: OwnScore | None = None  # what a process has, whatever was written for an order
         self.facts = PodFacts(settings)
-        self.facts.load()
         self.reports = ClusterReports()
         link.attend_cluster(self.facts, self.reports)
         self.kills = RuntimeKills(kills, tree, link)
         self._evicted = EvictedPods(tree, self.kills, Path(settings.state_path), present)
-        if not self._is_dry:
-            self._evicted.load()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -197,8 +194,11 @@ class KubernetesNode:
             "lost_reports": self.reports.lost,
         }
 
-    def spare_kept_down(self, node: Node) -> None:
-        """Have no pod chosen that is kept down already."""
+    def restore(self, node: Node) -> None:
+        """Take over what is known from an earlier run; have no pod chosen that is kept down already."""
+        self.facts.load()
+        if not self._is_dry:
+            self._evicted.load()
         node.is_kept_down = self._evicted.__contains__
         for uid in self._evicted.uids:
             node.apply(PodEmptied(uid=uid))

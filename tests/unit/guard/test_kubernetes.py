@@ -17,11 +17,15 @@ from reactor.act.kill_path import KillPath
 from reactor.errors import ConfigError, StewardError
 from reactor.guard import build
 from reactor.guard.build import kubernetes_node_of
+from reactor.guard.daemon import Daemon
 from reactor.guard.kubernetes import KubernetesNode, Unobserved
+from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
 from reactor.guard.outbox import SLOWED_DOWN, RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
+from reactor.guard.recorder import Hooks
+from reactor.guard.state import StateFile
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
@@ -29,12 +33,13 @@ from reactor.link.documents import Outcome
 from reactor.link.frames import FrameKind
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
-from reactor.model.decisions import Decision, Eviction, NoVictim, Snapshot
+from reactor.model.decisions import Decision, Eviction, NoVictim, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodSource
 from reactor.model.rules import Mark, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, RuleSignal, Signal
+from reactor.model.thresholds import Observed
 from reactor.supervisor import Supervisor
 from tests.support.builders import make_threshold
 from tests.support.waiting import until
@@ -161,7 +166,8 @@ async def test_a_pod_that_a_rule_evicts_is_reported_as_disrupted(node, nursery):
 async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though_no_steward_tells_them(
     tmp_path, nursery
 ):
-    node = node_in(tmp_path)
+    """Also one that has been there for long, and stood by."""
+    node, after = node_in(tmp_path), node_in(tmp_path)
     make_cgroup(tmp_path)
     for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, POD) or b""]):
         node.facts.take(piece)
@@ -171,10 +177,29 @@ async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though
     await until(lambda: node.document()["held_down"], "the pod is kept down")
     node.close()
 
-    after = node_in(tmp_path)
+    after.restore(Node(observed=Observed(stale_seconds=35.0)))
 
     assert {"u": replace(POD, cgroup=None)} == after.facts.specs
     assert 1 == after.document()["held_down"]
+
+
+def test_a_pod_that_is_kept_down_is_spared_by_the_next_daemon_beside_the_state_that_was_saved(
+    tmp_path,
+) -> None:
+    settings = settings_in(tmp_path, socket_path=str(tmp_path / "reactor.sock"))
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path / "cgroup")
+    make_cgroup(tmp_path)
+    daemon = Daemon(settings, tree, Hooks())
+    earlier = node_in(tmp_path)
+    earlier._evicted._pods[POD.uid] = POD
+    earlier._evicted._show()
+    earlier.close()
+    assert StateFile(Path(settings.state_path)).save(PolicyState(evicted_at=(1.0,)))
+    daemon._restore()
+    assert ((1.0,), {POD.uid}) == (
+        daemon._known.state.evicted_at,
+        daemon._known.state.ineligible.emptied,
+    )
 
 
 async def test_conditions_whose_signals_are_not_observed_are_reported_as_unknown(tmp_path, nursery):
@@ -538,4 +563,6 @@ async def test_labels_outlive_a_restart(tmp_path) -> None:
     for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, labelled) or b""]):
         node.facts.take(piece)
     node.close()
-    assert {"u": labelled} == node_in(tmp_path).facts.specs
+    after = node_in(tmp_path)
+    after.restore(Node(observed=Observed(stale_seconds=35.0)))
+    assert {"u": labelled} == after.facts.specs

@@ -43,7 +43,7 @@ def test_pods_that_an_earlier_run_kept_down_are_not_chosen_by_this_one(tmp_path:
     earlier._evicted._show()
     earlier.close()
     node = known()
-    node_in(tmp_path).spare_kept_down(node)
+    node_in(tmp_path).restore(node)
     assert ["o"] == _chosen(node, populated=True)
 
 
