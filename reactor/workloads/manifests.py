@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from reactor.config.documents import load_documents
+from reactor.config.documents import ONLY_OURS, directory_exposure, exposed_because, load_documents
 from reactor.config.pod import annotations_of, pod_from_document
 from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod, StorageKind, StoragePlace
-from reactor.plain import open_regular
+from reactor.plain import read_with_status
 from reactor.workloads.parents import PodBoundaries
 from reactor.workloads.search import matches_of
 
@@ -64,7 +64,7 @@ class _File:
 
 
 class ManifestDirectory:
-    """Reads a directory's manifests; a file only when its time, size or inode changed.
+    """Reads a directory's manifests; a file only when its time of change, size or inode changed.
 
     Nothing here raises. A document that is wrong costs only itself; but a file that has become wrong counts
     as it last was right, and an unreadable directory likewise. A file that was removed counts no more.
@@ -100,6 +100,8 @@ class ManifestDirectory:
         return tuple(manifest for file in self._files.values() for manifest in file.manifests)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        if (exposed := directory_exposure(self._path)) is not None:
+            raise OSError(f"does not count: {exposed}")
         with os.scandir(self._path) as entries:
             for entry in entries:
                 if entry.name.endswith(SUFFIXES) and not entry.name.startswith("."):
@@ -107,7 +109,7 @@ class ManifestDirectory:
                         found = entry.stat()
                     except FileNotFoundError:
                         continue  # removed since, or a symlink to nowhere
-                    yield entry.name, (found.st_mtime_ns, found.st_size, found.st_ino)
+                    yield entry.name, (found.st_ctime_ns, found.st_size, found.st_ino)
 
     def _file(self, name: str, identity: tuple[int, int, int], before: _File | None) -> _File:
         if before is not None and before.identity == identity:
@@ -133,15 +135,11 @@ class ManifestDirectory:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text. Raises OSError, ValueError where it is too long or not UTF-8."""
-    with open_regular(path, may_be_pipe=False) as file:
-        raw = file.read(_LARGEST_BYTES + 1)
-    if len(raw) > _LARGEST_BYTES:
-        raise ValueError(f"{path}: got more than {_LARGEST_BYTES} bytes; accepted: a manifest")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: got {error.reason} at byte {error.start}; accepted: UTF-8") from None
+    """Return a file's text, by which pods are spared and directories emptied. Raises OSError, ValueError."""
+    raw, found = read_with_status(path, _LARGEST_BYTES, may_be_pipe=False)
+    if (exposed := exposed_because(path, found)) is not None:
+        raise ValueError(f"does not count: {exposed}; accepted: {ONLY_OURS}")
+    return raw.decode()
 
 
 def _manifest(document: object, origin: str) -> Manifest:

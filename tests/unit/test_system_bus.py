@@ -117,3 +117,16 @@ async def test_a_long_message_is_dropped_as_it_comes(tmp_path: Path) -> None:
             finally:
                 tracemalloc.stop()
             assert most_bytes < 2 << 20
+
+
+async def test_signals_of_a_sender_that_was_not_named_are_dropped_however_many(tmp_path: Path) -> None:
+    """Any local user may send them; those who wait for a signal would see theirs, or the connection end."""
+    with private_bus(tmp_path) as address:
+        async with open_bus(address.address) as bus, open_bus(address.address) as other:
+            message = _signal_to(str(bus._connection.unique_name), "u", 7)
+            for _ in range(40):
+                await other._connection.socket.send(bytes(message))
+            assert await other.call(message_bus, "GetId") == await bus.call(message_bus, "GetId")
+            came = [bus.signals.receive_nowait() for _ in range(bus.signals.statistics().current_buffer_used)]
+            senders = {one.header.fields[HeaderFields.sender] for one in came}
+            assert senders == {"org.freedesktop.DBus"}  # which says that a name was acquired

@@ -63,8 +63,8 @@ def test_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
         ("[1, 2]", "a.yaml[0]"),
         ("just text", "a.yaml[0]"),
         ("metadata: {annotations: {reactor/cgroup: /pods/a}}", "metadata.name"),
-        ("\ud83d", "accepted: UTF-8"),
-        ("#" * (1 << 20) + "\n", "more than 1048576 bytes"),
+        ("\ud83d", "utf-8"),
+        ("#" * (1 << 20) + "\n", "larger than 1 MiB"),
         ("#" * (256 << 10) + "\n", "257 KiB; accepted: YAML of up to 256 KiB, or JSON"),
     ],
 )
@@ -74,6 +74,40 @@ def test_wrong_manifest_is_named_and_costs_nothing_else(tmp_path: Path, text: st
     directory = ManifestDirectory(str(tmp_path))
     assert ["database"] == [manifest.pod.name for manifest in directory.read()]
     assert said in directory.problems[str(tmp_path / "a.yaml")]
+
+
+def test_a_file_that_others_can_write_does_not_count_until_they_can_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(DATABASE)
+    directory = ManifestDirectory(str(tmp_path))
+    for spoil in (lambda: path.chmod(0o666), lambda: os.chown(path, 12345, -1)):
+        spoil()
+        assert () == ManifestDirectory(str(tmp_path)).read()
+    assert () == directory.read()
+    assert f"does not count: {path} belongs to uid 12345" in directory.problems[str(path)]
+    os.chown(path, os.geteuid(), -1)
+    path.chmod(0o644)
+    assert 1 == len(directory.read())
+    path.chmod(0o666)
+    assert ["database"] == [one.pod.name for one in directory.read()]  # as it last was right
+    assert directory.problems
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_directory_that_others_can_write_is_named_and_what_was_known_stays(
+    tmp_path: Path, mode: int
+) -> None:
+    (tmp_path / "a.yaml").write_text(DATABASE)
+    directory = ManifestDirectory(str(tmp_path))
+    known = directory.read()
+    tmp_path.chmod(mode)
+    (tmp_path / "b.yaml").write_text(DATABASE.replace("database", "other"))
+    assert known == directory.read()
+    assert "others may write it" in directory.problems[str(tmp_path)]
+    assert () == ManifestDirectory(str(tmp_path)).read()
+    tmp_path.chmod(0o755)
+    assert 2 == len(directory.read())
+    assert {} == directory.problems
 
 
 def test_wrong_document_costs_no_other_of_its_file(tmp_path: Path) -> None:
