@@ -135,10 +135,10 @@ class NodeAtThreshold(NamedTuple):
 
     def _is_kept(self, pod: Pod, kept: Collection[str] | None = None) -> bool:
         """Return whether what a pod holds is outside the pods, now or for a kill; see `living_bytes`."""
-        if pod.uid in self.dying:
-            return False
         is_kept = pod.critical_because is not None
-        return is_kept if kept is None else pod.uid in kept or (is_kept and not pod.could_not_be_ended)
+        if kept is not None:
+            is_kept = pod.uid in kept or (is_kept and not pod.could_not_be_ended)
+        return is_kept and pod.uid not in self.dying
 
 
 def with_kill(
