@@ -218,7 +218,7 @@ class Evictor(Ahead):
         while self._waiting:
             uid, (attempt, scope) = self._waiting.popitem()
             attempt.outcome = Outcome.CALLED_OFF
-            attempt.add_problems("a dry run was configured in its grace period, after SIGTERM")
+            attempt.add_problems("a dry run was configured in its grace period")
             scope.cancel()
             _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
             self.known.called_off(uid)

@@ -435,7 +435,7 @@ class ReclaimEnded:
 class Restarted:
     """The daemon was started again during the same boot.
 
-    A process id may be another's by now, and a rule's reclaim ended with the daemon.
+    A process id may be another's by now, and reclaims ended with the daemon.
     """
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
@@ -443,7 +443,7 @@ class Restarted:
         return replace(
             state,
             claims=tuple(one for one in state.claims if one.kind in {ClaimKind.POD, ClaimKind.FILES}),
-            holds=tuple(one for one in state.holds if one.kind is not Reclaim.RULE),
+            holds=tuple(replace(one, is_over=True) for one in state.holds if one.kind is not Reclaim.RULE),
             ineligible=Ineligible(
                 emptied=frozenset(one.uid for one in state.claims if one.uid and one.kind is ClaimKind.FILES)
             ),

@@ -18,10 +18,11 @@ from reactor.model.decisions import (
     Snapshot,
 )
 from reactor.model.kills import ProcessMemory
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal
 from reactor.policy.claims import eligible, is_newly_empty, lingering, with_lingering
+from reactor.policy.decide import decide
 from reactor.policy.events import (
     CrossingServed,
     Event,
@@ -164,6 +165,26 @@ def test_a_restart_awaits_no_process_and_takes_up_whole_pods():
     assert after(Restarted(), state) == PolicyState(
         claims=(whole, ended), ineligible=Ineligible(emptied=frozenset({"uid-c"})), evicted_at=(1.0,)
     )
+
+
+def test_after_a_restart_no_eviction_waits_for_a_reclaim_that_has_ended_with_the_daemon():
+    """It is remembered: there is none again for a while."""
+    soft = make_threshold(100, grace_period_seconds=1.0)
+    hold = Hold(
+        kind=Reclaim.POD_MEMORY, reason="reclaim", began_seconds=1.0, until_seconds=60.0, threshold=soft
+    )
+    state = PolicyState(first_observed={soft: 0.0}, holds=(hold,))
+    settings = EvictionSettings(thresholds=(soft,), soft_reclaim_seconds=59.0, reclaims_memory=True)
+    seen = Snapshot(
+        signals={Signal.MEMORY_AVAILABLE: make_observation(50, capacity=1000)},
+        pods={"uid-a": PodUsage(memory_working_set_bytes=500)},
+    )
+    pods = (make_pod("a"),)
+    assert "reclaim" in str(decide(settings, state, seen, pods, 5.0)[1].deferred_because)
+
+    _, decision = decide(settings, after(Restarted(), state), seen, pods, 5.0)
+
+    assert ["a"] == [one.pod.name for one in decision.evictions]
 
 
 def test_what_a_dry_run_has_only_thought_of_is_not_taken_up():
