@@ -35,7 +35,7 @@ _NAMES_REMEMBERED: Final = 1000
 _TIMES_REMEMBERED: Final = 1000  # of one name
 # That of one process leaves its pod as it is.
 _NO_EVICTION: Final = frozenset(
-    {Outcome.DRY_RUN, Outcome.FAILED, Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED}
+    {Outcome.DRY_RUN, Outcome.FAILED, Outcome.GONE, Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED}
 )
 
 

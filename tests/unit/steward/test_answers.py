@@ -233,7 +233,7 @@ def test_several_pods_that_are_evicted_once_are_no_loop() -> None:
     assert {} == loops.present(10.0)
 
 
-@pytest.mark.parametrize("outcome", ["dry-run", "failed", "process-killed", "process-terminated"])
+@pytest.mark.parametrize("outcome", ["dry-run", "failed", "gone", "process-killed", "process-terminated"])
 def test_what_evicted_no_pod_does_not_count(outcome: str) -> None:
     loops = RestartLoops(THREE_IN_TEN_MINUTES)
     _evict(loops, "cgroup/web", 0.0, 1.0, 2.0, 3.0, outcome=outcome)
