@@ -58,6 +58,7 @@ class NodeAtThreshold(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Inputs, threshold: Threshold) -> NodeAtThreshold:
+        """Return what a threshold is decided by; its signal was observed."""
         dying = inputs.state.dying(inputs.now_seconds)
         return cls(inputs, threshold, inputs.seen(threshold), inputs.pods, inputs.snapshot.pods, dying)
 
