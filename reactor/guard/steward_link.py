@@ -223,11 +223,14 @@ class StewardLink:
         await self._with_places()
         await self._ask(FrameKind.COUNT, {"urgent": True})
 
+    def _present(self) -> _Session:
+        if self._session is None:
+            raise StewardError("steward: there is none at present")
+        return self._session
+
     async def _with_places(self) -> _Session:
         """Return the present session, whose steward knows by then which places there are."""
-        session = self._session
-        if session is None:
-            raise StewardError("steward: there is none at present")
+        session = self._present()
         try:
             await session.send_places(self.storage)
         except OSError as error:
@@ -313,10 +316,7 @@ class StewardLink:
 
     async def _ask(self, kind: FrameKind, document: Mapping[str, Any]) -> Request | ReclaimOver:
         """Return what the steward answers. Raises StewardError where there is none, or it ends meanwhile."""
-        session = self._session
-        if session is None:
-            raise StewardError("steward: there is none at present")
-        self._asked += 1
+        session, self._asked = self._present(), self._asked + 1
         return await session.ask(Message(kind, self._asked, encode(document)))
 
     def _obey(self, raw: bytes, session: _Session) -> None:
