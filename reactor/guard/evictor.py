@@ -196,7 +196,7 @@ class Evictor(Ahead):
         return self._ask(attempt, victim)
 
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
-        """Resume an earlier run's eviction; a soft one whose time is over only if it is still wanted."""
+        """Resume an earlier run's eviction; a soft one that is over, or of a spared pod, only if wanted."""
         eviction = resumed_eviction(
             pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
         )
@@ -205,11 +205,11 @@ class Evictor(Ahead):
             pod.key,
             eviction.grace_period_seconds,
         )
-        is_over = eviction.grace_period_seconds == 0 and claim.threshold and not claim.threshold.is_hard
+        is_soft = claim.threshold is not None and not claim.threshold.is_hard
+        is_doubted = eviction.grace_period_seconds == 0 or pod.critical_because is not None
         attempt = EvictionAttempt(eviction=eviction, outcome=Outcome.CALLED_OFF)
-        return (
-            _over(attempt) if is_over and not self._is_still_wanted(attempt) else self._begin_whole(eviction)
-        )
+        is_off = is_soft and is_doubted and not self._is_still_wanted(attempt)
+        return _over(attempt) if is_off else self._begin_whole(eviction)
 
     # --- what follows ---
 

@@ -408,19 +408,30 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_loo
     assert [] == again.evictions()
 
 
-@pytest.mark.parametrize(("used_mib", "alive"), [(100, {"small", "hog"}), (450, {"small"})])
-async def test_pod_whose_grace_period_was_over_while_no_daemon_ran_is_killed_only_if_the_node_is_short(
-    node: NodeInFiles, guard, used_mib: int, alive: set[str], mock_clock
+@pytest.mark.parametrize(
+    ("used_mib", "left_seconds", "never", "alive"),
+    [
+        (100, 0.0, "stubborn", {"small", "hog"}),
+        (450, 0.0, "stubborn", {"small"}),
+        (450, 3600.0, "hog", {"small", "hog"}),
+    ],
+    ids=["over", "over and short", "spared"],
+)
+async def test_soft_eviction_of_an_earlier_run_is_resumed_only_if_it_is_wanted(
+    node: NodeInFiles, guard, used_mib: int, left_seconds: float, never: str, alive: set[str], mock_clock
 ) -> None:
-    soft = guarding(below(100, grace_period_seconds=3600.0))
-    before = guard(soft)
+    soft = replace(
+        guarding(below(100, grace_period_seconds=36000.0)),
+        pod_lists=PodLists(never=(PodEntry(unit=never),)),
+    )
+    before = guard(guarding(below(1)))
     uid = ""
     async with before.running():
         uid = next(pod.uid for pod in before.known.pods if pod.name == "hog")
     guarded = guard(soft)
     claim = make_claim(
         uid,
-        kill_at_seconds=trio.current_time(),
+        kill_at_seconds=trio.current_time() + left_seconds,
         deadline_seconds=1e6,
         threshold=soft.eviction.thresholds[0],
     )
