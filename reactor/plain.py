@@ -1,6 +1,7 @@
 """Plain files, and values of dataclasses as plain JSON values, and back: what small files of our own hold.
 
     dataclass         an object of its fields; those that have no place in `__init__` are left out
+    named tuple       an object of its fields
     mapping           an object; a list of pairs if its keys are dataclasses, since JSON's keys are strings
     tuple, frozenset  a list
     enumeration       its value
@@ -16,7 +17,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
@@ -94,16 +95,16 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         pairs = [(to_plain(key), to_plain(one)) for key, one in value.items()]
         return pairs if any(map(is_dataclass, value)) else dict(pairs)
-    if isinstance(value, tuple | frozenset):
-        return [to_plain(one) for one in value]
     if isinstance(value, Fraction):
         return str(value)
+    if isinstance(value, tuple | frozenset) and not hasattr(value, "_fields"):
+        return [to_plain(one) for one in value]
     kind: Any = type(value)
-    return {one.name: to_plain(getattr(value, one.name)) for one in _fields(kind)}
+    return {name: to_plain(getattr(value, name)) for name in _fields(kind)}
 
 
 def from_plain(kind: type[_Value], plain: Any) -> _Value:
-    """Return the value of a dataclass. A field that is missing has its default, others are ignored.
+    """Return the value of such a type. A field that is missing has its default, others are ignored.
 
     Raises TypeError, ValueError, KeyError or AttributeError for what is no such value.
     """
@@ -115,10 +116,9 @@ def _of(kind: Any, plain: Any) -> Any:
     origin = get_origin(kind)
     if origin is not None:
         return _of_generic(origin, get_args(kind), plain)
-    if is_dataclass(kind):
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
         of: Any = kind
-        names = [one.name for one in _fields(of) if one.name in plain]
-        return of(**{name: _of(_hints(of)[name], plain[name]) for name in names})
+        return of(**{name: _of(_hints(of)[name], plain[name]) for name in _fields(of) if name in plain})
     return kind(plain) if issubclass(kind, Enum) else _simple(kind, plain)
 
 
@@ -150,8 +150,10 @@ def _listed(plain: Any) -> list[Any]:
 
 
 @cache
-def _fields(kind: Any) -> tuple[Field[Any], ...]:
-    return tuple(one for one in fields(kind) if one.init)
+def _fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of what a dataclass or a named tuple is made of."""
+    named: tuple[str, ...] | None = getattr(kind, "_fields", None)
+    return tuple(one.name for one in fields(kind) if one.init) if named is None else named
 
 
 @cache

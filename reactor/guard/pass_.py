@@ -173,7 +173,7 @@ class Passes:
             return
         started_ns, now_seconds = time.monotonic_ns(), self._clock_seconds()
         snapshot = served.at_crossing(Snapshot(signals=self.known.observed.at(now_seconds)))
-        decision = dataclasses.replace(served.decision(), at_seconds=now_seconds)
+        decision = served.decision()._replace(at_seconds=now_seconds)
         pods = self.observations.eligible_pods(now_seconds)
         self.known.apply(CrossingServed(snapshot=snapshot, pods=pods))
         seen = Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
@@ -217,12 +217,12 @@ class Passes:
         after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         if own is not None:
             others = {signal: one for signal, one in after.signals.items() if signal not in DISK_SIGNALS}
-            after = dataclasses.replace(after, signals={**others, **own})
+            after = after._replace(signals={**others, **own})
         pods = self.observations.eligible_pods(now_seconds)
         usages = with_storage(self.observations.usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
-        acted_on = dataclasses.replace(after, pods=usages)
+        acted_on = after._replace(pods=usages)
         seen = Seen(snapshot=acted_on, pods=pods, at_ns=time.monotonic_ns(), memory={})
         state, decision = after_reclaim(
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from reactor.model.kills import HardMemoryKill, JudgedEviction, ProcessKill, Slowdown
@@ -49,18 +50,17 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Everything observed for one pass. A signal or a pod (by uid) that is absent was not observed.
 
     `time_left` are the estimates of the moment; a signal that is absent has none. `bounds` are pods of which
     only the most that each can hold is known; see policy/bounds.py.
     """
 
-    signals: Mapping[Signal, Observation] = field(default_factory=dict)
-    pods: Mapping[str, PodUsage] = field(default_factory=dict)
-    time_left: Mapping[Signal, TimeLeft] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    signals: Mapping[Signal, Observation] = MappingProxyType({})
+    pods: Mapping[str, PodUsage] = MappingProxyType({})
+    time_left: Mapping[Signal, TimeLeft] = MappingProxyType({})
+    bounds: Mapping[str, int] = MappingProxyType({})
 
 
 class Measured(StrEnum):
@@ -107,8 +107,7 @@ class Shortage(NamedTuple):
     used: PodUsage | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eviction:
+class Eviction(NamedTuple):
     """A pod to be evicted. `threshold` is None where the pod broke its own storage limit, or a rule says so.
 
     `message` and `annotations` are what is written into the pod's status and its event. With a `shortage`
@@ -122,7 +121,7 @@ class Eviction:
     grace_period_seconds: int
     message: str = ""
     threshold: Threshold | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = MappingProxyType({})
     shortage: Shortage | None = None
     time_left: TimeLeft | None = None
 
@@ -234,8 +233,7 @@ class NoVictim:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ineligible:
+class Ineligible(NamedTuple):
     """Pods that are not to be chosen at present, by uid; a restart begins anew with them.
 
     `emptied` have had no process since an eviction, or since `found_empty`, which says when. `failed` are
@@ -243,12 +241,11 @@ class Ineligible:
     """
 
     emptied: frozenset[str] = frozenset()
-    found_empty: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    found_empty: Mapping[str, float] = MappingProxyType({})
+    failed: Mapping[str, tuple[float, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyState:
+class PolicyState(NamedTuple):
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
     `calm` is what was observed last with no hard memory threshold met. `holds` are the last reclaims of
@@ -258,12 +255,12 @@ class PolicyState:
     """
 
     conditions: tuple[NodeCondition, ...] = ()
-    condition_last_observed: Mapping[NodeCondition, float] = field(default_factory=dict)
-    condition_since: Mapping[NodeCondition, float] = field(default_factory=dict)
-    first_observed: Mapping[Threshold, float] = field(default_factory=dict)
-    calm: Mapping[Signal, Observation] = field(default_factory=dict)
+    condition_last_observed: Mapping[NodeCondition, float] = MappingProxyType({})
+    condition_since: Mapping[NodeCondition, float] = MappingProxyType({})
+    first_observed: Mapping[Threshold, float] = MappingProxyType({})
+    calm: Mapping[Signal, Observation] = MappingProxyType({})
     thresholds_met: tuple[Threshold, ...] = ()
-    observed_at: Mapping[Signal, float | None] = field(default_factory=dict)
+    observed_at: Mapping[Signal, float | None] = MappingProxyType({})
     claims: tuple[Claim, ...] = ()
     evicted_at: tuple[float, ...] = ()
     holds: tuple[Hold, ...] = ()
@@ -272,8 +269,8 @@ class PolicyState:
     process_kills: tuple[ProcessKill, ...] = ()
     oom_struck_at_seconds: float | None = None
     judged_evictions: tuple[JudgedEviction, ...] = ()
-    ineligible: Ineligible = field(default_factory=Ineligible)
-    endings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ineligible: Ineligible = Ineligible()
+    endings: Mapping[str, tuple[float, ...]] = MappingProxyType({})
     waits: tuple[Wait, ...] = ()
 
     @property
@@ -318,8 +315,7 @@ class Inputs(NamedTuple):
         return self.snapshot.signals[threshold.signal]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """What one pass decided.
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
@@ -342,7 +338,7 @@ class Decision:
     evictions: tuple[Eviction, ...] = ()
     deferred_because: str | None = None
     deferred: tuple[Threshold, ...] = ()
-    absurd: Mapping[Signal, str] = field(default_factory=dict)
+    absurd: Mapping[Signal, str] = MappingProxyType({})
     memory_reclaim: Hold | None = None
     soft_reclaim: Hold | None = None
     rule_reclaim: Hold | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from reactor.model.signals import Signal
 
@@ -114,8 +115,7 @@ class ProcessKill:
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardMemoryKill:
+class HardMemoryKill(NamedTuple):
     """A kill for a hard memory threshold, with what it is judged by afterwards.
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal

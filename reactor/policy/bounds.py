@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -324,7 +323,7 @@ def completed(settings: EvictionSettings, snapshot: Snapshot, read: Mapping[str,
         else used
         for uid, used in read.items()
     }
-    return replace(snapshot, pods={**late, **snapshot.pods})
+    return snapshot._replace(pods={**late, **snapshot.pods})
 
 
 def _at_most(used: PodUsage, most_bytes: int, *, with_swap: bool) -> PodUsage:

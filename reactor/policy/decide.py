@@ -7,7 +7,6 @@ Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from reactor.model.decisions import (
@@ -124,11 +123,11 @@ def decide(
         evictions = storage_limit_evictions(candidates(inputs), snapshot.pods, settings.layout)
         evictions = evictions[: evictions_left(settings, state, now_seconds)]
         if evictions:
-            return state, replace(decision, evictions=evictions)
+            return state, decision._replace(evictions=evictions)
     inputs, decision = _act(inputs, decision, due.thresholds)
     if firing is None or decision.evictions or decision.reclaim:
         return inputs.state, decision
-    decision = replace(decision, acted_on=None, ranking=(), no_victim=None)
+    decision = decision._replace(acted_on=None, ranking=(), no_victim=None)
     return decide_firing(inputs, decision, firing)
 
 
@@ -138,7 +137,7 @@ def sound_part(snapshot: Snapshot) -> tuple[Mapping[Signal, str], Snapshot]:
     if not absurd:
         return absurd, snapshot
     signals = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
-    return absurd, replace(snapshot, signals=signals)
+    return absurd, snapshot._replace(signals=signals)
 
 
 def observed(inputs: Inputs) -> Due:
@@ -164,8 +163,7 @@ def observed(inputs: Inputs) -> Due:
         last_observed, settings.pressure_transition_period_seconds, now_seconds
     )
     over = thresholds_met_grace_period(first_observed, now_seconds)
-    state = replace(
-        before,
+    state = before._replace(
         conditions=conditions,
         condition_last_observed=last_observed,
         condition_since={one: before.condition_since.get(one, now_seconds) for one in conditions},
@@ -178,7 +176,7 @@ def observed(inputs: Inputs) -> Due:
     )
     if settings.soft_in_time:
         in_time = due_in_time(settings, state, snapshot.time_left, now_seconds)
-        state = replace(state, thresholds_met=in_eviction_order({*over, *in_time}, settings.thresholds))
+        state = state._replace(thresholds_met=in_eviction_order({*over, *in_time}, settings.thresholds))
     fresh = thresholds_with_fresh_statistics(state.thresholds_met, observations, before.observed_at)
     return Due(Inputs(settings, state, snapshot, pods, now_seconds), absurd, fresh, before)
 
@@ -193,18 +191,18 @@ def _act(inputs: Inputs, decision: Decision, fresh: Sequence[Threshold]) -> tupl
         # Also where evictions are slowed down: that a reclaim would help is a reason for one.
         hold = memory_hold(inputs, threshold)
         if hold is not None:
-            inputs, decision = _held(inputs, hold), replace(decision, memory_reclaim=hold)
+            inputs, decision = _held(inputs, hold), decision._replace(memory_reclaim=hold)
         reason = kept_because(inputs, threshold)
         if reason is None and threshold not in in_time:
             reason = paced(inputs, threshold)
             hold = pod_hold(inputs, threshold) if reason is None else None
             if hold is not None:
-                inputs, decision = _held(inputs, hold), replace(decision, soft_reclaim=hold)
+                inputs, decision = _held(inputs, hold), decision._replace(soft_reclaim=hold)
                 reason = hold.reason
         if reason is None:
             if RESOURCE[threshold.signal] in ON_DISK:
                 reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
-                asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
+                asked = decision._replace(acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
                 return inputs, asked
             left = in_time.get(threshold)
             found = evict(inputs, decision, threshold, left)
@@ -217,7 +215,7 @@ def _act(inputs: Inputs, decision: Decision, fresh: Sequence[Threshold]) -> tupl
             continue
         reasons.append(f"{threshold}: {reason}")
         deferred.append(threshold)
-    return inputs, replace(decision, deferred_because="; ".join(reasons) or None)
+    return inputs, decision._replace(deferred_because="; ".join(reasons) or None)
 
 
 def _held(inputs: Inputs, hold: Hold) -> Inputs:
@@ -229,8 +227,8 @@ def _waiting(inputs: Inputs, decision: Decision, wait: Wait) -> tuple[Inputs, De
     state = inputs.state
     met = tuple(one for one in state.thresholds_met if one != wait.threshold)
     others = tuple(one for one in state.waits if one.threshold != wait.threshold)
-    state = replace(state, thresholds_met=met, waits=(*others, wait))
-    return inputs.with_state(state), replace(decision, thresholds_met=met)
+    state = state._replace(thresholds_met=met, waits=(*others, wait))
+    return inputs.with_state(state), decision._replace(thresholds_met=met)
 
 
 def kept_because(inputs: Inputs, threshold: Threshold) -> str | None:
@@ -266,10 +264,10 @@ def evict(inputs: Inputs, decision: Decision, threshold: Threshold, left: TimeLe
                 time_left=left,
             )
         )
-    found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
+    found = decision._replace(acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
     if evictions or inputs.state.in_flight or needs_holder:
         return found
-    return replace(found, no_victim=no_victim(inputs, threshold, ranking))
+    return found._replace(no_victim=no_victim(inputs, threshold, ranking))
 
 
 def with_whole_ranking(inputs: Inputs, decision: Decision) -> Decision:
@@ -280,7 +278,7 @@ def with_whole_ranking(inputs: Inputs, decision: Decision) -> Decision:
     threshold = decision.acted_on
     if threshold is None or not decision.ranking:
         return decision
-    return replace(decision, ranking=_ranking(inputs, threshold, candidates(inputs, threshold)))
+    return decision._replace(ranking=_ranking(inputs, threshold, candidates(inputs, threshold)))
 
 
 def _ranking(inputs: Inputs, threshold: Threshold, eligible: Sequence[Pod]) -> tuple[RankedPod, ...]:
@@ -322,14 +320,14 @@ def after_reclaim(
     if is_over or is_enough(settings, decision, after):
         return state, decision
     now_seconds = decision.at_seconds if now_seconds is None else now_seconds
-    decision = replace(decision, at_seconds=now_seconds)
+    decision = decision._replace(at_seconds=now_seconds)
     ranked = now = Inputs(settings, state, before, pods, now_seconds)
     if after is not None:
         signals = {threshold.signal: ranked.seen(threshold), **after.signals}
         now = ranked._replace(snapshot=Snapshot(signals=signals, pods=before.pods))
     reason = kept_because(now, threshold)
     if reason is not None:
-        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
+        return state, decision._replace(deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
     now, unhelpful = with_unhelpful_slowdown(now, threshold)
     if not is_hopeless(now):
         reason = slowed_for_disk(now, threshold)
@@ -338,7 +336,7 @@ def after_reclaim(
         decision = evict(now._replace(snapshot=before), decision, threshold)
         if settings.evicts_holders_only and not decision.evictions:
             state, reason = with_no_holder(now, threshold, known.slowdowns)
-    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
+    return state, decision._replace(deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
 
 
 def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:

@@ -65,7 +65,7 @@ class EvictionOrdered:
         inputs = Inputs(settings, state, self.snapshot, self.pods, now_seconds)
         inputs = inputs.with_state(with_kill(inputs, eviction, self.held_bytes))
         state = with_judged_eviction(inputs, eviction)
-        state = replace(state, evicted_at=_counted(state, now_seconds))
+        state = state._replace(evicted_at=_counted(state, now_seconds))
         return _ordered(settings, state, eviction, now_seconds)
 
 
@@ -96,7 +96,7 @@ class ProcessEvictionOrdered:
             used_bytes=None if used is None else used.memory_working_set_bytes,
         )
         recent = (one for one in state.process_kills if now_seconds - one.at_seconds < RATE_WINDOW_SECONDS)
-        state = replace(state, process_kills=(*recent, kill), evicted_at=_counted(state, now_seconds))
+        state = state._replace(process_kills=(*recent, kill), evicted_at=_counted(state, now_seconds))
         if eviction.grace_period_seconds <= 0:
             killed = ProcessKilled(pod=eviction.pod, process=process)
             return killed.after(settings, state, now_seconds)
@@ -125,7 +125,7 @@ class ProcessKilled:
             ProcessOver(uid=self.pod.uid).after(settings, state, now_seconds),
             lambda one: one.pid != self.process.pid,
         ).claims
-        return replace(state, claims=(*others, claim))
+        return state._replace(claims=(*others, claim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class EndingObserved:
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which that is known of the pod's work."""
         endings = with_ending(state.endings, self.pod, self.seconds, was_cut=self.was_cut)
-        return replace(state, endings=endings)
+        return state._replace(endings=endings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class EvictionFailed:
     def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
         """Return the state in which the pod is spared for a while."""
         failed = {**state.ineligible.failed, self.uid: (now_seconds + FAILED_SECONDS, self.why)}
-        return replace(state, ineligible=replace(state.ineligible, failed=failed))
+        return state._replace(ineligible=state.ineligible._replace(failed=failed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class PodEmptied:
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which the pod is not chosen until a process lives in it again."""
         emptied = state.ineligible.emptied | {self.uid}
-        return replace(state, ineligible=replace(state.ineligible, emptied=emptied))
+        return state._replace(ineligible=state.ineligible._replace(emptied=emptied))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class PodEnded:
                 found.append(claim)
             elif files_bytes and claim.resource is Resource.MEMORY:
                 found.append(replace(claim, kind=ClaimKind.FILES, amount=files_bytes))
-        state = replace(state, claims=tuple(found))
+        state = state._replace(claims=tuple(found))
         return state if self.held_bytes is None else with_left(state, self.uid, self.held_bytes)
 
 
@@ -239,7 +239,7 @@ class FilesInMemoryObserved:
                 found.append(claim)
             elif amount := self._left_bytes(claim.uid or "", claim.amount or 0):
                 found.append(replace(claim, amount=amount))
-        return replace(state, claims=tuple(found))
+        return state._replace(claims=tuple(found))
 
     def _left_bytes(self, uid: str, before_bytes: int) -> int:
         files_bytes = self.files_bytes.get(uid, 0)
@@ -292,7 +292,7 @@ class KernelKilled:
             deadline_seconds=now_seconds + settings.in_flight_deadline_seconds,
             pid=kill.pid,
         )
-        return replace(state, claims=(*state.claims, claim))
+        return state._replace(claims=(*state.claims, claim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +318,9 @@ class PodsStruck:
             (claim.deadline_seconds for claim in state.killed_alone),
             default=now_seconds + settings.in_flight_deadline_seconds,
         )
-        state = replace(state, claims=known, oom_struck_at_seconds=now_seconds)
+        state = state._replace(claims=known, oom_struck_at_seconds=now_seconds)
         if is_rising:
-            return replace(state, claims=tuple(claim for claim in known if not is_struck(claim)))
+            return state._replace(claims=tuple(claim for claim in known if not is_struck(claim)))
         passed_over = {claim.uid for claim in known if claim.resource is Resource.MEMORY}
         most_bytes = {**self.held_bytes, **self.largest_bytes}
         found = tuple(
@@ -335,7 +335,7 @@ class PodsStruck:
             for uid, pod_bytes in self.held_bytes.items()
             if uid not in passed_over
         )
-        return replace(state, claims=(*known, *found))
+        return state._replace(claims=(*known, *found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +349,7 @@ class StruckPodsObserved:
         claims = (
             _holding(claim, self.held_bytes.get(claim.uid or ""), now_seconds) for claim in state.claims
         )
-        return replace(state, claims=tuple(claims))
+        return state._replace(claims=tuple(claims))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,12 +370,11 @@ class PodFoundEmpty:
 
     def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
         """Return the state in which the pod is not chosen until a process lives in it."""
-        ineligible = replace(
-            state.ineligible,
+        ineligible = state.ineligible._replace(
             emptied=state.ineligible.emptied | {self.uid},
             found_empty={**state.ineligible.found_empty, self.uid: now_seconds},
         )
-        return replace(state, ineligible=ineligible)
+        return state._replace(ineligible=ineligible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +386,7 @@ class PodsInhabited:
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state in which they may be chosen."""
         emptied = state.ineligible.emptied - self.uids
-        return replace(state, ineligible=replace(state.ineligible, emptied=emptied))
+        return state._replace(ineligible=state.ineligible._replace(emptied=emptied))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +403,7 @@ class PodsListed:
             found_empty={uid: at for uid, at in before.found_empty.items() if uid in self.uids},
             failed={uid: failure for uid, failure in before.failed.items() if uid in self.uids},
         )
-        return replace(state, ineligible=ineligible)
+        return state._replace(ineligible=ineligible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,7 +413,7 @@ class ObservationsUsed:
     taken_at_seconds: Mapping[Signal, float | None]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        return replace(state, observed_at={**state.observed_at, **self.taken_at_seconds})
+        return state._replace(observed_at={**state.observed_at, **self.taken_at_seconds})
 
 
 # Reclaims of memory.
@@ -440,8 +439,7 @@ class Restarted:
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return what holds of the saved state."""
-        return replace(
-            state,
+        return state._replace(
             claims=tuple(one for one in state.claims if one.kind in {ClaimKind.POD, ClaimKind.FILES}),
             holds=tuple(replace(one, is_over=True) for one in state.holds if one.kind is not Reclaim.RULE),
             ineligible=Ineligible(
@@ -479,7 +477,7 @@ def _ordered(
         threshold=eviction.threshold,
     )
     others = _not_evicted(state, eviction.pod.uid).claims
-    return replace(state, claims=(*others, ordered))
+    return state._replace(claims=(*others, ordered))
 
 
 def _not_evicted(state: PolicyState, uid: str) -> PolicyState:
@@ -487,7 +485,7 @@ def _not_evicted(state: PolicyState, uid: str) -> PolicyState:
 
 
 def _kept(state: PolicyState, is_kept: Callable[[Claim], bool]) -> PolicyState:
-    return replace(state, claims=tuple(filter(is_kept, state.claims)))
+    return state._replace(claims=tuple(filter(is_kept, state.claims)))
 
 
 def _holding(claim: Claim, held_bytes: int | None, now_seconds: float) -> Claim:
@@ -509,4 +507,4 @@ def _has_risen(state: PolicyState, now_seconds: float) -> bool:
 
 def without_evictions(state: PolicyState) -> PolicyState:
     """Return the state of a dry run as a restart may have it: what was only thought of is not taken up."""
-    return replace(state, claims=(), evicted_at=(), hard_memory_kills=(), judged_evictions=(), slowdowns=())
+    return state._replace(claims=(), evicted_at=(), hard_memory_kills=(), judged_evictions=(), slowdowns=())

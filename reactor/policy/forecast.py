@@ -138,8 +138,8 @@ def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) 
         signal: seen.signals[signal]._replace(available=left, taken_at_seconds=None)
         for signal, left in available.items()
     }
-    state = replace(state, hard_memory_kills=(), evicted_at=())
-    inputs = Inputs(settings, state, replace(seen, signals=signals), pods, now_seconds)
+    state = state._replace(hard_memory_kills=(), evicted_at=())
+    inputs = Inputs(settings, state, seen._replace(signals=signals), pods, now_seconds)
     if not settle(inputs):
         return ()
     _, decision = decide(*inputs)
@@ -165,6 +165,6 @@ def hold_too_little(known: Bounded) -> bool:
 
 def is_unchanged(before: PolicyState, state: PolicyState) -> bool:
     """Return whether two states differ by no more than when things were last observed, as after each pass."""
-    return before == replace(
-        state, observed_at=before.observed_at, condition_last_observed=before.condition_last_observed
+    return before == state._replace(
+        observed_at=before.observed_at, condition_last_observed=before.condition_last_observed
     )

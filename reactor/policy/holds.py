@@ -123,13 +123,12 @@ def goes_on(state: PolicyState, hold: Hold, now_seconds: float) -> bool:
 def with_hold(state: PolicyState, hold: Hold) -> PolicyState:
     """Return the state after a reclaim has begun; it takes the place of the last one of its kind."""
     others = (one for one in state.holds if one.kind is not hold.kind)
-    return replace(state, holds=tuple(sorted((*others, hold), key=lambda one: one.kind)))
+    return state._replace(holds=tuple(sorted((*others, hold), key=lambda one: one.kind)))
 
 
 def over(state: PolicyState, kind: Reclaim, began_seconds: float | None = None) -> PolicyState:
     """Return the state after a reclaim is over: the last of this kind, if it began then (None: whenever)."""
-    return replace(
-        state,
+    return state._replace(
         holds=tuple(
             replace(one, is_over=True)
             if one.kind is kind and began_seconds in {None, one.began_seconds}

@@ -59,7 +59,7 @@ def with_judged_eviction(inputs: Inputs, eviction: Eviction) -> PolicyState:
     )
     pause_seconds = unhelpful_pause_seconds(settings)
     kept = (one for one in state.judged_evictions if now_seconds - one.at_seconds < pause_seconds)
-    return replace(state, judged_evictions=(*kept, ordered))
+    return state._replace(judged_evictions=(*kept, ordered))
 
 
 def unhelpful_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.NODEFS_AVAILABLE) -> float:
@@ -126,7 +126,7 @@ def with_unhelpful_slowdown(
             )
             marked = replace(last, is_unhelpful=True)
             evictions = tuple(marked if one is last else one for one in state.judged_evictions)
-            state = replace(state, slowdowns=(*others, slowdown), judged_evictions=evictions)
+            state = state._replace(slowdowns=(*others, slowdown), judged_evictions=evictions)
             return inputs.with_state(state), () if last.is_unhelpful else (last,)
     return _slowed(inputs, others), ()
 
@@ -135,7 +135,7 @@ def _slowed(inputs: Inputs, slowdowns: tuple[Slowdown, ...]) -> Inputs:
     """Return the inputs with these slowdowns; the same if they are in force."""
     if slowdowns == inputs.state.slowdowns:
         return inputs
-    return inputs.with_state(replace(inputs.state, slowdowns=slowdowns))
+    return inputs.with_state(inputs.state._replace(slowdowns=slowdowns))
 
 
 def slowed_for_disk(inputs: Inputs, threshold: Threshold) -> str | None:
@@ -163,7 +163,7 @@ def with_no_holder(
     )
     is_about = shares_filesystem(threshold.signal, inputs.settings.layout)
     others = (one for one in state.slowdowns if not is_about(one.signal))
-    return replace(state, slowdowns=(*others, slowdown)), message
+    return state._replace(slowdowns=(*others, slowdown)), message
 
 
 def _slowdown(

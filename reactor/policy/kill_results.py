@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from reactor.model.decisions import Eviction, Inputs, PolicyState
@@ -170,10 +169,10 @@ def with_kill(
         if pods_bytes is not None:
             pods_bytes = max(0, pods_bytes - (process_bytes or 0))
         outside_bytes = node.uncharged_bytes(node.outgrown_bytes())
-        kill = replace(kill, outside_bytes=outside_bytes, pods_bytes=pods_bytes, kept=node.kept())
+        kill = kill._replace(outside_bytes=outside_bytes, pods_bytes=pods_bytes, kept=node.kept())
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
     recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
-    return replace(state, hard_memory_kills=(*recent, kill))
+    return state._replace(hard_memory_kills=(*recent, kill))
 
 
 def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
@@ -216,8 +215,8 @@ def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:
     index = _last_of(kills).get(uid)
     if index is None:
         return state
-    kills[index] = replace(kills[index], left_bytes=left_bytes)
-    return replace(state, hard_memory_kills=tuple(kills))
+    kills[index] = kills[index]._replace(left_bytes=left_bytes)
+    return state._replace(hard_memory_kills=tuple(kills))
 
 
 def with_what_is_left(
@@ -237,9 +236,9 @@ def with_what_is_left(
             for other, one in enumerate(found):
                 is_judged_with_it = other <= index and one.signal is kill.signal
                 if one.outside_bytes is not None and not is_judged_with_it:
-                    found[other] = replace(one, outside_bytes=one.outside_bytes + kill.left_bytes)
+                    found[other] = one._replace(outside_bytes=one.outside_bytes + kill.left_bytes)
         if kill.left_bytes != (held_bytes or 0):
-            found[index] = replace(kill, left_bytes=held_bytes or 0)
+            found[index] = kill._replace(left_bytes=held_bytes or 0)
     return kills if found == list(kills) else tuple(found)
 
 
@@ -295,7 +294,7 @@ def slowdown_in_vain(
         "are used outside the pods than before: evicting does not help"
     )
     found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, last_seconds)
-    return found, tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
+    return found, tuple(kill._replace(is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 
 def _slowdown(

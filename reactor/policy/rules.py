@@ -7,7 +7,6 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, Hold, Inputs, PolicyState, RankedPod, Snapshot
 from reactor.model.pods import Pod
@@ -31,17 +30,17 @@ def decide_firing(inputs: Inputs, decision: Decision, firing: Firing) -> tuple[P
     reclaim waits for the first two, and for one that is under way.
     """
     rule, state, snapshot = firing.rule, inputs.state, inputs.snapshot
-    decision = replace(decision, rule=firing)
+    decision = decision._replace(rule=firing)
     reason = next(rule_holds(inputs.settings, state, firing), None)
     if reason is not None:
-        return state, replace(_deferred(decision, reason), waits=True)
+        return state, _deferred(decision, reason)._replace(waits=True)
     if rule.action is RuleAction.RECLAIM:
         hold = rule_hold(rule, firing.at_seconds)
-        return with_hold(state, hold), replace(decision, rule_reclaim=hold)
+        return with_hold(state, hold), decision._replace(rule_reclaim=hold)
     if rule.action not in EVICTING:
         return state, decision
     ranking = _ranking(inputs, firing)
-    decision = replace(decision, ranking=ranking)
+    decision = decision._replace(ranking=ranking)
     first = next((one for one in ranking if one.evictable and _may_go(rule, one, snapshot)), None)
     if first is None:
         return state, _deferred(decision, _nobody_because(firing, ranking))
@@ -55,12 +54,12 @@ def decide_firing(inputs: Inputs, decision: Decision, firing: Firing) -> tuple[P
             first, snapshot.pods.get(first.pod.uid), Resource.MEMORY, of_each=True
         ),
     )
-    return state, replace(decision, evictions=(eviction,), deferred_because=None)
+    return state, decision._replace(evictions=(eviction,), deferred_because=None)
 
 
 def _deferred(decision: Decision, reason: str) -> Decision:
     before = decision.deferred_because
-    return replace(decision, deferred_because=reason if before is None else f"{before}; {reason}")
+    return decision._replace(deferred_because=reason if before is None else f"{before}; {reason}")
 
 
 def is_at_or_below(cgroup: str | None, above: str) -> bool:

@@ -14,7 +14,6 @@ the shortage is their doing, too. Evictions for process ids are slowed down in j
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
@@ -67,7 +66,7 @@ def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
         if new.is_unhelpful > old.is_unhelpful
     )
     others = (one for one in state.slowdowns if one.signal not in MEMORY_SIGNALS)
-    state = replace(state, slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills)
+    state = state._replace(slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills)
     return inputs.with_state(state), unhelpful
 
 

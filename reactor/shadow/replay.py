@@ -370,7 +370,7 @@ class _Replay:
         step, numbers = step_of({key: value for key, value in near.raw.items() if key not in _OF_PODS})
         if step.summary is not None and near.working_sets is not None:
             used = {uid: PodUsage(amount) for uid, amount in near.working_sets.items()}
-            self._read = step.summary, replace(step.summary.snapshot(), pods=used)
+            self._read = step.summary, step.summary.snapshot()._replace(pods=used)
         return replace(step, pods=near.pods.listed), numbers
 
     def _read_pods(self) -> _Pods:

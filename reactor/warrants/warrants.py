@@ -507,7 +507,7 @@ class Warrants:
 
     def near(self, forecast: Forecast, *_: object) -> None:
         """Arm a warrant if the decision of the next crossing is certain; `begin` was called before."""
-        snapshot = replace(forecast.inputs.snapshot, signals=self.reads.memory())
+        snapshot = forecast.inputs.snapshot._replace(signals=self.reads.memory())
         self.give(replace(forecast, inputs=forecast.inputs._replace(snapshot=snapshot)))
 
     def far(self) -> None:

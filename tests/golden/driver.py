@@ -530,7 +530,7 @@ class _Node:
             pods = self._listed()
             after = None if draw.random() < 0.05 else self._snapshot(all_signals=True)
             if draw.random() < 0.8:
-                before = replace(before, pods={**before.pods, **self._snapshot().pods})
+                before = before._replace(pods={**before.pods, **self._snapshot().pods})
             decision = self.core.after_reclaim(decision, before, after, pods, self.now_seconds)
             yield decision
             snapshot = before

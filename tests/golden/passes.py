@@ -18,15 +18,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, get_type_hints
 
 from cattrs import Converter
 from cattrs.preconf.json import make_converter
 
-from reactor.model.decisions import Decision, PolicyState, Snapshot
-from reactor.model.kills import ProcessMemory
+from reactor.model.decisions import Decision, Ineligible, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill, ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
@@ -38,6 +38,7 @@ from tests.golden.decisions import decision_document
 from tests.golden.files import line
 
 RECORDS: Final = ("passes-soak.jsonl.gz", "passes-hostile.jsonl.gz", "passes-race.jsonl.gz")
+_BY_NAME: Final = frozenset({PolicyState, Ineligible, HardMemoryKill, Snapshot})
 Line = dict[str, Any]
 Made = tuple[PolicyState, Decision]
 
@@ -61,14 +62,30 @@ def _converter() -> Converter:
         lambda pairs, _: {converter.structure(key, Threshold): float(at) for key, at in pairs},
     )
     # It resolves no hints that are texts.
-    converter.register_unstructure_hook_func(
-        _is_named_tuple, lambda value: [converter.unstructure(one) for one in value]
-    )
+    converter.register_unstructure_hook_func(_is_named_tuple, lambda value: _as_plain(converter, value))
     converter.register_structure_hook_func(
-        _is_named_tuple,
-        lambda values, kind: kind(*map(converter.structure, values, get_type_hints(kind).values())),
+        _is_named_tuple, lambda plain, kind: _of_plain(converter, plain, kind)
     )
     return converter
+
+
+def _as_plain(converter: Converter, value: Any) -> Any:
+    """Return a named tuple as a list, one of _BY_NAME as an object of what is not the default."""
+    kind: Any = type(value)
+    if kind not in _BY_NAME:
+        return [converter.unstructure(one) for one in value]
+    hints, defaults = get_type_hints(kind), kind._field_defaults
+    return {
+        name: converter.unstructure(one, unstructure_as=hints[name])
+        for name, one in value._asdict().items()
+        if name not in defaults or one != defaults[name]
+    }
+
+
+def _of_plain(converter: Converter, plain: Any, kind: Any) -> Any:
+    hints = get_type_hints(kind)
+    named = plain.items() if isinstance(plain, dict) else zip(hints, plain, strict=False)
+    return kind(**{name: converter.structure(one, hints[name]) for name, one in named})
 
 
 def _is_named_tuple(kind: Any) -> bool:
@@ -144,7 +161,7 @@ class Recorder:
             raise UnknownError("a reclaim that no pass asked for")
         document = {"reclaimed": number, "at": now_seconds, "before": _plain(before), "seen": _plain(seen)}
         document["pods"] = self._numbers(pods)
-        self._last.take(decision, replace(seen, pods=before.pods), pods)
+        self._last.take(decision, seen._replace(pods=before.pods), pods)
         self._hold({**document, "decision": decision_document(decision)}, after)
 
     def applied(
@@ -248,7 +265,7 @@ class _Replay:
             state, decision = after_reclaim(
                 self._settings, self._state, asked, before, seen, pods, at_seconds
             )
-            seen = replace(seen, pods=before.pods)
+            seen = seen._replace(pods=before.pods)
         self._last.take(decision, seen, pods)
         if "is_tried" not in document:
             self._state = state

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +24,11 @@ class Inner:
     twice: Fraction = field(init=False, default=Fraction(0))
 
 
+class Place(NamedTuple):
+    at: float
+    inner: Inner | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outer:
     name: str
@@ -33,6 +39,7 @@ class Outer:
     by_inner: Mapping[Inner, float] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     is_set: bool = False
+    places: tuple[Place, ...] = ()
 
 
 FULL = Outer(
@@ -44,6 +51,7 @@ FULL = Outer(
     by_inner={Inner(share=Fraction(1, 3)): 2.0},
     names=frozenset({"x"}),
     is_set=True,
+    places=(Place(1.5), Place(2.0, Inner(share=Fraction(1)))),
 )
 
 
@@ -70,6 +78,7 @@ def test_fields_that_are_missing_have_their_defaults_and_others_are_ignored() ->
         {"by_colour": {"red": True}},
         {"by_inner": [[{"share": "1/0"}, 1.0]]},
         {"is_set": 1},
+        {"places": [[1.5]]},
     ],
 )
 def test_what_is_no_such_value_is_refused(changed: Mapping[str, object]) -> None:

@@ -84,7 +84,7 @@ async def test_how_long_a_pod_took_to_end_is_reported(
     attempt = evictor.begin(_SOFT)
     await trio.sleep(2)
     if ends == "pre-empted":
-        evictor.begin(replace(_SOFT, grace_period_seconds=0))
+        evictor.begin(_SOFT._replace(grace_period_seconds=0))
     await attempt.ended.wait()
     assert known.endings == [("hog", 2.0 if ends == "pre-empted" else 5.0, was_cut)]
 
@@ -105,7 +105,7 @@ async def test_a_pod_that_has_ended_has_its_files_counted_a_few_times_a_second(
 ) -> None:
     kills, counted = FakeKills(), StillCounted()
     kills.reaped.set()
-    attempt = made(kills, nursery, counted).begin(replace(_SOFT, grace_period_seconds=0))
+    attempt = made(kills, nursery, counted).begin(_SOFT._replace(grace_period_seconds=0))
     await attempt.ended.wait()
     assert 40 <= counted.times <= 51
 
@@ -143,7 +143,7 @@ async def test_a_hard_eviction_waits_for_no_hook(nursery, autojump_clock) -> Non
     evictor = made(kills, nursery, Hooked())
     soft = evictor.begin(_SOFT)
     await trio.sleep(1)
-    hard = evictor.begin(replace(_SOFT, grace_period_seconds=0))
+    hard = evictor.begin(_SOFT._replace(grace_period_seconds=0))
     assert (["hog"], Outcome.KILLED) == (kills.killed, hard.outcome)
     await soft.ended.wait()
     assert (Outcome.PRE_EMPTED, []) == (soft.outcome, kills.terminated)
@@ -175,8 +175,7 @@ async def test_in_a_cluster_a_process_lives_on_where_no_pressure_is_left_and_a_p
         is_always_killed=True,
     )
     pod = replace(_SOFT.pod, process_victim=ProcessVictim(entry="namespace shop"))
-    soft = replace(
-        _SOFT,
+    soft = _SOFT._replace(
         pod=pod,
         signal=Signal.MEMORY_AVAILABLE,
         resource=Resource.MEMORY,

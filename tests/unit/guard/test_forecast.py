@@ -137,7 +137,7 @@ async def test_getting_ready_leaves_no_trace_in_what_is_known(make_loop, make_po
 
     loop.passes.make([wake()])
 
-    assert replace(loop.known.state, observed_at=before.observed_at) == before
+    assert loop.known.state._replace(observed_at=before.observed_at) == before
 
 
 async def test_who_goes_first_is_said_from_the_far_early_level_on_and_not_any_more_at_recovery(
@@ -178,7 +178,7 @@ async def test_there_is_no_order_while_evictions_are_slowed_down(make_loop, make
         until_seconds=loop.now_seconds + 30,
         message="",
     )
-    loop.known.state = replace(loop.known.state, slowdowns=(slowdown,))
+    loop.known.state = loop.known.state._replace(slowdowns=(slowdown,))
     loop.passes.make([wake()])
     assert loop.ordered == ["one", None]
 

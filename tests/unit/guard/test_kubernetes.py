@@ -149,7 +149,7 @@ async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disru
 ):
     """A Job that ignores disruptions would retry a pod that breaks its own limit for ever."""
     attempt = attempt_of()
-    node.evicted(replace(attempt, eviction=replace(attempt.eviction, threshold=threshold)), nursery)
+    node.evicted(replace(attempt, eviction=attempt.eviction._replace(threshold=threshold)), nursery)
     [eviction] = await reported(node)
     assert eviction["disrupted"] == (threshold is not None)
 
@@ -157,7 +157,7 @@ async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disru
 async def test_a_pod_that_a_rule_evicts_is_reported_as_disrupted(node, nursery):
     """The rule is the node's: a Job that ignores disruptions runs the pod again."""
     attempt = attempt_of()
-    by_rule = replace(attempt.eviction, threshold=None, signal=RuleSignal.RULE)
+    by_rule = attempt.eviction._replace(threshold=None, signal=RuleSignal.RULE)
     node.evicted(replace(attempt, eviction=by_rule), nursery)
     [eviction] = await reported(node)
     assert eviction["disrupted"]

@@ -189,7 +189,7 @@ async def test_after_a_kill_that_brought_nothing_back_shared_memory_does_not_cou
     loop.passes.make([wake()])
     processes.exited.set()
     await trio.testing.wait_all_tasks_blocked()
-    loop.known.state = replace(loop.known.state, claims=())
+    loop.known.state = loop.known.state._replace(claims=())
     loop.now_seconds += 1
     loop.passes.make([wake()])
     assert [True, False] == processes.counted_shared

@@ -75,8 +75,7 @@ def crowded(loop: Any, make_pass: Any) -> None:
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(50 * MIB)}
     make_pass()
     slowed = deferrals._pod_that_is_never_evicted_holds_the_memory()
-    loop.known.state = replace(
-        loop.known.state,
+    loop.known.state = loop.known.state._replace(
         claims=(
             *loop.known.state.claims,
             make_claim("gone", ClaimKind.FILES, kill_at_seconds=1, deadline_seconds=9, amount=7),
@@ -132,7 +131,7 @@ async def test_status_of_rules_and_warrants_has_the_keys_that_it_had(watched, se
 async def test_explain_has_the_keys_types_and_words_that_it_had(make_view, tmp_path):
     loop, view, make_pass = make_view(*SOURCES)
     crowded(loop, make_pass)
-    loop.known.state = replace(loop.known.state, claims=())
+    loop.known.state = loop.known.state._replace(claims=())
     lines = recent(await journaled(loop))
 
     made = shape([explanation(await full(view(), tmp_path).explain(loop.usages), lines, None)])
@@ -169,7 +168,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     journal = Lines()
     recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
     loop.now_seconds += 100
-    loop.known.state = replace(loop.known.state, claims=(), slowdowns=())
+    loop.known.state = loop.known.state._replace(claims=(), slowdowns=())
     loop.usages.seen = {
         pod.uid: used for pod, used in zip(loop.pods.present, loop.usages.seen.values(), strict=True)
     }
@@ -187,8 +186,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
         until_seconds=2.0,
         wanted_bytes=2,
     )
-    asked = replace(
-        record.decision,
+    asked = record.decision._replace(
         deferred_because=unhelpful.deferred_because,
         slowdowns=unhelpful.slowdowns,
         unhelpful=(*unhelpful.unhelpful, *in_files.unhelpful),
@@ -213,7 +211,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
             OomKill(source="ebpf", scope=OomScope.NODE, at_ns=1, pid=7, comm="x", victim_cgroup=cgroup)
         )
     shown = replace(
-        record, attempts=(), decision=replace(record.decision, evictions=(), no_victim=no_victim())
+        record, attempts=(), decision=record.decision._replace(evictions=(), no_victim=no_victim())
     )
     NoVictims(journal.write).passed(shown)
     return journal.lines

@@ -78,9 +78,9 @@ async def test_pass_with_nothing_fresh_to_act_on_takes_back_nothing_of_the_one_b
 ):
     loop, recorder = make_loop(), make_recorder()
     record = loop.passes.make([WAKE])
-    chosen = replace(record.decision, thresholds_met=("t",), deferred_because="another one is in flight")
-    idle = replace(chosen, deferred_because=None)
-    for decision in (chosen, idle, chosen, idle, replace(idle, thresholds_met=())):
+    chosen = record.decision._replace(thresholds_met=("t",), deferred_because="another one is in flight")
+    idle = chosen._replace(deferred_because=None)
+    for decision in (chosen, idle, chosen, idle, idle._replace(thresholds_met=())):
         recorder.record(replace(record, decision=decision), nursery)
 
     assert [line["deferred_because"] for line in journal.lines] == [chosen.deferred_because, None]

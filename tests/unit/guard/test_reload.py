@@ -399,7 +399,7 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_loo
         uid = next(pod.uid for pod in guarded.known.pods if pod.name == "hog")
     again = guard(guarding(below(1)))
     claim = make_claim(uid, kill_at_seconds=trio.current_time(), deadline_seconds=1e6)
-    again.known.state = replace(again.known.state, claims=(claim,))
+    again.known.state = again.known.state._replace(claims=(claim,))
     async with again.running():
         await until(lambda: node.alive() == {"small"}, "the kill")
         again.supervisor.begin(guarding(below(2)))
@@ -435,7 +435,7 @@ async def test_soft_eviction_of_an_earlier_run_is_resumed_only_if_it_is_wanted(
         deadline_seconds=1e6,
         threshold=soft.eviction.thresholds[0],
     )
-    guarded.known.state = replace(guarded.known.state, claims=(claim,))
+    guarded.known.state = guarded.known.state._replace(claims=(claim,))
     node.use(used_mib)
     async with guarded.running():
         (attempt,) = guarded.resumed

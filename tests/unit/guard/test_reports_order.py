@@ -114,7 +114,7 @@ async def test_more_places_than_the_last_look_kept_are_looked_for_at_once(crowd)
 async def test_pods_that_are_gone_are_left_out_and_those_being_evicted_are_named(crowd):
     loop, view = crowd
     loop.usages.vanished = frozenset({"uid-p50"})
-    loop.known.state = replace(loop.known.state, claims=(make_claim("uid-p1", deadline_seconds=9e9),))
+    loop.known.state = loop.known.state._replace(claims=(make_claim("uid-p1", deadline_seconds=9e9),))
 
     places = (await EvictionOrder().first(view().node, loop.usages, 200))["first"]
 
@@ -128,7 +128,7 @@ async def test_processes_are_counted_only_where_process_ids_are_short(crowd, mak
     assert not loop.usages.processes_asked
 
     short = make_threshold(100, Signal.PID_AVAILABLE)
-    loop.known.state = replace(loop.known.state, thresholds_met=(short,))
+    loop.known.state = loop.known.state._replace(thresholds_met=(short,))
     order = await EvictionOrder().first(view().node, loop.usages, 5)
 
     assert loop.usages.processes_asked

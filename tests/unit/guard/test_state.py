@@ -21,6 +21,7 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from tests.support.builders import make_claim, make_threshold
+from tests.unit.policy.strategies import built
 
 instants = st.floats(min_value=0, max_value=1e9, allow_nan=False)
 values = st.one_of(
@@ -66,10 +67,10 @@ pods = st.builds(
     ).map(tuple),
 )
 amounts = st.none() | st.integers(0, 2**50)
-states = st.builds(
+states = built(
     PolicyState,
     hard_memory_kills=st.lists(
-        st.builds(
+        built(
             HardMemoryKill,
             uid=st.text(max_size=5),
             signal=st.sampled_from(Signal),
@@ -215,9 +216,7 @@ ANEW: Final = {"calm", "ineligible", "waits"}
 
 def test_everything_else_survives_with_its_instants(boot):
     defaults = PolicyState()
-    assert ANEW == {
-        name for name in PolicyState.__dataclass_fields__ if getattr(FULL, name) == getattr(defaults, name)
-    }
+    assert ANEW == {name for name in PolicyState._fields if getattr(FULL, name) == getattr(defaults, name)}
     boot.save(FULL)
 
     assert boot.file().load() == FULL
@@ -225,7 +224,7 @@ def test_everything_else_survives_with_its_instants(boot):
 
 def test_what_begins_anew_is_not_saved(boot):
     sparing = Ineligible(emptied=frozenset({"a"}), failed={"b": (AT, "Operation not permitted")})
-    boot.save(dataclasses.replace(FULL, ineligible=sparing))
+    boot.save(FULL._replace(ineligible=sparing))
 
     assert boot.file().load() == FULL
 
@@ -233,7 +232,7 @@ def test_what_begins_anew_is_not_saved(boot):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"hard_memory_kills": (dataclasses.replace(FULL.hard_memory_kills[0], is_unhelpful=True),)},
+        {"hard_memory_kills": (FULL.hard_memory_kills[0]._replace(is_unhelpful=True),)},
         {"hard_memory_kills": ()},
         {"slowdowns": ()},
         {"holds": ()},
@@ -241,16 +240,15 @@ def test_what_begins_anew_is_not_saved(boot):
     ids=["a kill did not help", "no kill", "no slowdown", "no reclaim"],
 )
 def test_what_a_restart_must_not_lose_is_saved_where_it_changes(changed):
-    assert essence(FULL) != essence(dataclasses.replace(FULL, **changed))
+    assert essence(FULL) != essence(FULL._replace(**changed))
 
 
 def test_what_each_pass_observes_again_is_not_saved_for_its_own_sake():
     (slowdown,), (kill,) = FULL.slowdowns, FULL.hard_memory_kills
-    again = dataclasses.replace(
-        FULL,
+    again = FULL._replace(
         observed_at={Signal.MEMORY_AVAILABLE: AT + 1},
         slowdowns=(dataclasses.replace(slowdown, message="560Mi", held_by="a/b", held_by_bytes=5),),
-        hard_memory_kills=(dataclasses.replace(kill, left_bytes=7),),
+        hard_memory_kills=(kill._replace(left_bytes=7),),
         oom_struck_at_seconds=AT + 1,
     )
     assert essence(FULL) == essence(again)
@@ -340,7 +338,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-fields = st.sampled_from(list(PolicyState.__dataclass_fields__))
+fields = st.sampled_from(PolicyState._fields)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

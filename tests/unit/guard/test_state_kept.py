@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +47,7 @@ async def test_state_that_matters_is_saved_and_only_once(nursery, file):
     file.show(PRESSED)
     await saved(file, 1)
 
-    file.show(dataclasses.replace(PRESSED, observed_at={Signal.PID_AVAILABLE: 5.0}))
+    file.show(PRESSED._replace(observed_at={Signal.PID_AVAILABLE: 5.0}))
     await trio.testing.wait_all_tasks_blocked(0.01)
 
     assert file.saved == [PRESSED]
@@ -67,7 +66,7 @@ async def test_instants_that_moved_on_are_saved_where_that_is_wanted(nursery, fi
     nursery.start_soon(file.run)
     file.show(PRESSED)
     await saved(file, 1)
-    later = dataclasses.replace(PRESSED, condition_last_observed={NodeCondition.MEMORY_PRESSURE: 9.0})
+    later = PRESSED._replace(condition_last_observed={NodeCondition.MEMORY_PRESSURE: 9.0})
 
     file.show(later, in_any_case=True)
     await saved(file, 2)

@@ -1,6 +1,8 @@
 """Nodes, pods and observations as hypothesis draws them: mostly plausible, now and then absurd."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -11,6 +13,8 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+
+_Built = TypeVar("_Built")
 
 SMALL = st.integers(0, 100)
 
@@ -100,12 +104,17 @@ def pods(
     return tuple(made)
 
 
+def built(kind: Callable[..., _Built], **fields: st.SearchStrategy[object]) -> st.SearchStrategy[_Built]:
+    """Draw a named tuple; `st.builds` would draw all its other fields, too."""
+    return st.fixed_dictionaries(fields).map(lambda drawn: kind(**drawn))
+
+
 _USED = st.dictionaries(st.sampled_from([f"uid-{n}" for n in range(5)]), pod_usages)
 
 
 def snapshots(observations: st.SearchStrategy[Observation] = plausible) -> st.SearchStrategy[Snapshot]:
     signals = st.dictionaries(st.sampled_from(Signal), observations, max_size=5)
-    return st.builds(Snapshot, signals=signals, pods=_USED)
+    return built(Snapshot, signals=signals, pods=_USED)
 
 
 settings = st.builds(

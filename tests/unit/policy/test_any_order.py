@@ -96,7 +96,7 @@ snapshots = st.builds(
     lambda snapshot, seen, pods: Snapshot(
         signals={**snapshot.signals, **dict.fromkeys(MEMORY_SIGNALS, seen)}, pods={**snapshot.pods, **pods}
     ),
-    st.builds(Snapshot, signals=st.dictionaries(st.sampled_from(Signal), drawn.plausible, max_size=2)),
+    drawn.built(Snapshot, signals=st.dictionaries(st.sampled_from(Signal), drawn.plausible, max_size=2)),
     memory,
     used,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from reactor.model.decisions import Hold, PolicyState
@@ -102,7 +100,7 @@ def test_a_pass_is_worth_it_at_a_new_threshold_or_if_much_less_is_left_of_a_hard
 
     assert grown(PolicyState(), 100, 100)
     assert [False, True] == [grown(known, 100, now) for now in (90, 89)]
-    assert not grown(replace(known, thresholds_met=(soft,)), 100, 10)
+    assert not grown(known._replace(thresholds_met=(soft,)), 100, 10)
     assert not has_grown(settings, known, {}, {Signal.MEMORY_AVAILABLE: make_observation(1, 1000)})
 
 

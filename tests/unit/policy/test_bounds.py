@@ -132,7 +132,7 @@ def decided(case: Case, snapshot: Snapshot, pods: Sequence[Pod]) -> tuple[Policy
 
 def without_numbers(decision: Decision) -> Decision:
     """Return a decision but for the ranking, and what the pods behind its first would show."""
-    return replace(decision, ranking=decision.ranking[:1])
+    return decision._replace(ranking=decision.ranking[:1])
 
 
 sizes = st.integers(0, 12).map(lambda mebibytes: mebibytes * MIB)
@@ -299,7 +299,7 @@ def hopeless_or_not(draw: st.DrawFn) -> Case:
         thresholds=(make_threshold(wanted_bytes),),
         unhelpful_eviction_pause_seconds=draw(st.sampled_from([0.0, 30.0])),
     )
-    state = replace(case.state, first_observed={}, thresholds_met=())
+    state = case.state._replace(first_observed={}, thresholds_met=())
     return case._replace(settings=settings, state=state, truth=truth, signals={Signal.MEMORY_AVAILABLE: seen})
 
 
@@ -415,7 +415,7 @@ def test_nothing_outside_the_pods_asks_for_them_if_only_what_has_ended_can_be_re
     """What an ended pod has left is nothing here."""
     case = seen_after_an_eviction
     signals = {signal: one._replace(capacity=one.capacity + MIB) for signal, one in case.signals.items()}
-    state = replace(case.state, ineligible=replace(case.state.ineligible, emptied=frozenset({"uid-gone"})))
+    state = case.state._replace(ineligible=case.state.ineligible._replace(emptied=frozenset({"uid-gone"})))
     settings = replace(case.settings, reclaims_ended_only=True)
     changed = case._replace(signals=signals, state=state)
     assert settle(changed).is_all

@@ -66,7 +66,7 @@ def test_what_a_victim_frees_is_waited_for_where_it_is_enough() -> None:
     assert "in flight: 250Mi still to be freed by process 42 (killed by the kernel's OOM killer)" in (
         because or ""
     )
-    _, _, evicted = passed(replace(state, claims=()), 0, 1.1)
+    _, _, evicted = passed(state._replace(claims=()), 0, 1.1)
     assert 1 == evicted
 
 
@@ -153,7 +153,7 @@ def with_evicted(state: PolicyState, *uids: str) -> PolicyState:
         Claim(kind=ClaimKind.POD, uid=uid, kill_at_seconds=0.0, deadline_seconds=10.0, amount=None)
         for uid in uids
     )
-    return replace(state, claims=(*state.claims, *pods))
+    return state._replace(claims=(*state.claims, *pods))
 
 
 def found(state: PolicyState, at: float = 0.0, being_evicted: tuple[str, ...] = (), **held_mib: int):
@@ -326,7 +326,7 @@ def test_one_owner_counts_once(
     ]
     in_any_order = [*state.claims, *claims]
     order.shuffle(in_any_order)
-    state = replace(state, claims=tuple(in_any_order))
+    state = state._replace(claims=tuple(in_any_order))
     hog = Pod(name="hog", namespace="n", uid="hog")
     victim = Pod(name="victim", namespace="n", uid="uid")
     snapshot = Snapshot(

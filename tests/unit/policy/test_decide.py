@@ -1,4 +1,4 @@
-import pickle
+import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.plain import from_plain, to_plain
 from reactor.policy.decide import (
     after_reclaim,
     conditions_observed_since,
@@ -130,7 +131,7 @@ def test_a_soft_threshold_that_is_not_above_its_hard_one_is_never_acted_on(
     state = START
     for now, available in ((0.0, first), (5.0, second), (10.0, second)):
         seen = Observation(available=available, capacity=200)
-        snapshot = replace(drawn, signals={signal: seen})
+        snapshot = drawn._replace(signals={signal: seen})
         state, decision = _act(settings, state, snapshot, now)
         assert decision.acted_on is None or decision.acted_on.is_hard
 
@@ -438,7 +439,7 @@ def _run(
         for eviction in decision.evictions:
             state = apply(settings, state, EvictionOrdered(eviction=eviction), now)
         if through_restart:
-            state = pickle.loads(pickle.dumps(state))  # noqa: S301 - our own value
+            state = from_plain(PolicyState, json.loads(json.dumps(to_plain(state))))
         decisions.append(decision)
     return decisions
 

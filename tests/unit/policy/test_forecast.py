@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
@@ -46,14 +44,13 @@ def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near()
 
 def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() -> None:
     state = PolicyState(thresholds_met=(HARD,), observed_at={Signal.MEMORY_AVAILABLE: 1.0})
-    later = replace(
-        state,
+    later = state._replace(
         observed_at={Signal.MEMORY_AVAILABLE: 2.0},
         condition_last_observed={NodeCondition.MEMORY_PRESSURE: 2.0},
     )
 
     assert is_unchanged(state, later)
-    assert not is_unchanged(state, replace(later, evicted_at=(2.0,)))
+    assert not is_unchanged(state, later._replace(evicted_at=(2.0,)))
 
 
 def test_no_pod_is_named_where_no_decision_is_needed() -> None:

@@ -15,6 +15,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.holds import evictions_left, goes_on, holds, is_on, over, paced, under_way, with_hold
 from tests.support.builders import make_claim, make_pod, make_threshold
+from tests.unit.policy import strategies as drawn
 
 MEMORY = st.sampled_from(sorted(MEMORY_SIGNALS))
 THRESHOLDS = st.builds(make_threshold, st.just(100), st.sampled_from(Signal), st.sampled_from([0.0, 30.0]))
@@ -37,7 +38,7 @@ SLOWDOWNS = st.builds(
     until_seconds=SECONDS,
     message=st.text(max_size=5),
 )
-STATES = st.builds(
+STATES = drawn.built(
     PolicyState,
     holds=st.lists(HOLDS, max_size=3).map(tuple),
     slowdowns=st.lists(SLOWDOWNS, max_size=3).map(tuple),
@@ -59,7 +60,7 @@ INPUTS = st.builds(
 @given(INPUTS, MEMORY)
 def test_no_hold_of_a_soft_threshold_delays_a_hard_one(inputs: Inputs, signal: Signal) -> None:
     soft = tuple(one for one in inputs.state.holds if one.kind is Reclaim.POD_MEMORY)
-    alone = inputs.with_state(replace(inputs.state, holds=soft, slowdowns=()))
+    alone = inputs.with_state(inputs.state._replace(holds=soft, slowdowns=()))
 
     assert [] == list(holds(alone, make_threshold(100, signal)))
 
@@ -118,8 +119,8 @@ def test_a_reclaim_from_the_pods_goes_on_until_something_happens_that_does_not_w
     assert goes_on(state, hold, 8.9)
     assert not goes_on(state, hold, 9.0)
     assert not goes_on(state, replace(hold, began_seconds=0.5), 2.0)
-    assert not goes_on(replace(state, claims=(make_claim(),)), hold, 2.0)
-    assert not goes_on(replace(state, thresholds_met=(make_threshold(100),)), hold, 2.0)
+    assert not goes_on(state._replace(claims=(make_claim(),)), hold, 2.0)
+    assert not goes_on(state._replace(thresholds_met=(make_threshold(100),)), hold, 2.0)
     assert goes_on(
-        replace(state, thresholds_met=(make_threshold(100, grace_period_seconds=30.0),)), hold, 2.0
+        state._replace(thresholds_met=(make_threshold(100, grace_period_seconds=30.0),)), hold, 2.0
     )

@@ -226,7 +226,7 @@ PAUSED = replace(SETTINGS, unhelpful_eviction_pause_seconds=10.0, soft_reclaim_s
 
 
 def test_an_eviction_in_time_waits_for_no_pause() -> None:
-    state, decision = passed(left_of(10.0), replace(MET, evicted_at=(109.0,)), settings=PAUSED)
+    state, decision = passed(left_of(10.0), MET._replace(evicted_at=(109.0,)), settings=PAUSED)
     assert [("large", 10.0)] == [
         (one.pod.name, one.time_left and one.time_left.seconds) for one in decision.evictions
     ]
@@ -240,7 +240,7 @@ def test_a_pause_is_cut_short_by_a_crossing_that_would_come_within_it_and_by_no_
     left: TimeLeft | None, victims: list[str]
 ) -> None:
     """The grace period is over; the pause lasts 9 s more."""
-    state = replace(MET, evicted_at=(199.0,), thresholds_met=(SOFT,))
+    state = MET._replace(evicted_at=(199.0,), thresholds_met=(SOFT,))
     after, decision = passed(left, state, at=200.0, settings=PAUSED)
 
     assert victims == [one.pod.name for one in decision.evictions]
@@ -279,7 +279,7 @@ def test_an_estimate_changes_nothing_but_when_a_soft_eviction_comes(
     _, decision = passed(left, at=at, available=available_mib * MIB, settings=settings)
     _, upstreams = passed(None, at=at, available=available_mib * MIB, settings=settings)
     if upstreams.evictions or not is_on:
-        assert upstreams.evictions == tuple(replace(one, time_left=None) for one in decision.evictions)
+        assert upstreams.evictions == tuple(one._replace(time_left=None) for one in decision.evictions)
     for eviction in decision.evictions:
         assert available_mib < 300
         assert eviction.pod.name == "large"

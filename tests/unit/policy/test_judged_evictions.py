@@ -126,7 +126,7 @@ class _Node:
     def end(self, name: str) -> None:
         """Have a pod gone, and its eviction over."""
         self.pods = tuple(pod for pod in self.pods if pod.name != name)
-        self.state = replace(self.state, claims=())
+        self.state = self.state._replace(claims=())
 
 
 # After a reclaim
@@ -146,7 +146,7 @@ def test_no_pod_is_evicted_for_a_disk_that_a_reclaim_has_emptied_while_memory_is
     *, rechecks: bool
 ) -> None:
     node = _Node(_settings(MEMORY, DISK, rechecks_disks=rechecks))
-    node.state = replace(START, slowdowns=(LEAK,))
+    node.state = START._replace(slowdowns=(LEAK,))
     asked = node.ask(_seen(nodefs=50, memory=50))
     assert ((), DISK) == (asked.evictions, asked.acted_on)
     after = node.after(asked, _seen(nodefs=50, memory=50), _seen(nodefs=600, memory=50))
@@ -189,14 +189,14 @@ def test_what_a_storage_limit_evicted_during_the_reclaim_is_waited_for() -> None
     later = node.after(asked, short, short, seconds=11.0)  # beyond its deadline, in the next pass
     assert () == later.evictions
     node.now += 1
-    assert ["small"] == node.goes(replace(short, pods={**USED, "big": _used(0)}))
+    assert ["small"] == node.goes(short._replace(pods={**USED, "big": _used(0)}))
 
 
 def test_the_rate_is_asked_again_after_the_reclaim() -> None:
     node = _Node(_settings(DISK, evictions_per_minute=1))
     asked = node.ask(_seen(nodefs=50))
     node.now = 30.0
-    node.state = replace(node.state, evicted_at=(29.0,))
+    node.state = node.state._replace(evicted_at=(29.0,))
     after = node.after(asked, _seen(nodefs=50), _seen(nodefs=50))
     assert () == after.evictions
     assert "rate: 1 evictions in the last minute" in str(after.deferred_because)
@@ -320,7 +320,7 @@ def test_a_slowdown_for_a_disk_ends_with_its_time_while_an_eviction_is_in_flight
     node = _Node(_settings(DISK, in_flight_deadline_seconds=900.0))
     node.act(_seen(nodefs=50))
     slowdown = replace(LEAK, signal=Signal.NODEFS_AVAILABLE, until_seconds=300.0)
-    node.state = replace(node.state, slowdowns=(slowdown,))
+    node.state = node.state._replace(slowdowns=(slowdown,))
     empty = {**USED, "big": _used(0)}
     for now, slowdowns in ((299.0, (slowdown,)), (300.0, ())):
         node.now = now
@@ -333,8 +333,8 @@ def test_a_slowdown_for_a_disk_stays_through_passes_over_memory() -> None:
     node = _Node(_settings(MEMORY, DISK, unhelpful_eviction_pause_seconds=60.0))
     node.state = both
     assert {LEAK, slowdown} == set(node.ask(_seen(nodefs=50)).slowdowns)
-    assert not is_newly_slowed(replace(both, slowdowns=(LEAK,)), both)
-    assert is_newly_slowed(replace(both, slowdowns=(slowdown,)), both)
+    assert not is_newly_slowed(both._replace(slowdowns=(LEAK,)), both)
+    assert is_newly_slowed(both._replace(slowdowns=(slowdown,)), both)
 
 
 def test_on_a_kubernetes_node_a_pod_of_which_nothing_is_known_is_evicted_as_upstream_does() -> None:
@@ -541,7 +541,7 @@ def test_only_an_eviction_for_a_filesystem_that_was_observed_is_judged() -> None
         )
         for threshold, resource in ((DISK, Resource.EPHEMERAL_STORAGE), (MEMORY, Resource.MEMORY))
     )
-    by_limit = replace(by_disk, threshold=None)
+    by_limit = by_disk._replace(threshold=None)
     for eviction, judged in ((by_disk, 1), (by_memory, 0), (by_limit, 0)):
         state = with_judged_eviction(Inputs(settings, START, _seen(nodefs=50), PODS, 0.0), eviction)
         assert judged == len(state.judged_evictions)

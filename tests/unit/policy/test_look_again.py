@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -34,7 +33,7 @@ def _slowed(until_seconds: float, signal: Signal = Signal.MEMORY_AVAILABLE) -> P
         until_seconds=until_seconds,
         message="",
     )
-    return replace(_state(None, Signal.MEMORY_AVAILABLE), slowdowns=(slowdown,))
+    return _state(None, Signal.MEMORY_AVAILABLE)._replace(slowdowns=(slowdown,))
 
 
 def test_slowed_down_evictions_are_looked_after_until_their_pause_is_over_and_without_haste() -> None:
@@ -98,5 +97,5 @@ def test_the_end_of_a_pause_between_soft_evictions_is_looked_for(
 
 def test_memory_that_a_victim_of_the_kernels_frees_is_awaited() -> None:
     kill = make_claim(kind=ClaimKind.KERNEL_KILL)
-    state = replace(_state(None, Signal.MEMORY_AVAILABLE), claims=(kill,))
+    state = _state(None, Signal.MEMORY_AVAILABLE)._replace(claims=(kill,))
     assert next_pass_seconds(SETTINGS, state, 5.0) < 0.1

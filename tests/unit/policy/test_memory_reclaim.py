@@ -85,7 +85,7 @@ def test_who_can_not_reclaim_is_not_asked_to() -> None:
 @pytest.mark.parametrize(("left_mib", "reclaims"), [(None, 0), (39, 0), (40, 1)])
 def test_where_only_ended_pods_can_be_reclaimed_what_they_left_counts(left_mib: int | None, reclaims: int):
     settings = replace(SETTINGS, reclaims_ended_only=True)
-    state = replace(EVICTED, ineligible=Ineligible(emptied=frozenset({"ended"} if left_mib else ())))
+    state = EVICTED._replace(ineligible=Ineligible(emptied=frozenset({"ended"} if left_mib else ())))
     seen = Observation(available=60 * MIB, capacity=512 * MIB, taken_at_seconds=100.0)
     used = {"innocent": PodUsage(memory_working_set_bytes=100 * MIB)}
     if left_mib:
@@ -124,7 +124,7 @@ def test_an_eviction_waits_no_longer_where_the_shortage_grows(available_mib: int
 
 def test_no_reclaim_follows_another_at_once() -> None:
     state, _ = passed()
-    state = replace(state, evicted_at=(99.0 + PAUSE_SECONDS,))
+    state = state._replace(evicted_at=(99.0 + PAUSE_SECONDS,))
     _, decision = passed(state, 100 + PAUSE_SECONDS - 0.1)
     assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
     assert passed(state, 100 + PAUSE_SECONDS)[1].memory_reclaim is not None
@@ -132,14 +132,14 @@ def test_no_reclaim_follows_another_at_once() -> None:
 
 def test_what_a_dying_pod_brings_is_seen_before_anything_is_reclaimed() -> None:
     claim = Claim(kind=ClaimKind.POD, uid="innocent", kill_at_seconds=200.0, deadline_seconds=210.0)
-    _, decision = passed(replace(EVICTED, claims=(claim,)))
+    _, decision = passed(EVICTED._replace(claims=(claim,)))
     assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
 
 
 def test_evictions_that_are_bound_in_rate_are_no_reason_not_to_reclaim() -> None:
     soft = replace(HARD, grace_period_seconds=5.0)
     settings = replace(SETTINGS, thresholds=(soft,), evictions_per_minute=1)
-    state, decision = passed(replace(EVICTED, first_observed={soft: 90.0}), settings=settings)
+    state, decision = passed(EVICTED._replace(first_observed={soft: 90.0}), settings=settings)
     assert (0, state.holds) == (len(decision.evictions), (decision.memory_reclaim,))
     assert "rate: 1 evictions" in (decision.deferred_because or "")
     assert decision.memory_reclaim is not None

@@ -67,7 +67,7 @@ def eviction(threshold: Threshold = HARD, grace_period_seconds: int = 0) -> Evic
 
 
 def ordered(state: PolicyState, one: ProcessMemory, at: float = 0.0, **changed: object) -> PolicyState:
-    asked = replace(eviction(), **changed)
+    asked = eviction()._replace(**changed)
     return apply(
         SETTINGS,
         state,
@@ -84,8 +84,8 @@ def test_only_pods_under_a_rule_and_only_for_memory_and_swap() -> None:
 
 def test_only_for_thresholds_and_not_by_a_rule() -> None:
     assert eviction().is_of_one_process
-    assert not replace(eviction(), threshold=None).is_of_one_process
-    assert not replace(eviction(), resource=Resource.PIDS).is_of_one_process
+    assert not eviction()._replace(threshold=None).is_of_one_process
+    assert not eviction()._replace(resource=Resource.PIDS).is_of_one_process
 
 
 def test_the_one_that_holds_most_is_first_and_of_equal_ones_that_of_the_lowest_id() -> None:
@@ -219,7 +219,7 @@ def test_a_swap_threshold_waits_for_it_as_well_and_for_no_victim_of_the_kernels(
     seen = Observation(available=0, capacity=512 * MIB, taken_at_seconds=0.01)
     held = {"session": PodUsage(swap_bytes=300 * MIB), "other": PodUsage(swap_bytes=20 * MIB)}
     low = Snapshot(signals={Signal.SWAP_AVAILABLE: seen}, pods=held)
-    asked = replace(eviction(on_swap), signal=Signal.SWAP_AVAILABLE, resource=Resource.SWAP)
+    asked = eviction(on_swap)._replace(signal=Signal.SWAP_AVAILABLE, resource=Resource.SWAP)
     state = apply(
         settings,
         PolicyState(),
@@ -229,14 +229,14 @@ def test_a_swap_threshold_waits_for_it_as_well_and_for_no_victim_of_the_kernels(
     _, decision = decide(settings, state, low, PODS, 0.01)
     assert "the end of process 42 of n/session frees is not known yet" in (decision.deferred_because or "")
     by_kernel = tuple(replace(one, kind=ClaimKind.KERNEL_KILL, pod=None) for one in state.claims)
-    _, decision = decide(settings, replace(state, claims=by_kernel), low, PODS, 0.01)
+    _, decision = decide(settings, state._replace(claims=by_kernel), low, PODS, 0.01)
     assert ["session"] == [one.pod.name for one in decision.evictions]
 
 
 def test_what_is_dying_of_a_pod_is_known() -> None:
     state = ordered(ordered(PolicyState(), process(42, 50)), process(43, 20))
     by_kernel = replace(state.claims[0], kind=ClaimKind.KERNEL_KILL, pid=44, pod=None)
-    state = replace(state, claims=(*state.claims, by_kernel))
+    state = state._replace(claims=(*state.claims, by_kernel))
     assert (70 * MIB, 0) == (dying_bytes(state, "session"), dying_bytes(state, "other"))
 
 

@@ -463,7 +463,7 @@ def test_in_a_pass_a_rule_comes_after_the_thresholds_and_not_with_them() -> None
 def test_a_rule_acts_in_a_pass_in_which_a_threshold_waits_or_finds_no_victim() -> None:
     soft = make_threshold(200 * MIB, grace_period_seconds=10)
     due = PolicyState(first_observed={soft: 0.0})
-    waiting = replace(due, evicted_at=(11.0, 11.5))
+    waiting = due._replace(evicted_at=(11.0, 11.5))
     report = firing_of(action=RuleAction.REPORT)
     rate = f"{soft}: rate: 2 evictions in the last minute, as many as are allowed"
     assert rate == passed(report, 150, soft, state=waiting).deferred_because

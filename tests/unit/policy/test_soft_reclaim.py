@@ -103,7 +103,7 @@ def test_hard_crossing_meanwhile_waits_for_no_reclaim_and_begins_none() -> None:
 def test_no_reclaim_begins_while_a_hard_memory_threshold_is_met_for_which_evictions_wait() -> None:
     settings = replace(SETTINGS, hard_memory_evictions_per_minute=1)
     kill = HardMemoryKill(uid="three", signal=HARD.signal, at_seconds=99.0)
-    state = replace(GRACE_OVER, hard_memory_kills=(kill,))
+    state = GRACE_OVER._replace(hard_memory_kills=(kill,))
     _, decision = passed(state, available_mib=99, settings=settings)
     assert (SOFT, 1, None) == (decision.acted_on, len(decision.evictions), decision.soft_reclaim)
 
@@ -140,7 +140,7 @@ def test_other_signals_and_hard_thresholds_have_no_reclaim_and_do_not_wait_for_o
     begun, _ = passed()
     for state in (PolicyState(), begun):
         _, decision = passed(
-            replace(state, first_observed={pids: 70.0}),
+            state._replace(first_observed={pids: 70.0}),
             100.5,
             available_mib=300,
             settings=settings,

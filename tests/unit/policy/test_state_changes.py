@@ -25,12 +25,12 @@ def writers(source: str) -> Iterator[int]:
                 for part in ast.walk(target):
                     if isinstance(part, ast.Attribute) and part.attr == "state":
                         yield node.lineno
-        elif isinstance(node, ast.Call) and node.args and _makes_another(node.func, node.args[0]):
+        elif (
+            isinstance(node, ast.Attribute)
+            and node.attr == "_replace"
+            and _name(node.value).endswith("state")
+        ):
             yield node.lineno
-
-
-def _makes_another(function: ast.expr, of: ast.expr) -> bool:
-    return _name(function) == "replace" and _name(of).endswith("state")
 
 
 def _name(node: ast.expr) -> str:
@@ -52,6 +52,6 @@ def test_nothing_outside_the_policy_writes_its_state_but_those_who_hold_it():
 
 
 def test_a_writer_would_be_found():
-    source = "a.state = x\nstate, a.state = 1, 2\nb = dataclasses.replace(a.state, c=1)\nb = state\n"
+    source = "a.state = x\nstate, a.state = 1, 2\nb = a.state._replace(c=1)\nb = state\n"
 
     assert [1, 2, 3] == sorted(writers(source))

@@ -101,7 +101,7 @@ class Node:
             self.state = with_left(self.state, name, self.ended[name] * MIB)
         listed = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
         claims = still_claimed(self.state.claims, listed, None, self.now)
-        self.state = replace(self.state, claims=claims)
+        self.state = self.state._replace(claims=claims)
 
     def remove(self, name):
         """Remove the cgroup of a victim: what is charged to it is charged to no pod any more."""
@@ -532,8 +532,8 @@ def test_no_hog_is_seen_while_a_pods_memory_is_unobserved_or_was_when_the_victim
     assert ["stuck"] == node.killed
 
     node.unobserved = set()
-    kills = tuple(replace(kill, pods_bytes=None) for kill in node.state.hard_memory_kills)
-    node.state = replace(node.state, hard_memory_kills=kills)
+    kills = tuple(kill._replace(pods_bytes=None) for kill in node.state.hard_memory_kills)
+    node.state = node.state._replace(hard_memory_kills=kills)
     node.step()
     assert ["stuck"] == node.killed
 
@@ -652,7 +652,7 @@ def test_victim_of_one_signal_does_not_count_against_the_kills_for_the_other():
         ),
         HardMemoryKill(uid="blind", signal=Signal.MEMORY_AVAILABLE, at_seconds=999.6),
     )
-    node.state = replace(node.state, hard_memory_kills=kills)
+    node.state = node.state._replace(hard_memory_kills=kills)
     node.leaves = {"files": 110}
     node.end("files")
     node.step()
@@ -862,7 +862,7 @@ def test_growth_is_unknown_where_it_was_not_observed_at_the_kill():
         ),
     )
     node = Node(outside=400, **innocents(4))
-    node.state = replace(node.state, hard_memory_kills=kills)
+    node.state = node.state._replace(hard_memory_kills=kills)
 
     node.step()
 
@@ -888,7 +888,7 @@ def test_dying_pods_memory_is_its_own():
     assert "in flight" in decision.deferred_because
     assert state.slowdowns == ()
 
-    gone = replace(snapshot, pods={"calm": used["calm"]})  # vanished, and nothing came back
+    gone = snapshot._replace(pods={"calm": used["calm"]})  # vanished, and nothing came back
     state, decision = decide(settings, state, gone, pods, 1.02)
     assert "unhelpful" in str(decision.deferred_because)
 
@@ -1114,7 +1114,7 @@ def test_without_the_settings_no_decision_is_changed(snapshot, pods, now_seconds
         for _ in range(100)
     )
     expected = decide(plain, state, snapshot, pods, now_seconds)[1]
-    assert expected == decide(plain, replace(state, hard_memory_kills=kills), snapshot, pods, now_seconds)[1]
+    assert expected == decide(plain, state._replace(hard_memory_kills=kills), snapshot, pods, now_seconds)[1]
 
 
 def test_allocatable_memory_is_judged_by_itself():

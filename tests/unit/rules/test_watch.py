@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,13 +93,13 @@ class Watched:
             until_seconds=1e9,
             message="it does not help",
         )
-        self.loop.known.state = replace(self.loop.known.state, slowdowns=(slowdown,))
+        self.loop.known.state = self.loop.known.state._replace(slowdowns=(slowdown,))
 
     def recover(self) -> None:
         """Have memory again, and no slowdown; the next pass shows it."""
         self.loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
         self.loop.usages.seen = self.seen
-        self.loop.known.state = replace(self.loop.known.state, slowdowns=())
+        self.loop.known.state = self.loop.known.state._replace(slowdowns=())
         self.loop.passes.make(())
 
     def use(self, name: str, mib: int) -> None:
@@ -221,7 +220,7 @@ async def test_a_rule_that_does_not_help_acts_ever_less_often(watched: Watched) 
     at_seconds = []
 
     def note(number: int) -> None:
-        watched.loop.known.state = replace(watched.loop.known.state, claims=())
+        watched.loop.known.state = watched.loop.known.state._replace(claims=())
         if len(watched.records) > len(at_seconds):
             at_seconds.append(number - 1)
 
@@ -244,7 +243,7 @@ async def test_a_cgroup_that_is_not_helped_holds_up_no_other(watched: Watched) -
     watched.use("hog", 90)
 
     def go_on(_: int) -> None:
-        watched.loop.known.state = replace(watched.loop.known.state, claims=())
+        watched.loop.known.state = watched.loop.known.state._replace(claims=())
 
     await watched.ticks(watch, 130, go_on)
     assert ["hog"] * 4 == watched.loop.kills.killed

@@ -118,7 +118,7 @@ async def test_a_pass_is_asked_for_once_the_crossing_comes_before_the_grace_peri
     assert left.latest_seconds is not None
     assert left.earliest_seconds <= 5 <= left.latest_seconds
     # Once the policy has taken it over, nothing more is asked for.
-    shown.state = replace(shown.state, thresholds_met=(SOFT,))
+    shown.state = shown.state._replace(thresholds_met=(SOFT,))
     before = len(shown.wakes)
     await trio.sleep(2)
     assert len(shown.wakes) == before
@@ -134,7 +134,7 @@ async def test_a_sample_is_taken_when_no_more_time_is_left_than_a_pod_needs(
     nursery.start_soon(shown.watch.run)
     shown.fall(20.0)  # 10 s
     wait = Wait(threshold=SOFT, uid="hog", needed_seconds=1.0, at_seconds=0.0, until_seconds=math.inf)
-    shown.state = replace(shown.state, waits=(wait,))
+    shown.state = shown.state._replace(waits=(wait,))
     await trio.sleep(10)
     assert shown.wakes
     earliest = [one[MEMORY].earliest_seconds for one in shown.lefts if MEMORY in one]
@@ -202,10 +202,10 @@ async def test_a_victim_that_is_gone_begins_the_samples_anew(
     shown.fall(40.0)
     await trio.sleep(3)
     assert shown.seconds()[-1] is not None
-    shown.state = replace(shown.state, claims=(make_claim(),))
+    shown.state = shown.state._replace(claims=(make_claim(),))
     await trio.sleep(0.3)
     shown.start_mib, shown.since = 280, trio.current_time()
-    shown.state = replace(shown.state, claims=())
+    shown.state = shown.state._replace(claims=())
     await trio.sleep(0.3)
     assert shown.seconds()[-1] is None
     await trio.sleep(3)

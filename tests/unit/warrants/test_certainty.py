@@ -211,7 +211,7 @@ def test_no_reclaim_comes_between_where_the_last_one_is_not_long_ago() -> None:
     policy = replace(SETTINGS, reclaims_memory=True, unhelpful_eviction_pause_seconds=0.0)
     state = PolicyState(evicted_at=(85.0,), holds=(_reclaim_of(90.5),))
     assert isinstance(certain(policy, state), CertainVictim)
-    again = replace(state, holds=(_reclaim_of(90.2),))
+    again = state._replace(holds=(_reclaim_of(90.2),))
     assert certain(policy, again) == "memory that no pod holds may be reclaimed first"
 
 
@@ -222,7 +222,7 @@ def test_no_reclaim_comes_between_where_less_lies_outside_the_pods_than_is_recla
     for outside_bytes in (LEAST_BYTES, None):
         why = "memory that no pod holds may be reclaimed first"
         assert certain(policy, state, outside_bytes=outside_bytes) == why
-    under_way = replace(state, holds=(_RECLAIM,))
+    under_way = state._replace(holds=(_RECLAIM,))
     assert certain(policy, under_way, outside_bytes=0) == why
 
 

@@ -230,7 +230,7 @@ class Setting:
     def forecast(self, **seen: Mapping[Signal, Observation] | Mapping[str, PodUsage]) -> Forecast:
         """Return it by what is observed, but for what of a snapshot is given."""
         snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: self.seen}, pods=dict(self.usages.seen))
-        snapshot = replace(snapshot, **seen)  # type: ignore[arg-type]
+        snapshot = snapshot._replace(**seen)  # type: ignore[arg-type]
         pods = tuple(pod for pod in self.pods if pod not in self.asleep)
         inputs = Inputs(self.settings, self.state, snapshot, pods, self.now_seconds)
         return Forecast(inputs=inputs, asleep=self.asleep, first=(self.hog,), prepared=(self.hog,))
@@ -1123,7 +1123,7 @@ async def test_warrant_that_is_served_while_a_pass_observes_is_followed_by_that_
 async def test_warrant_is_withdrawn_by_a_pass_that_leaves_another_state(started: Setting, make_loop) -> None:
     """A victim of the kernel's is waited for: the next crossing evicts no pod."""
     loop = at_work(started, make_loop)
-    loop.known.state = replace(loop.known.state, evicted_at=(loop.now_seconds,))
+    loop.known.state = loop.known.state._replace(evicted_at=(loop.now_seconds,))
     loop.passes.make([WAKE])
     assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
 
