@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -510,7 +511,9 @@ def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
         eventually(lambda expected=count: daemon.log().count("reloading") == expected, "a reload")
         if count == 10:  # the first few warm caches up
             descriptors, rss_mib = _settled_descriptors(daemon), daemon.rss_mib()
-    eventually(lambda: daemon.descriptors() == descriptors, f"no other descriptors than {descriptors}")
+    # Fewer are no leak: on a busy machine what a thread has open for a reading may be among those of before.
+    before = Counter(descriptors)
+    eventually(lambda: not Counter(daemon.descriptors()) - before, f"no more descriptors than {descriptors}")
 
     assert daemon.rss_mib() < rss_mib + 2
 
