@@ -13,7 +13,7 @@ import trio
 from reactor.act.target import AT_ONCE, Target, is_said_unpopulated
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
 from reactor.kernel.files import GONE
 from reactor.model.pods import Pod
 
@@ -81,17 +81,15 @@ def _is_said_empty(target: Target) -> bool:
         return is_said_unpopulated(target.directory)
     try:
         return not target.directory.processes() and all(
-            _is_child_unpopulated(target, name) for name in target.unspared(target.directory)
+            _is_child_unpopulated(target.directory, name) for name in target.unspared(target.directory)
         )
     except (OSError, ReactorError):
         return False
 
 
-def _is_child_unpopulated(target: Target, name: str) -> bool:
-    if target.directory is None:
-        return True
+def _is_child_unpopulated(directory: CgroupDirectory, name: str) -> bool:
     try:
-        with target.directory.child(name) as below:
+        with directory.child(name) as below:
             return is_said_unpopulated(below)
     except OSError as error:
         return error.errno in GONE
