@@ -137,7 +137,7 @@ async def test_getting_ready_leaves_no_trace_in_what_is_known(make_loop, make_po
 
     loop.passes.make([wake()])
 
-    assert loop.known.state._replace(observed_at=before.observed_at) == before
+    assert loop.known.state._replace(observed_at=before.observed_at, calm=before.calm) == before
 
 
 async def test_who_goes_first_is_said_from_the_far_early_level_on_and_not_any_more_at_recovery(
