@@ -23,14 +23,14 @@ from typing import Final, TypeVar
 
 from reactor.act import processes
 from reactor.act.cgroup_changes import boost_cpu, frozen, without_forks
-from reactor.act.processes import Reserve, SignalSweep
+from reactor.act.processes import SignalSweep
 from reactor.act.protect import Untouchable
 from reactor.act.reap import Dying, Key, KillReport, MemoryRelease
 from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion
-from reactor.kernel.files import NO_DESCRIPTORS
+from reactor.kernel.files import NO_DESCRIPTORS, Reserve
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 

@@ -1,4 +1,4 @@
-"""Processes held through pidfds: opened, signalled, waited on, and descriptors in reserve to open them with.
+"""Processes held through pidfds: opened, signalled, waited on.
 
 A process id may be reused between the reading of `cgroup.procs` and a kill(2). A pidfd names one process
 for good, but pidfd_open(2) itself takes an id: so each id is opened first, and signalled only if it is
@@ -7,14 +7,13 @@ still listed in the cgroup afterwards. What the pidfd then names was in the cgro
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
 
@@ -76,46 +75,6 @@ def has_exited(pidfd: int, within_ms: int = 0) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(within_ms))
-
-
-class Reserve:
-    """Descriptors kept open for nothing, so that there are some when a kill needs them.
-
-    A process that has used up its own must still be able to kill: to list a cgroup, to freeze it, and to
-    hold a few pidfds at a time.
-    """
-
-    _SIZE: Final = 8
-
-    def __init__(self) -> None:
-        self._fds: list[int] = []
-        self.fill()
-
-    def fill(self) -> bool:
-        """Take descriptors again; return whether there were enough."""
-        with contextlib.suppress(OSError):
-            if not self._fds:
-                self._fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-            while len(self._fds) < self._SIZE:
-                self._fds.append(os.dup(self._fds[0]))
-        return len(self._fds) == self._SIZE
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[None]:
-        """Let the body have them."""
-        self.close()
-        try:
-            yield
-        finally:
-            self.fill()
-
-    def close(self) -> None:
-        """Give them up; harmless when repeated."""
-        close_all(self._fds)
-        self._fds.clear()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def close_all(pidfds: Iterable[int]) -> None:

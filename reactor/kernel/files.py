@@ -10,7 +10,8 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -105,6 +106,46 @@ def close_descriptor(fd: int) -> None:
     """Close a descriptor. What close(2) answers changes nothing: it is gone in any case."""
     with suppress(OSError):
         os.close(fd)
+
+
+class Reserve:
+    """Descriptors kept open for nothing, so that there are some when a kill needs them.
+
+    A process that has used up its own must still be able to kill: to list a cgroup, to freeze it, and to
+    hold a few pidfds at a time.
+    """
+
+    _SIZE: Final = 8
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self.fill()
+
+    def fill(self) -> bool:
+        """Take descriptors again; return whether there were enough."""
+        with suppress(OSError):
+            if not self._fds:
+                self._fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+            while len(self._fds) < self._SIZE:
+                self._fds.append(os.dup(self._fds[0]))
+        return len(self._fds) == self._SIZE
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let the body have them."""
+        self.close()
+        try:
+            yield
+        finally:
+            self.fill()
+
+    def close(self) -> None:
+        """Give them up; harmless when repeated."""
+        while self._fds:
+            close_descriptor(self._fds.pop())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def try_lock(fd: int) -> bool:

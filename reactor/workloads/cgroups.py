@@ -16,7 +16,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing, DirectoryChanges
-from reactor.kernel.files import GONE
+from reactor.kernel.files import GONE, Reserve
 from reactor.kernel.libc import CONTENTS
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
@@ -109,6 +109,7 @@ class CgroupPods:
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
+        self._reserve = Reserve()
         self._clock_seconds = clock_seconds
         self._proc = proc
         self.boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
@@ -223,7 +224,7 @@ class CgroupPods:
             changed = self._changed_young(problems)
             if not changed and problems == self._problems:
                 return self._pods
-        return self._listed(children, problems, changed)
+        return self._reserve.lent()(self._listed)(children, problems, changed)
 
     def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
         """Return by uid which of the youngest pods, where they are read again now, are not as known."""
@@ -241,7 +242,8 @@ class CgroupPods:
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
         search = self._search(self._tree, problems, self._listing, again=again)
-        parents = self._listing.get(lambda: search.run(self.boundaries.parents), again=again)
+        run = self._reserve.lent()(search.run)
+        parents = self._listing.get(lambda: run(self.boundaries.parents), again=again)
         if parents != self._parents:
             self._parents, self._matches = parents, parents.matches
             self._children = {

@@ -19,6 +19,7 @@ from reactor.act.processes import SignalSweep
 from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.files import Reserve
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
@@ -89,7 +90,7 @@ def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_
 
 
 def test_the_reserve_is_there_when_every_other_descriptor_is_taken() -> None:
-    reserve = processes.Reserve()
+    reserve = Reserve()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
     taken = []

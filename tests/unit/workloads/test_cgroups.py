@@ -49,6 +49,26 @@ def timed_pods(fake: FakeTree, proc: Path) -> tuple[CgroupPods, list[float]]:
     return CgroupPods(fake.tree, settings, proc=proc, clock_seconds=lambda: now[0]), now
 
 
+def test_a_pod_that_came_to_a_guard_without_a_descriptor_to_spare_is_listed(
+    fake: FakeTree, proc: Path
+) -> None:
+    fake.add("/pods/old")
+    pods = pods_of(fake, proc, "/pods")
+    pods.list()
+    fake.add("/pods/new")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last_fd = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last_fd + 1, hard))
+        found = pods.refresh()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(last_fd)
+
+    assert ["new", "old"] == sorted(pod.name for pod in found)
+    assert {} == pods.problems
+
+
 def set_attribute(fake: FakeTree, cgroup: str, name: str, value: bytes) -> None:
     try:
         os.setxattr(fake.directory(cgroup), name, value)
