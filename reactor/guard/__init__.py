@@ -7,7 +7,7 @@
     pass_         the pass: observe, decide, act; synchronous from the wake to the kill
     approach      has everything prepare for a crossing that is near; ahead: kills by the kernel itself
     node          the policy's state and the pods; it changes by events
-    evictor       begins evictions, and sees each to its end
+    evictor       begins evictions; endings: sees each to its end
     record        one pass as it is journaled; recorder: its line, its log, its counts
     reports       status, top, explain, what is scraped; incidents: what befalls the node
     state         what survives a restart

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import select
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from reactor.guard.termination import UnderWay, Victims
 from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import Claim, ClaimKind, Ineligible, PolicyState, TimeLeft
+from reactor.model.decisions import ClaimKind, Ineligible, PolicyState, TimeLeft
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
@@ -34,86 +32,6 @@ from reactor.policy.events import (
 from reactor.reclaim.runner import Reclaimed
 
 _ALL_ELIGIBLE: Final = Ineligible()
-_KEPT: Final = 256  # evictions
-_NONE: Final = -1
-
-
-class UnderWay:
-    """When evictions were ordered and when they came to their end, the last few hundred of them, by uid.
-
-    Instants are on CLOCK_MONOTONIC in ns. A report of what happened to a pod may come only after its eviction
-    has come to its end, or before a report of the kernel's own kill.
-    """
-
-    def __init__(self) -> None:
-        self._spans: OrderedDict[str, tuple[int, int | None]] = OrderedDict()
-
-    def began(self, uid: str, at_ns: int) -> None:
-        """Record that an eviction was ordered; one that is under way goes on."""
-        before = self._spans.get(uid)
-        if before is not None and before[1] is None:
-            return
-        self._spans[uid] = (at_ns, None)
-        self._spans.move_to_end(uid)
-        while len(self._spans) > _KEPT:
-            self._spans.popitem(last=False)
-
-    def ended(self, uid: str, at_ns: int) -> None:
-        """Record that nothing more is expected of an eviction."""
-        before = self._spans.get(uid)
-        if before is not None and before[1] is None:
-            self._spans[uid] = (before[0], at_ns)
-
-    def at(self, uid: str, at_ns: int) -> bool:
-        """Return whether the pod was being evicted at that moment."""
-        began_ns, ended_ns = self._spans.get(uid, (None, None))
-        return began_ns is not None and began_ns <= at_ns and (ended_ns is None or at_ns <= ended_ns)
-
-
-class Victims:
-    """Holds a pidfd of each killed process, by its id: whether it has exited. Nothing waits or raises.
-
-    A pidfd taken after the kill may be that of a later process of the same number, or can't be had though
-    the victim is there: such a victim is waited for until the policy gives it up.
-    """
-
-    def __init__(self) -> None:
-        self._pidfds: dict[int, int] = {}
-
-    def hold(self, pid: int) -> None:
-        """Hold a victim; a second time is harmless."""
-        if pid not in self._pidfds:
-            try:
-                self._pidfds[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                return  # it has exited already
-            except OSError:
-                self._pidfds[pid] = _NONE
-
-    def exited(self, victims: Sequence[Claim]) -> frozenset[int]:
-        """Return which of these victims have exited, and let go of all others than these.
-
-        The memory of a process is freed before it counts as exited.
-        """
-        wanted = {victim.pid for victim in victims if victim.pid is not None}
-        for pid in self._pidfds.keys() - wanted:
-            _close(self._pidfds.pop(pid))
-        poll = select.poll()
-        for fd in self._pidfds.values():
-            if fd != _NONE:
-                poll.register(fd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(0)}
-        return frozenset(pid for pid in wanted if pid not in self._pidfds or self._pidfds[pid] in ready)
-
-    def close(self) -> None:
-        """Close every descriptor. Harmless when repeated."""
-        while self._pidfds:
-            _close(self._pidfds.popitem()[1])
-
-
-def _close(fd: int) -> None:
-    if fd != _NONE:
-        os.close(fd)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.guard.ahead import KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
-from reactor.guard.record import EvictionAttempt
-from reactor.link.documents import Outcome
 from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.quantity import amount_text
 from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import DISK_SIGNALS, MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver, consistent
@@ -33,12 +30,8 @@ from reactor.policy.attention import OLD_CACHE_SECONDS, cache_has_gone, has_grow
 from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.decide import Due
 from reactor.policy.events import (
-    EvictionFailed,
     FilesInMemoryObserved,
     KernelKilled,
-    ObservationsUsed,
-    PodEmptied,
-    PodEnded,
     PodsStruck,
     ProcessesExited,
     StruckPodsObserved,
@@ -46,7 +39,6 @@ from reactor.policy.events import (
 from reactor.policy.forecast import Ahead
 from reactor.policy.holds import may_be_due
 from reactor.policy.messages import absurd_thresholds
-from reactor.policy.rank import of_no_partition
 from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, thresholds_met
 from reactor.sources.oom import OomSource
 from reactor.workloads.pods import PodList
@@ -421,110 +413,6 @@ class Observations:
                 },
             )
         )
-
-
-class Results:
-    """What evictions have come to, as the counters of the node and its pods say."""
-
-    def __init__(self, node: Node, seen: Observations) -> None:
-        self._node = node
-        self._seen = seen
-        self._usages = seen.usages
-
-    def confirm(self, eviction: Eviction) -> bool:
-        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
-
-        Where it is not, or the pod may not be evicted any more, the eviction counts as called off. Memory,
-        processes and swap are read afresh; what is not observed is no reason to end a pod.
-        """
-        uid = eviction.pod.uid
-        pods = (of_no_partition(pod) for pod in self._node.pods if pod.uid == uid)
-        is_spared = any(pod.critical_because is not None for pod in pods)
-        is_wanted = not is_spared and self._seen.is_wanting(eviction)
-        if not is_wanted:
-            self._node.called_off(uid)
-        return is_wanted
-
-    def pod_ended(self, uid: str) -> bool:
-        """Record that no process is left in an evicted pod; return whether nothing more is expected of it.
-
-        False if its processes or files are still counted, which the policy goes on crediting.
-        """
-        state = self._node.state
-        resources = {claim.resource for claim in state.in_flight if claim.uid == uid}
-        if Resource.PIDS in resources:
-            used = self._usages.of([uid], with_processes=True).get(uid)
-            if used is not None and used.process_count:
-                # What was spared (one process each) stays, and is counted with the pod.
-                spared = next((len(pod.spared_cgroups) for pod in self._node.pods if pod.uid == uid), 0)
-                if used.process_count > spared:
-                    return False
-        self._node.apply(PodEmptied(uid=uid))
-        if resources & ON_DISK and not self._node.is_freed(uid):
-            return False
-        self.record_end(uid)
-        if resources & ON_DISK:
-            self.ignore_older_disk_observations()
-        return True
-
-    def record_end(self, uid: str) -> None:
-        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        used = self._usages.of([uid]).get(uid)
-        self._node.apply(
-            PodEnded(
-                uid=uid,
-                files_bytes=self._usages.shared_memory_bytes(uid) or 0,
-                held_bytes=None if used is None else used.memory_working_set_bytes,
-            )
-        )
-
-    def ignore_older_disk_observations(self) -> None:
-        """Record that files were removed: what was seen before is nothing to evict the next pod for.
-
-        Nor is an observation that was made before and is still on its way from the steward.
-        """
-        now_seconds = self._node.clock_seconds()
-        self._node.observed.changed(DISK_SIGNALS, now_seconds)
-        self.used(self._node.observed.at(now_seconds), ON_DISK)
-
-    def used(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
-        """Record that these observations have been decided over: the next pass is not to do it again."""
-        at = {
-            signal: observation.taken_at_seconds
-            for signal, observation in seen.items()
-            if RESOURCE[signal] in resources
-        }
-        self._node.apply(ObservationsUsed(taken_at_seconds=at))
-
-    def measure_result(self, attempt: EvictionAttempt) -> None:
-        """Fill in what came back of an eviction for memory, as the node says: of a failed one nothing."""
-        eviction = attempt.eviction
-        if attempt.outcome is Outcome.FAILED:
-            self._node.called_off(eviction.pod.uid)
-            self._node.apply(EvictionFailed(uid=eviction.pod.uid, why="; ".join(attempt.problems)))
-        if attempt.outcome is Outcome.FAILED or eviction.resource is not Resource.MEMORY:
-            return
-        is_by_rule = eviction.threshold is None
-        signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
-        seen = self._seen.observer.memory().get(signal)
-        if seen is not None and attempt.available_bytes is not None:
-            attempt.returned_bytes = seen.available - attempt.available_bytes
-        if self._seen.is_populated(eviction.pod):
-            return  # lives again, and what it uses now is another's
-        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
-        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
-        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
-        if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
-            return
-        if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
-            attempt.freed_ns = None
-            kept, shared = (
-                amount_text(amount or 0, Resource.MEMORY)
-                for amount in (attempt.left_bytes, attempt.left_shared_bytes)
-            )
-            attempt.add_problems(
-                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
-            )
 
 
 def is_housekeeping(wakes: Sequence[Wake]) -> bool:

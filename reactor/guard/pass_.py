@@ -13,9 +13,10 @@ from typing import Final
 
 from reactor.guard.ahead import KernelKills, NoKernelKills, Served
 from reactor.guard.approach import Approach
+from reactor.guard.endings import Results
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
-from reactor.guard.observations import Observations, Results, Seen, is_housekeeping
+from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.recorder import Rehearsed
 from reactor.link.documents import Outcome

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.guard.node import Victims
+from reactor.guard.termination import Victims
 from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import PodUsage

@@ -19,7 +19,7 @@ import trio
 
 from reactor.act.kill_path import KillPath
 from reactor.guard.daemon import Reloads
-from reactor.guard.evictor import resumed_eviction
+from reactor.guard.endings import resumed_eviction
 from reactor.guard.node import Node
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.kernel.cgroup_directory import CgroupVersion
