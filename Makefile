@@ -193,8 +193,8 @@ hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" afte
 	$(BIN)/python -m tests.support.trials $(HOSTILE_FIGURES) $(FIGURES) docs/reliability.md
 
 SOAK ?= 30m
-soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1, BYSTANDERS=180)
-	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED)) $(if $(BYSTANDERS),--bystanders $(BYSTANDERS))
+soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1, BYSTANDERS=180, IN_TIME=1)
+	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED)) $(if $(BYSTANDERS),--bystanders $(BYSTANDERS)) $(if $(IN_TIME),--in-time)
 
 # Each is tried whatever became of the others, and what could not be had is named.
 test-outside: setup bpf ## What others wrote: stress-ng, and in VM=… (trixie) the kernel's selftests and TEST-55-OOMD (root, an hour)

@@ -13,14 +13,13 @@ from tests.support.trials import Trial
 
 pytestmark = pytest.mark.suite("soak")
 
-CROSSINGS = 100
-
 
 @pytest.mark.usefixtures("tool")
-def test_no_wrong_victim_and_no_missed_crossing_among_a_hundred_with_everything_at_once(
-    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("crossings", "more"), [(100, []), (30, ["--in-time"])])
+def test_no_wrong_victim_and_no_missed_crossing_with_everything_at_once(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str], crossings: int, more: list[str]
 ) -> None:
-    status = main(["--time", "10m", "--crossings", str(CROSSINGS), "--output", str(tmp_path)])
+    status = main(["--time", "10m", "--crossings", str(crossings), "--output", str(tmp_path), *more])
 
     printed = capsys.readouterr().out
     (stored,) = tmp_path.glob("soak-*.json")
@@ -32,7 +31,7 @@ def test_no_wrong_victim_and_no_missed_crossing_among_a_hundred_with_everything_
         guard_ends=figures["unexplained_daemon_deaths"],
     )
     assert (status, figures["wrong_victims"], figures["missed_crossings"]) == (0, 0, 0), printed
-    assert figures["crossings"] >= CROSSINGS
+    assert figures["crossings"] >= crossings
     assert figures["kills"] > 0
     assert figures["unexplained_daemon_deaths"] == 0
     assert figures["left_behind"] == []

@@ -6,6 +6,7 @@
     guarded.py    the daemon under test: configured, reloaded, stopped, crashed, measured
     pods.py       the virtual node's pods as cgroups: made, removed, made again
     plan.py       what happens in a crossing, drawn from the seed
+    falls.py      what goes on past a soft threshold, and whether an eviction in time was needed; pure
     episode.py    one crossing from its first byte to the verdict
     disagreement.py  what is kept of a verdict that says wrong
     slope.py      whether a series is flat

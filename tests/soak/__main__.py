@@ -41,6 +41,7 @@ _LEAKS_SECTION: Final = {**_SECTION, "unhelpfulEvictionPause": f"{PAUSE_NS // 1_
 _LEAST_VICTIM_BYTES: Final = 16 << 20  # of smaller ones a leak takes several before it is known for one
 # With warrants: while the last eviction is still judged by what it brought back none is given.
 _WARRANTS_SECTION: Final = {**_SECTION, "kernelKill": "hard", "unhelpfulEvictionPause": "0s"}
+_IN_TIME_SECTION: Final = {**_LEAKS_SECTION, "softEviction": "inTime"}
 _TELL_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 20.0
 _PINNED: Final = Path("/sys/fs/bpf")
@@ -62,6 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--warrants",
         action="store_true",
         help="with kernelKill: hard, and lulls near the level",
+    )
+    parser.add_argument(
+        "--in-time",
+        action="store_true",
+        help="with softEviction: inTime, pods that save their state, and falls that cross or do not",
     )
     parser.add_argument(
         "--bystanders",
@@ -97,10 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0,
                 beside_bytes=asked.bystanders * BYSTANDER_BYTES,
                 often=asked.often,
+                in_time=asked.in_time,
             ),
             asked.output / f"disagreements-{seed}",
             most_crossings=asked.crossings,
-            section=_WARRANTS_SECTION if asked.warrants else _LEAKS_SECTION,
+            section=_WARRANTS_SECTION
+            if asked.warrants
+            else _IN_TIME_SECTION
+            if asked.in_time
+            else _LEAKS_SECTION,
             slowness=asked.slowness,
             bystanders=asked.bystanders,
         )
@@ -229,8 +240,9 @@ def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
         if name not in course.pods.present:
             return None
         names = [name]
-    plan = course.draw.crossing(
-        sorted(names), course.rules, may_crash=may_crash, first=course.first() or names[0]
+    first = course.first() or names[0]
+    plan = course.draw.fall(sorted(names), course.rules, first=first) or course.draw.crossing(
+        sorted(names), course.rules, may_crash=may_crash, first=first
     )
     return course.run(plan)
 

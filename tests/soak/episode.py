@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tests.soak.falls import FallPlan, Growth, Order, growths
 from tests.soak.guarded import Guarded
 from tests.soak.oracle import PAUSE_NS, Counters, Episode, Kill, Rules, Verdict, judge, place, soft_met_ns
 from tests.soak.plan import (
+    BEFORE_FALL_BYTES,
     FAST_RATES,
     MIB,
     CrossingPlan,
@@ -31,6 +33,7 @@ _DYING_SECONDS: Final = 2.0
 _SLOWED_SECONDS: Final = 0.3
 _SETTLE_SECONDS: Final = 0.004
 _SAME_CROSSING_NS: Final = 5_000_000
+_AT_ONCE_BYTES: Final = 2000 * MIB  # a second, as fast as a pod takes memory
 _NOTHING: Final = Counters(usage_bytes=0, inactive_file_bytes=0)
 
 
@@ -40,7 +43,8 @@ class Outcome:
 
     `to_kill_ms` is from the crossing to the first kill, `past_mib` how far past the threshold the node was
     then; empty where the daemon was away, or its configuration changed. `is_fast`: who crossed took 200 MiB/s
-    or more. `oom_killed` are pods in which the kernel's OOM killer killed, while the daemon was there.
+    or more. `saved` are instances that ended by themselves at SIGTERM, of which each needs `save_seconds`.
+    `oom_killed` are pods in which the kernel's OOM killer killed, while the daemon was there.
     """
 
     episode: Episode
@@ -50,6 +54,9 @@ class Outcome:
     is_fast: bool
     disturbed: tuple[Disturbance, ...]
     is_leak: bool = False
+    fall: FallPlan | None = None
+    saved: frozenset[int] = frozenset()
+    save_seconds: Mapping[int, float] = field(default_factory=dict)
     partly_killed: tuple[str, ...] = ()
     oom_killed: tuple[str, ...] = ()
 
@@ -78,14 +85,21 @@ class Course:
     _refused: bool = False
     _unresolved: bool = False
     _soft_met_ns: int | None = None
+    _growths: list[Growth] = field(default_factory=list)
+    _orders: list[tuple[float, Present, Order]] = field(default_factory=list)
+    _ordered: int = 0
 
     def begin(self) -> None:
         """Begin to sample."""
-        self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
+        self._guard()
         self._since = self.stage.sample(on=True)
         self._all_rules = [self.rules]
         self._unresolved = False  # of a threshold that is not configured any more
         self._soft_met_ns = None
+
+    def _guard(self) -> None:
+        soft_bytes = self.rules.soft_bytes if self.rules.in_time else None
+        self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes, soft_bytes or 0)
 
     @property
     def is_stuck(self) -> bool:
@@ -96,6 +110,9 @@ class Course:
     def run(self, plan: CrossingPlan) -> Outcome:
         """Have it happen, and judge it."""
         self.stage.watch_crossing()
+        self._growths.clear()
+        if plan.fall is not None:
+            return self._fall(plan.fall)
         hogs = [self.pods.present[hog.name] for hog in plan.hogs]
         self._approach(plan.hogs, plan.lull)
         began = time.monotonic()
@@ -111,8 +128,16 @@ class Course:
         for hog, pod in zip(plan.hogs, hogs, strict=True):
             left_bytes = max(0, self._room_bytes()) // per_hog + hog.past_bytes
             self.pods.take(pod, hog.kind, left_bytes, hog.rate_bytes)
+            order = Order(
+                after_seconds=0.0,
+                kind=hog.kind,
+                size_bytes=left_bytes,
+                rate_bytes=hog.rate_bytes or _AT_ONCE_BYTES,
+            )
+            self._growths += growths(pod.instance, [order], time.monotonic_ns())
         deadline = time.monotonic() + _PATIENCE_SECONDS * self.slowness + _APPROACH_SECONDS
         slow = [pod for hog, pod in zip(plan.hogs, hogs, strict=True) if 0 < hog.rate_bytes < min(FAST_RATES)]
+        slow = [] if self.rules.in_time else slow
         self._follow(hogs, slow, at_crossing, deadline)
         for one in () if plan.lull is None else plan.lull.company:
             if one.name in self.pods.present:
@@ -125,6 +150,25 @@ class Course:
         if plan.is_leak:  # until evictions are no longer slowed down
             self.stage.wait(lambda: False, (PAUSE_NS / 1e9 + _SLOWED_SECONDS) * self.slowness)
         return outcome
+
+    def _fall(self, plan: FallPlan) -> Outcome:
+        pod = self.pods.present[plan.name]
+        soft_bytes = self.rules.soft_bytes or 0
+        before_bytes = self._room_bytes() + self.rules.hard_bytes - soft_bytes - BEFORE_FALL_BYTES
+        if before_bytes > 0:
+            self.pods.take(pod, "a", before_bytes)
+            self.stage.wait_done([pod.instance])
+        began = time.monotonic()
+        self.stage.done.clear()
+        self._growths += growths(pod.instance, plan.orders, int(began * 1e9))
+        self._orders = [(began + one.after_seconds, pod, one) for one in plan.orders]
+        self._ordered = len(self._orders)
+        # Who keeps its memory goes at the end of the grace period, and needs time to end.
+        over_ns = max(one.ended_ns for one in self._growths) + self.rules.soft_grace_ns
+        self._follow([pod], [], [], over_ns / 1e9 + _PATIENCE_SECONDS * self.slowness)
+        self._come_back()
+        outcome = self._judged([pod], (), is_fast=False, is_leak=False)
+        return replace(outcome, fall=plan)
 
     def first(self) -> str | None:
         """Return the pod that would go first now, None where none is sampled."""
@@ -191,6 +235,9 @@ class Course:
                 at_crossing.clear()
             self._disturb(now)
             self._notice_deaths(now)
+            for due in [one for one in self._orders if one[0] <= now]:
+                self._orders.remove(due)
+                self.pods.take(due[1], due[2].kind, due[2].size_bytes, due[2].rate_bytes)
             for pod in slow if self._noticed else ():
                 self.stage.stop_growth(pod.slot)
             if self._is_calm(hogs):
@@ -206,7 +253,10 @@ class Course:
     def _is_calm(self, hogs: Sequence[Present]) -> bool:
         if self._stopped_ns is not None or self._files_due or self._waiting:
             return False
-        grown = all(pod.instance in self.stage.done or self.stage.is_dead(pod.instance) for pod in hogs)
+        grown = all(
+            self.stage.done.count(pod.instance) >= max(1, self._ordered) or self.stage.is_dead(pod.instance)
+            for pod in hogs
+        )
         dying = any(not self.stage.is_dead(instance) for instance in self._noticed)
         wanted = max(rules.hard_bytes for rules in self._all_rules)
         if self.rules.soft_bytes is not None:
@@ -354,6 +404,7 @@ class Course:
             unresolved=self._unresolved,
             soft_met_ns=self._soft_met_ns,
             leaks=frozenset(pod.instance for pod in hogs) if is_leak else frozenset(),
+            growths=list(self._growths),
             slowness=self.slowness,
         )
         killed = [kill.instance for kill in kills]
@@ -370,6 +421,8 @@ class Course:
             is_fast=is_fast,
             disturbed=disturbed,
             is_leak=is_leak,
+            saved=frozenset(self.stage.saved),
+            save_seconds={pod.instance: pod.plan.save_seconds for pod in self.pods.present.values()},
             partly_killed=tuple(
                 lives[kill.instance].name
                 for kill in kills
@@ -449,7 +502,9 @@ class Course:
         self._all_rules = [self.rules]
         self._away.clear()
         self._waiting.clear()
-        self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
+        self._orders.clear()
+        self._ordered = 0
+        self._guard()
         again = [self._another(pod) for pod in (*gone, *grown) if not pod.plan.is_outside]
         self.pods.start(again)
         self.stage.done.clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
 from tests.soak.episode import Outcome
+from tests.soak.falls import End, Need
 from tests.soak.guarded import Measured
 from tests.soak.slope import Slope, slope
 
@@ -52,6 +53,10 @@ class Figures:
     warrants: dict[int, Mapping[str, int]] = field(default_factory=dict)
     not_served: Counter[str] = field(default_factory=Counter)
     ended_by: str | None = None
+    falls: Counter[End] = field(default_factory=Counter)
+    needs: dict[str, Counter[Need]] = field(default_factory=dict)
+    could_save: Counter[bool] = field(default_factory=Counter)
+    in_time: list[dict[str, Any]] = field(default_factory=list)
 
     def add_bystanders(self, killed: int) -> None:
         """Count pods that hold nearly nothing and were killed before others."""
@@ -76,6 +81,32 @@ class Figures:
         self.to_kill_ms += outcome.to_kill_ms
         self.fast_ms += outcome.to_kill_ms if outcome.is_fast else []
         self.past_mib += outcome.past_mib
+        self._add_in_time(outcome)
+
+    def _add_in_time(self, outcome: Outcome) -> None:
+        fall = outcome.fall
+        end = "cross at once" if fall is None else str(fall.end)
+        in_time = [one for one in outcome.verdict.kills if one.need is not None]
+        counted = self.needs.setdefault(end, Counter())
+        counted.update(one.need for one in in_time if one.need is not None)
+        if fall is not None:
+            self.falls[fall.end] += 1
+            self.in_time += [
+                {
+                    "end": fall.end,
+                    "need": one.need,
+                    "share_of_the_way": round(fall.share, 3),
+                    "way_seconds": round(fall.way_seconds, 3),
+                    "save_seconds": round(outcome.save_seconds.get(one.kill.instance, 0.0), 3),
+                    "is_its_own": outcome.episode.lives[one.kill.instance].name == fall.name,
+                }
+                for one in in_time
+            ]
+        if fall is not None and fall.end is End.CROSSES and outcome.verdict.kills:
+            first = outcome.verdict.kills[0].kill.instance
+            needed = outcome.save_seconds.get(first, 0.0)
+            if 0 < needed <= fall.way_seconds / 2:
+                self.could_save[first in outcome.saved] += 1
 
     @property
     def wrong_victims(self) -> int:
@@ -162,6 +193,7 @@ class Figures:
             },
             "warrants": dict(sum(map(Counter, self.warrants.values()), Counter[str]())),
             "killed_by_the_daemon_because": dict(self.not_served),
+            "in_time": self._in_time(),
             "daemon_processes": len({one.generation for one in self.measured}),
             "left_behind": self.left_behind,
             "ended_by": self.ended_by,
@@ -208,9 +240,32 @@ class Figures:
             ),
             ("cgroups and eBPF pins left behind", len(document["left_behind"])),
             *self._of_warrants(document),
+            *self._of_evictions_in_time(document["in_time"]),
             *((f"with {what}", count) for what, count in sorted(document["disturbances"].items())),
         ]
         return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+    def _in_time(self) -> dict[str, Any]:
+        return {
+            "falls": {end: self.falls[end] for end in End},
+            "evictions": {end: {need: counted[need] for need in Need} for end, counted in self.needs.items()},
+            "twice_the_time_to_save": {
+                "victims": self.could_save.total(),
+                "saved": self.could_save[True],
+            },
+            "each": self.in_time,
+        }
+
+    def _of_evictions_in_time(self, document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        if not self.falls:
+            return
+        every = sum(self.needs.values(), Counter[Need]())
+        for end, counted in sorted(self.needs.items()):
+            falls = f" ({self.falls[End(end)]})" if end in set(End) else ""
+            yield f"evicted in time of falls that {end}{falls}", _needs(counted)
+        yield "all evicted in time", f"{_needs(every)}: {_share(every[Need.IN_VAIN], every.total())} in vain"
+        saving = document["twice_the_time_to_save"]
+        yield "saved, of first victims with twice the time", f"{saving['saved']} of {saving['victims']}"
 
     def _of_warrants(self, document: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
         if not document["warrants"]:
@@ -238,6 +293,14 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _needs(counted: Mapping[Need, int]) -> str:
+    return ", ".join(f"{counted[need]} {need}" for need in Need)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "none"
 
 
 def _text(value: float | None) -> str:

@@ -29,6 +29,7 @@ _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
 _REST_SECONDS: Final = 20.0
 DISK_BYTES: Final = 4 << 20
+_MOST_GRACE_SECONDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,8 @@ class Guarded:
             document["evictionSoft"] = {"memory.available": str(rules.soft_bytes)}
             grace = f"{rules.soft_grace_ns // 1_000_000}ms"
             document["evictionSoftGracePeriod"] = {"memory.available": grace}
+        if rules.in_time:
+            document["evictionMaxPodGracePeriod"] = _MOST_GRACE_SECONDS
         self._write(json.dumps(document))
 
     def fill_disk(self, *, is_full: bool) -> None:

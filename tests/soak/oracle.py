@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from tests.soak.falls import Growth, Need, need
+
 MISSED_NS: Final = 1_000_000_000
 # A watch in the kernel may lag behind moving page cache by 1 MiB, and v1 looks at its levels only with every
 # 128th page that a CPU charges (mem_cgroup_event_ratelimit): so much short is not missed.
@@ -39,6 +41,8 @@ _AT_ONCE_NS: Final = 5_000_000
 _STOP_NS: Final = 200_000_000
 # Between two kills for what no kill ends (unhelpfulEvictionPause, which the soak configures so).
 PAUSE_NS: Final = 2_000_000_000
+# An eviction in time is decided on at some moment of this time before.
+_DECIDED_NS: Final = 300_000_000
 IN_VAIN: Final = "killed another though what grows may not be evicted"
 WRONG_POD: Final = "killed the wrong pod"
 
@@ -141,13 +145,17 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What was configured: how much is to be available, hard and soft; how much more after an eviction."""
+    """What was configured: how much is to be available, hard and soft; how much more after an eviction.
+
+    `in_time`: a pod may be asked to end before the soft grace period is over.
+    """
 
     capacity_bytes: int
     hard_bytes: int
     minimum_reclaim_bytes: int = 0
     soft_bytes: int | None = None
     soft_grace_ns: int = 0
+    in_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +164,8 @@ class Episode:
 
     `unresolved` says that an earlier threshold may still have been short of its minimum reclaim,
     `soft_met_ns` since when the soft one may have been met for the daemon (None: not before).
-    `leaks` are instances that grew and may not be evicted, where nothing else grew.
+    `leaks` are instances that grew and may not be evicted, where nothing else grew. `growths` is what was
+    planned to be taken, whatever has become of it.
     `slowness` is how many times as long as usual everything takes, and may be apart.
     """
 
@@ -169,6 +178,7 @@ class Episode:
     unresolved: bool = False
     soft_met_ns: int | None = None
     leaks: frozenset[int] = frozenset()
+    growths: Sequence[Growth] = ()
     slowness: float = 1.0
 
 
@@ -178,7 +188,8 @@ class Judged:
 
     `acceptable` are those who would have been right. Within `window` it was decided: from the reason to the
     kill. `past_bytes` is how far the node had gone past the hard threshold by then. `is_unseen`: the counters
-    were not read closely enough to say that it was wrong.
+    were not read closely enough to say that it was wrong. `need` is of an eviction that only the forecast
+    caused: the soft threshold had not been met for its grace period.
     """
 
     kill: Kill
@@ -189,6 +200,7 @@ class Judged:
     past_bytes: int = 0
     is_unseen: bool = False
     is_soft: bool = False
+    need: Need | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +299,9 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
     life = episode.lives[kill.instance]
     reason = _reason(episode, kill, earlier)
     from_ns = kill.at_ns if reason is None else reason[0]
+    found = _need(episode, kill, earlier, from_ns) if reason is not None and reason[1] else None
+    if found is not None:  # decided just now, and not when the soft threshold was met
+        from_ns = max(from_ns, kill.since_ns - int(_DECIDED_NS * episode.slowness))
     from_ns = max(from_ns, life.born_ns, *(one.at_ns for one in earlier))
     window = _window(episode.samples, from_ns, kill.at_ns)
     present: dict[int, tuple[Spec, list[int]]] = {}
@@ -326,6 +341,26 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
         window=(from_ns, kill.at_ns),
         past_bytes=_past_bytes(episode, window),
         is_soft=reason is not None and reason[1],
+        need=found,
+    )
+
+
+def _need(episode: Episode, kill: Kill, earlier: Sequence[Kill], met_ns: int) -> Need | None:
+    """Return what an eviction was that came in time; None of one that did not."""
+    rules = episode.rules[0]
+    until_ns = met_ns + rules.soft_grace_ns
+    before = next((one for one in reversed(episode.samples) if one.ended_ns <= kill.at_ns), None)
+    is_late = kill.at_ns >= until_ns - int(_SAME_CROSSING_NS * episode.slowness)
+    if not rules.in_time or rules.soft_bytes is None or is_late or before is None:
+        return None
+    gone = {one.instance for one in earlier}
+    return need(
+        [one for one in episode.growths if one.instance not in gone],
+        before.began_ns,
+        _available(episode, before, rules.capacity_bytes, earlier, None),
+        until_ns,
+        soft_bytes=rules.soft_bytes,
+        hard_bytes=rules.hard_bytes,
     )
 
 
@@ -461,7 +496,7 @@ def _short(
         return
     least_bytes = wanted_bytes // _LEFT_SHARE if is_sure else None
     wanted_bytes += rules.minimum_reclaim_bytes if reclaim_bytes is None else reclaim_bytes
-    grace_ns = rules.soft_grace_ns if is_soft else 0
+    grace_ns = rules.soft_grace_ns if is_soft and not rules.in_time else 0
     began_ns = ended_ns = before_ns = None
     same_ns = _SAME_CROSSING_NS * episode.slowness
     # What was short before an earlier kill was that one's reason.

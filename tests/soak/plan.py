@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from typing import Final
 
+from tests.soak.falls import FallPlan, fall, grace_ns, save_seconds
 from tests.soak.oracle import Rules, Spec
 
 MIB: Final = 1 << 20
@@ -32,6 +33,12 @@ _LEAK_RATES: Final = (0, 1000 * MIB, 200 * MIB, 50 * MIB)
 _KEPT_BYTES: Final = MIB // 2
 _LEFT_TO_LIMIT_BYTES: Final = 12 * MIB
 _FARTHEST_BYTES: Final = 4 * MIB
+# With soft evictions in time: from the soft threshold to the hard one; where falls begin, before the soft
+# one; their share of what happens, the others cross; how often the pod that goes first is the one that grows.
+_WAY_BYTES: Final = (12 * MIB, 32 * MIB)
+BEFORE_FALL_BYTES: Final = 3 * MIB // 4
+_FALLS: Final = 0.85
+_FALLS_BY_FIRST: Final = 0.6
 # Their specs come from manifests, which are there before the daemon is.
 MANIFESTED: Final = {
     "unit-0": Spec(priority=0, request_bytes=0),
@@ -58,12 +65,16 @@ _LASTING: Final = {Disturbance.STOP: 0.04, Disturbance.REUSE: 0.02}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
-    """A pod: what decides its place, and what it holds from the start (see stage.c for the kinds)."""
+    """A pod: what decides its place, and what it holds from the start (see stage.c for the kinds).
+
+    At SIGTERM it needs so long to end.
+    """
 
     name: str
     spec: Spec
     kind: str
     size_bytes: int
+    save_seconds: float = 0.0
 
     @property
     def is_manifested(self) -> bool:
@@ -120,12 +131,16 @@ class LullPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossingPlan:
-    """A crossing: who grows, and what else happens. `is_leak`: who grows may not be evicted."""
+    """A crossing: who grows, and what else happens. `is_leak`: who grows may not be evicted.
+
+    With a fall nobody else grows, and there may be no crossing.
+    """
 
     hogs: tuple[HogPlan, ...]
     disturbed: tuple[Disturbed, ...]
     lull: LullPlan | None = None
     is_leak: bool = False
+    fall: FallPlan | None = None
 
 
 class Draw:
@@ -134,6 +149,7 @@ class Draw:
     `lull_seconds`: where it is not 0, before most crossings there is a lull near the level, of that length at
     the most, for warrants; and who grows is more often than not the pod that goes first. `beside_bytes` is
     what other pods hold than those that are drawn. `often` is what disturbs more than half of the crossings.
+    `in_time`: there always is a soft threshold, farther off, and most of what happens are falls past it.
     """
 
     def __init__(
@@ -144,8 +160,11 @@ class Draw:
         lull_seconds: float = 0.0,
         beside_bytes: int = 0,
         often: Disturbance | None = None,
+        in_time: bool = False,
     ) -> None:
         self._random = random.Random(seed)
+        self._in_time = in_time
+        self._saves: dict[str, float] = {}
         self._often = often
         self._beside_bytes = beside_bytes
         self._lull_seconds = lull_seconds
@@ -157,7 +176,9 @@ class Draw:
 
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
-        sizes = (112, 128, 128, 160) if self._has_lulls else (96, 96, 112, 128, 192)
+        sizes = [112, 128, 128, 160] if self._has_lulls else [96, 96, 112, 128, 192]
+        if self._in_time:
+            sizes = [144, 160, 192]
         capacity_bytes = self._random.choice(sizes) * MIB + self._beside_bytes
         return self.other_rules(Rules(capacity_bytes=capacity_bytes, hard_bytes=0))
 
@@ -166,6 +187,14 @@ class Draw:
         hard_bytes = self._random.randrange(24 * MIB, 48 * MIB, 4096)
         # Where a soft threshold is met first, no warrant is given.
         has_soft = self._random.random() < (0.05 if self._has_lulls else 0.15)
+        if self._in_time:
+            return replace(
+                rules,
+                hard_bytes=hard_bytes,
+                soft_bytes=hard_bytes + self._random.randrange(*_WAY_BYTES, 4096),
+                soft_grace_ns=grace_ns(self._random),
+                in_time=True,
+            )
         return replace(
             rules,
             hard_bytes=hard_bytes,
@@ -220,12 +249,16 @@ class Draw:
         if name is not None and name.startswith((KEPT, OUTSIDE)):
             return PodPlan(name=name, spec=Spec(is_critical=True), kind=kind, size_bytes=size_bytes)
         self._names += 1
+        name = name or f"pod-{self._names}"
         request_bytes = self._random.choice((0, 0, size_bytes // 2, size_bytes * 2 + 4 * MIB, 24 * MIB))
         priority = self._random.choice(_PRIORITIES)
         if priority >= _CRITICAL and not (may_be_kept or self._has_lulls):
             priority = 0
+        if self._in_time and name not in self._saves:
+            self._saves[name] = save_seconds(self._random)
         return PodPlan(
-            name=name or f"pod-{self._names}",
+            name=name,
+            save_seconds=self._saves.get(name, 0.0),
             spec=Spec(
                 priority=priority,
                 request_bytes=request_bytes // 4096 * 4096,
@@ -261,6 +294,21 @@ class Draw:
         others = [name for name in names if name not in chosen]
         lull = self._lull(lull_seconds, others) if lull_seconds else None
         return CrossingPlan(hogs=hogs, disturbed=disturbed, lull=lull)
+
+    def fall(self, names: Sequence[str], rules: Rules, *, first: str) -> CrossingPlan | None:
+        """Draw, mostly, a fall by one of these, or by the one that would go first now."""
+        if rules.soft_bytes is None or not self._in_time or self._random.random() >= _FALLS:
+            return None
+        name = first if self._random.random() < _FALLS_BY_FIRST else self._random.choice(list(names))
+        plan = fall(
+            self._random,
+            name,
+            rules.soft_bytes,
+            rules.hard_bytes,
+            rules.soft_grace_ns / 1e9,
+            BEFORE_FALL_BYTES,
+        )
+        return CrossingPlan(hogs=(), disturbed=(), fall=plan)
 
     def leak(self, names: Sequence[str], rules: Rules) -> CrossingPlan | None:
         """Draw, now and then, a crossing by one of these, which may not be evicted."""

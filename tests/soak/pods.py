@@ -137,6 +137,7 @@ class Pods:
         self.stillborn += len(stillborn)
         self.remove(stillborn)
         for pod in made:
+            self._stage.save(pod.slot, pod.plan.save_seconds)
             self.take(pod, pod.plan.kind, pod.plan.size_bytes)
         self._stage.wait_done([pod.instance for pod in made])
         return made
@@ -197,6 +198,7 @@ class Pods:
         self._stage.deaths = [death for death in self._stage.deaths if death.instance in kept]
         self._stage.up &= kept
         self._stage.stillborn &= kept
+        self._stage.saved &= kept
         self._stage.struck = {one: at_ns for one, at_ns in self._stage.struck.items() if one in kept}
 
     def _make(self, plan: PodPlan) -> Present:

@@ -18,8 +18,8 @@
  *   kill SLOT                              end the slot's processes
  *   free SLOT                              close the slot's counters
  *
- * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `dead INSTANCE
- * canary|actor|worker NS SEEN_NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its
+ * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `saved INSTANCE` (after
+ * SIGTERM, which ends the canary at once), `dead INSTANCE canary|actor|worker NS SEEN_NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its
  * actor dies of, and has nothing to tear down. The kernel may kill the process that takes memory before all others of
  * its pod: `struck INSTANCE NS`, before its `dead`, says when it last showed that it ran.
  * Ends with its standard input, and takes everybody with it.
@@ -61,8 +61,12 @@
 enum header { CAPACITY, THRESHOLD, SAMPLING, LEVEL, CROSSED_NS, HEAD, NEAR_BYTES };
 #define WORKERS 3
 
-/* PROGRESS_NS: when the actor, and each of its workers, took its last chunk; 0: it takes nothing. */
-enum slot { INSTANCE, STOP, CANARY_PID, BEAT_NS, PROGRESS_NS, WORKER_PIDS = PROGRESS_NS + 1 + WORKERS };
+/* PROGRESS_NS: when the actor, and each of its workers, took its last chunk; 0: it takes nothing. SAVE_NS: how long the
+ * actor needs to end at SIGTERM. */
+enum slot {
+	INSTANCE, STOP, CANARY_PID, BEAT_NS, PROGRESS_NS,
+	WORKER_PIDS = PROGRESS_NS + 1 + WORKERS, SAVE_NS = WORKER_PIDS + WORKERS
+};
 enum role { ACTOR, CANARY, WORKER, ROLES };
 enum sample { BEGAN_NS, ENDED_NS, USAGE, INACTIVE, PEAK };
 
@@ -163,6 +167,7 @@ static volatile int64_t *slot_words(int slot)
 /* --- the actor: what a pod does ------------------------------------------------------------------------------- */
 
 static volatile int64_t *progress_ns; /* of this process */
+static volatile int64_t *own; /* the actor's slot */
 static void *kept; /* the last private mapping, for kind u */
 static int64_t kept_bytes;
 
@@ -322,6 +327,17 @@ static void perform(volatile int64_t *slot, const struct order *order)
 		close(fd);
 }
 
+/* The actor takes no more, and holds what it has until its state is saved. */
+static void on_term(int number)
+{
+	(void)number;
+	if (own[SAVE_NS]) {
+		sleep_until(now_ns() + own[SAVE_NS]);
+		tell("saved %lld\n", (long long)own[INSTANCE]);
+	}
+	_exit(0);
+}
+
 static int entrance(const char *procs)
 {
 	int fd = open(procs, O_WRONLY | O_CLOEXEC);
@@ -388,6 +404,8 @@ static void actor(int slot_number, int orders, char **procs)
 	child = fork();
 	if (!child)
 		canary(slot);
+	own = slot;
+	signal(SIGTERM, on_term);
 	enter(last);
 	slot[CANARY_PID] = child;
 	while (read(orders, &order, sizeof(order)) == sizeof(order)) {

@@ -27,7 +27,7 @@ _FIRST_SAMPLE: Final = _HEADER_WORDS + SLOTS * _SLOT_WORDS
 _WORDS: Final = _FIRST_SAMPLE + SAMPLES * _SAMPLE_WORDS
 # The same numbers as stage.c's enums.
 _CAPACITY, _THRESHOLD, _SAMPLING, _LEVEL, _CROSSED_NS, _HEAD, _NEAR_BYTES = range(7)
-_STOP, _BEAT_NS = 1, 3
+_STOP, _BEAT_NS, _SAVE_NS = 1, 3, 11
 _NEAR_THE_LEVEL_BYTES: Final = 4 << 20
 _FAR_NS: Final = 4_000_000
 _SOON_SECONDS: Final = 60.0
@@ -116,9 +116,9 @@ class Stage:
         self.up: set[int] = set()
         self.stillborn: set[int] = set()
         self.done: list[int] = []
+        self.saved: set[int] = set()
         self.deaths: list[Death] = []
         self.struck: dict[int, int] = {}
-        self._words[_NEAR_BYTES] = _NEAR_THE_LEVEL_BYTES
 
     def __enter__(self) -> Self:
         return self
@@ -138,10 +138,11 @@ class Stage:
         self._bytes.release()
         self._mapped.close()
 
-    def guard(self, capacity_bytes: int, threshold_bytes: int) -> None:
-        """Take these for the level at which actors note their crossing."""
+    def guard(self, capacity_bytes: int, threshold_bytes: int, soft_bytes: int = 0) -> None:
+        """Take these for the level at which actors note their crossing; from a soft one on it is near."""
         self._words[_CAPACITY] = capacity_bytes
         self._words[_THRESHOLD] = threshold_bytes
+        self._words[_NEAR_BYTES] = _NEAR_THE_LEVEL_BYTES + max(0, soft_bytes - threshold_bytes)
 
     def sample(self, *, on: bool) -> int:
         """Begin to sample, or end it; return the number of the next sample."""
@@ -165,6 +166,10 @@ class Stage:
     def stop_growth(self, slot: int) -> None:
         """Have the slot's actor be content with what it has."""
         self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _STOP] = 1
+
+    def save(self, slot: int, seconds: float) -> None:
+        """Have the slot's actor need so long to end at SIGTERM."""
+        self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _SAVE_NS] = int(seconds * 1e9)
 
     def start(self, slot: int, instance: int, directory: Path, procs: Sequence[Path]) -> None:
         """Start an actor and its canary in the cgroups whose cgroup.procs are given; see `wait_up`."""
@@ -289,6 +294,8 @@ class Stage:
                 self.deaths.append(death)
             case ["done", instance]:
                 self.done.append(int(instance))
+            case ["saved", instance]:
+                self.saved.add(int(instance))
             case ["struck", instance, at_ns]:
                 self.struck.setdefault(int(instance), int(at_ns))
             case ["dead", instance, who, at_ns, seen_ns]:

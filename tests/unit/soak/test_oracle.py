@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.soak.falls import Growth, Need, Order, growths
 from tests.soak.oracle import (
     IN_VAIN,
     MISSED_NS,
@@ -508,3 +509,46 @@ def test_kill_that_brings_nothing_back_did_not_help() -> None:
     samples = [*CROSSED[:4], sample(10, {SMALL: 5}, beside_mib=78)]
 
     assert only(episode(samples, [kill(HOG, 2.5, 8)])).helped is False
+
+
+SOFT = replace(RULES, soft_bytes=30 * MIB, soft_grace_ns=2000 * MS)
+FALLING = [sample(at_ms, {HOG: 60 + at_ms / 100, SMALL: 5}) for at_ms in range(0, 1200, 2)]
+
+
+def going_on(until_ms: int, back_ms: int | None) -> list[Growth]:
+    order = Order(after_seconds=0, kind="a", size_bytes=until_ms * MIB // 100, rate_bytes=10 * MIB)
+    back = [] if back_ms is None else [Order(after_seconds=back_ms / 1000, kind="u")]
+    return list(growths(HOG, [order, *back], 0))
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "back_ms", "expected"),
+    [
+        (5000, None, Need.NEEDED),
+        (1300, None, Need.SOONER),
+        (1300, 2600, Need.SOONER),
+        (1300, 2400, Need.IN_VAIN),
+    ],
+)
+def test_eviction_in_time_is_right_before_its_grace_period_is_over_and_judged_by_what_would_have_been(
+    until_ms: int, back_ms: int | None, expected: Need
+) -> None:
+    """The soft threshold is met from 500 to 2500 ms, the hard one would be crossed at 1500 ms."""
+    found = replace(episode(FALLING, [kill(HOG, 1000)]), growths=going_on(until_ms, back_ms))
+    judged = only(replace(found, rules=[replace(SOFT, in_time=True)]))
+    assert (judged.wrong, judged.need) == (None, expected)
+    assert only(replace(found, rules=[SOFT])).wrong == "killed without a crossing"
+
+
+@pytest.mark.parametrize(("instance", "at_ms"), [(SMALL, 1000), (HOG, 400)])
+def test_eviction_in_time_of_another_pod_or_before_the_soft_threshold_is_met_is_wrong(
+    instance: int, at_ms: float
+) -> None:
+    found = replace(episode(FALLING, [kill(instance, at_ms)]), growths=going_on(5000, None))
+    assert only(replace(found, rules=[replace(SOFT, in_time=True)])).wrong is not None
+
+
+def test_eviction_at_the_end_of_the_grace_period_is_not_the_forecasts() -> None:
+    samples = [sample(at_ms, {HOG: 66, SMALL: 5}) for at_ms in range(0, 2100, 2)]
+    found = episode(samples, [kill(HOG, 2001)], rules=[replace(SOFT, in_time=True)])
+    assert (only(found).wrong, only(found).need) == (None, None)

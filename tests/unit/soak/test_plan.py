@@ -78,3 +78,31 @@ def test_what_may_not_be_evicted_is_small_before_it_leaks() -> None:
     kept = [pod for _ in range(100) for pod in draw.pods(RULES) if pod.spec.is_critical]
     assert kept
     assert all(pod.size_bytes <= MIB // 2 for pod in kept)
+
+
+def test_in_time_most_is_falls_past_a_soft_threshold_far_from_the_hard_one() -> None:
+    draw = Draw(1, in_time=True)
+    rules = [draw.other_rules(RULES) for _ in range(100)]
+    assert all(one.in_time and one.soft_bytes is not None for one in rules)
+    assert min((one.soft_bytes or 0) - one.hard_bytes for one in rules) >= 12 * MIB
+    plans = [plan for one in rules if (plan := draw.fall(NAMES, one, first="first")) is not None]
+    assert 70 < len(plans) < 100
+    falls = [plan.fall for plan in plans if plan.fall is not None]
+    assert len(falls) == len(plans)
+    assert len(falls) / 2 < sum(one.name == "first" for one in falls) < len(falls)
+    assert len({pod.save_seconds for pod in draw.pods(draw.rules())}) > 1
+
+
+def test_pod_that_comes_again_needs_as_long_to_end() -> None:
+    draw = Draw(1, in_time=True)
+    names = [f"again-{number}" for number in range(20)]
+    first = [draw.pod(MIB, name=name).save_seconds for name in names]
+    assert first == [draw.pod(MIB, name=name).save_seconds for name in names]
+    assert len(set(first)) > 10
+
+
+def test_otherwise_no_pod_saves_and_nothing_falls() -> None:
+    draw = Draw(1)
+    rules = [draw.other_rules(RULES) for _ in range(100)]
+    assert not any(one.in_time or draw.fall(NAMES, one, first="first") for one in rules)
+    assert not any(pod.save_seconds for pod in draw.pods(RULES))
