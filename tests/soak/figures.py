@@ -56,6 +56,7 @@ class Figures:
     falls: Counter[End] = field(default_factory=Counter)
     needs: dict[str, Counter[Need]] = field(default_factory=dict)
     could_save: Counter[bool] = field(default_factory=Counter)
+    evicted_falls: Counter[bool] = field(default_factory=Counter)  # whether in vain
     in_time: list[dict[str, Any]] = field(default_factory=list)
 
     def add_bystanders(self, killed: int) -> None:
@@ -102,6 +103,8 @@ class Figures:
                 }
                 for one in in_time
             ]
+        if in_time:
+            self.evicted_falls[any(one.need is Need.IN_VAIN for one in in_time)] += 1
         if fall is not None and fall.end is End.CROSSES and outcome.verdict.kills:
             first = outcome.verdict.kills[0].kill.instance
             needed = outcome.save_seconds.get(first, 0.0)
@@ -249,6 +252,8 @@ class Figures:
         return {
             "falls": {end: self.falls[end] for end in End},
             "evictions": {end: {need: counted[need] for need in Need} for end, counted in self.needs.items()},
+            "with_evictions": self.evicted_falls.total(),
+            "with_evictions_in_vain": self.evicted_falls[True],
             "twice_the_time_to_save": {
                 "victims": self.could_save.total(),
                 "saved": self.could_save[True],
@@ -264,6 +269,11 @@ class Figures:
             falls = f" ({self.falls[End(end)]})" if end in set(End) else ""
             yield f"evicted in time of falls that {end}{falls}", _needs(counted)
         yield "all evicted in time", f"{_needs(every)}: {_share(every[Need.IN_VAIN], every.total())} in vain"
+        vain = document["with_evictions_in_vain"]
+        yield (
+            "falls and crossings with such an eviction, with one in vain",
+            f"{document['with_evictions']}, {vain}",
+        )
         saving = document["twice_the_time_to_save"]
         yield "saved, of first victims with twice the time", f"{saving['saved']} of {saving['victims']}"
 

@@ -238,11 +238,16 @@ class Draw:
         what that eviction did not help against.
         """
         kind = self._one_of(self._held)
-        if name in MANIFESTED:
-            return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
         if name is None and manifested and self._random.random() < 0.2:
             name = self._random.choice(manifested)
-            return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
+        if name in MANIFESTED:
+            return PodPlan(
+                name=name,
+                spec=MANIFESTED[name],
+                kind=kind,
+                size_bytes=size_bytes,
+                save_seconds=self._save_seconds(name),
+            )
         if name is None and may_be_kept and not self._has_lulls and self._random.random() < 0.08:
             self._names += 1
             name = f"{KEPT}{self._names}"
@@ -254,11 +259,9 @@ class Draw:
         priority = self._random.choice(_PRIORITIES)
         if priority >= _CRITICAL and not (may_be_kept or self._has_lulls):
             priority = 0
-        if self._in_time and name not in self._saves:
-            self._saves[name] = save_seconds(self._random)
         return PodPlan(
             name=name,
-            save_seconds=self._saves.get(name, 0.0),
+            save_seconds=self._save_seconds(name),
             spec=Spec(
                 priority=priority,
                 request_bytes=request_bytes // 4096 * 4096,
@@ -267,6 +270,13 @@ class Draw:
             kind=kind,
             size_bytes=size_bytes,
         )
+
+    def _save_seconds(self, name: str) -> float:
+        if not self._in_time:
+            return 0.0
+        if name not in self._saves:
+            self._saves[name] = save_seconds(self._random)
+        return self._saves[name]
 
     def crossing(self, names: list[str], rules: Rules, *, may_crash: bool, first: str) -> CrossingPlan:
         """Draw a crossing by some of these pods, of which `first` would go first now."""

@@ -106,6 +106,13 @@ class Plan:
         return (1 - self.share) * self.left_ms > _SPARE * self.save_ms
 
     @property
+    def has_to_be_asked(self) -> bool:
+        """Whether a guard asks that knows rate and need exactly, but not that a fall will stop."""
+        return self.kind is Kind.CROSSES or (
+            self.kind in _STOPS and (1 - self.share) * self.left_ms <= self.save_ms
+        )
+
+    @property
     def name(self) -> str:
         keeps = "keeps its memory" if self.keeps else "gives it back"
         return f"{self.kind}, {keeps}" if self.kind in _STOPS else self.kind
@@ -184,6 +191,12 @@ def verdict(control: Result) -> Verdict:
     if control.asked:
         return Verdict.SOONER
     return Verdict.NEEDED if control.killed else Verdict.IN_VAIN
+
+
+def least_in_vain(plans: Sequence[Plan]) -> dict[str, int]:
+    """Return how many evictions there are at the least if all that cross are to save, and in vain."""
+    asked = [one for one in plans if one.has_to_be_asked]
+    return {"evicted": len(asked), _IN_VAIN: sum(not one.keeps for one in asked)}
 
 
 def configure(daemon: RunningDaemon, mode: str, rate_mib: int) -> None:
@@ -329,6 +342,7 @@ def summary(results: Sequence[Result], counted: Counted) -> dict[str, Any]:
             for name in sorted({one.plan.name for one in in_time if one.plan.kind is kind})
         },
         "all": _verdicts(in_time),
+        "at_least": least_in_vain([one.plan for one in in_time]),
         "in_vain_known": sum(one.is_known for one in in_vain),
         "in_vain_known_early": sum(one.is_known and one.plan.stops_early for one in in_vain),
         "judged_by_the_guard": dict(counted.judged),
@@ -351,7 +365,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"| {_rate(int(rate))} | {' | '.join(cells)} |")
     lines += ["", "| evicted in time | | needed | sooner | in vain | |", "|---|--:|--:|--:|--:|--:|"]
     lines += [_row(name, one) for name, one in [*found["by_kind"].items(), ("all", found["all"])]]
-    judged, every = found["judged_by_the_guard"], found["all"]
+    judged, every, least = found["judged_by_the_guard"], found["all"], found["at_least"]
     found_by_guard = ", ".join(f"{judged.get(key, 0)} {key.replace('_', ' ')}" for key in _JUDGED)
     return [
         *lines,
@@ -359,6 +373,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
         f"Evicted in time: {every['evicted']}; would not have crossed: {every[_SOONER] + every[_IN_VAIN]};",
         f"in vain: {every[_IN_VAIN]}. The ending of {found['in_vain_known']} of these was known,",
         f"{found['in_vain_known_early']} of which stopped early.",
+        f"A guard that knew rates and needs exactly: {least['evicted']}, in vain {least[_IN_VAIN]}.",
         f"The guard counts: {found_by_guard}.",
         f"Others that died: {found['others_died']}; kernel OOM kills: {found['oom_kills']}.",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.soak.oracle import Rules
-from tests.soak.plan import MIB, CrossingPlan, Draw
+from tests.soak.plan import MANIFESTED, MIB, CrossingPlan, Draw
 
 RULES = Rules(capacity_bytes=128 * MIB, hard_bytes=32 * MIB)
 NAMES = ["first", "pod-1", "pod-2", "pod-3", "pod-4"]
@@ -95,7 +95,7 @@ def test_in_time_most_is_falls_past_a_soft_threshold_far_from_the_hard_one() -> 
 
 def test_pod_that_comes_again_needs_as_long_to_end() -> None:
     draw = Draw(1, in_time=True)
-    names = [f"again-{number}" for number in range(20)]
+    names = [*(f"again-{number}" for number in range(20)), *MANIFESTED]
     first = [draw.pod(MIB, name=name).save_seconds for name in names]
     assert first == [draw.pod(MIB, name=name).save_seconds for name in names]
     assert len(set(first)) > 10

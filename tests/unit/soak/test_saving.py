@@ -15,6 +15,7 @@ from tests.soak.saving import (
     Result,
     Verdict,
     grace_seconds,
+    least_in_vain,
     plan,
     summary,
     table,
@@ -97,3 +98,17 @@ def test_the_share_in_vain_is_of_the_evictions_in_time_alone() -> None:
     ]
     assert "| all | 4 of 5 | 2 | 1 | 1 | 25.0 % |" in table(figures)
     assert "Evicted in time: 4; would not have crossed: 2;" in table(figures)
+
+
+def test_of_those_that_no_guard_can_spare_one_in_sixteen_gives_its_memory_back() -> None:
+    """Half cross, a tenth are of each other kind; every second of the needs is exactly half of the way."""
+    draw = random.Random(1)
+    plans = [
+        plan(kind, rate, draw, draw.choice((0.5, draw.uniform(0.15, 0.5))))
+        for _ in range(1000)
+        for rate in RATES
+        for kind in [Kind.CROSSES] * 4 + list(Kind)
+    ]
+    least = least_in_vain(plans)
+    assert 0.55 < least["evicted"] / len(plans) < 0.59
+    assert 0.055 < least["in vain"] / least["evicted"] < 0.07
