@@ -14,7 +14,6 @@ from reactor.commands.arguments import (
     add_output,
     add_socket,
     check_needed,
-    check_unused,
     instant_or_ago,
     journal_of,
     positive_number,
@@ -54,6 +53,7 @@ def add_top(commands: Commands) -> None:
         "--interval-seconds",
         metavar="SECONDS",
         type=positive_seconds,
+        default=1.0,
         help="how often the daemon is asked (1)",
     )
 
@@ -61,11 +61,10 @@ def add_top(commands: Commands) -> None:
 def _top(options: argparse.Namespace) -> int:
     from reactor.terminal.top import TopOptions, top
 
-    if options.once:
-        check_unused(options, "--once", "--interval-seconds")
-    interval_seconds = options.interval_seconds or 1.0
     return top(
-        TopOptions(socket_path=socket_of(options), once=options.once, interval_seconds=interval_seconds)
+        TopOptions(
+            socket_path=socket_of(options), once=options.once, interval_seconds=options.interval_seconds
+        )
     )
 
 
@@ -105,7 +104,6 @@ def add_explain(commands: Commands) -> None:
 def _explain(options: argparse.Namespace) -> int:
     check_needed(options, "--journal", "--last")
     if options.journal is not None:
-        check_unused(options, "--journal", "--socket")
         from reactor.terminal.journal import explain_journal
 
         return explain_journal(journal_of(options), options.pod, options.last, options.output)

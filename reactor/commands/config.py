@@ -14,7 +14,6 @@ from reactor.commands.arguments import (
     add_config_dir,
     add_output,
     check_needed,
-    check_unused,
     warn_of,
 )
 from reactor.text import counted, printable
@@ -82,8 +81,6 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def _file(options: argparse.Namespace) -> Path:
-    if options.file is not None and options.file != options.config:
-        check_unused(options, "FILE", "--config")
     return Path(options.file or options.config or DEFAULT_CONFIG)
 
 

@@ -25,7 +25,7 @@ from reactor.text import printable
 _ACCEPTED = "YAML 1.2 or JSON"
 # Each MiB takes the library 3 to 25 s and up to 500 MiB, and the guard reads configuration and manifests
 # itself. The library nests by recursion, and repeats what `<<` merges.
-_LARGEST_YAML: Final = 256 << 10
+_LARGEST_YAML: Final = 1 << 20  # as much as a ConfigMap holds
 LARGEST_OF_PEOPLE: Final = 8 << 20  # what a command reads: a scenario, a kubeconfig
 _DEEPEST: Final = 100
 _MOST_MERGED: Final = 100_000

@@ -160,14 +160,15 @@ def try_lock(fd: int) -> bool:
 def read_own(path: Path | str, most_bytes: int) -> bytes:
     """Return what a small file of our own holds, or one byte more than `most_bytes` of it.
 
-    Raises OSError, also for what another user has, may read or may write: no such file was written by us.
+    Raises OSError, also for what another user has or may write: that may say anything.
     """
     fd = os.open(path, _FLAGS | os.O_NONBLOCK)  # a FIFO is not waited for
     with open(fd, "rb") as file:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             got = f"got uid {found.st_uid}, mode {stat.filemode(found.st_mode)}"
-            raise OSError(errno.EPERM, f"{got}; accepted: a file of uid {os.geteuid()}, mode 0600", str(path))
+            accepted = f"a file of uid {os.geteuid()} that nobody else can write"
+            raise OSError(errno.EPERM, f"{got}; accepted: {accepted}", str(path))
         return file.read(most_bytes + 1)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from reactor.errors import ConfigError
 from reactor.policy.messages import absurd_thresholds
 from reactor.simulate.replay import Pass, line_of, passes
 from reactor.simulate.scenario import scenario_in, warn, without_cycle_collection
@@ -19,14 +20,19 @@ _WHAT_COLUMNS: Final = 13
 def run_scenario_file(path: str, output: str) -> int:
     """Replay the scenario in a file (`-`: standard input), print each step, return the exit status.
 
-    Raises ConfigError with every problem of a scenario that is not valid.
+    Status 2 where the scenario is not valid, with one line per problem on standard error.
     """
     with without_cycle_collection():
         return _run(path, output)
 
 
 def _run(path: str, output: str) -> int:
-    scenario = scenario_in(path)
+    try:
+        scenario = scenario_in(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(printable(str(problem)), file=sys.stderr)
+        return 2
     warn(scenario)
     if output != "json":
         if scenario.name:

@@ -417,16 +417,9 @@ check_document(_Document, _checks)
 
 
 def scenario_in(path: str) -> Scenario:
-    """Return the scenario in a file (`-`: standard input). Raises ConfigError; each problem names it."""
+    """Return the scenario in a file (`-`: standard input). Raises ConfigError with every problem."""
     name = "standard input" if path == "-" else path
-    try:
-        return scenario_from_text(_read(path, name), name)
-    except ConfigError as error:
-        raise ConfigError([_in_file(problem, name) for problem in error.problems]) from error
-
-
-def _in_file(problem: Problem, name: str) -> Problem:
-    return problem if problem.path.startswith(name) else problem._replace(path=f"{name}: {problem.path}")
+    return scenario_from_text(_read(path, name), name)
 
 
 @contextmanager

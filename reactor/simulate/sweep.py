@@ -561,10 +561,11 @@ def _scenarios(paths: Iterable[str], *, skips_bad: bool = False) -> Iterator[tup
     for path in paths:
         try:
             scenario = _with_steps(path)
-        except ConfigError as error:
+        except ConfigError as error:  # of which file it is says nothing in a document's own paths
+            problems = [_in_file(one, path) for one in error.problems]
             if not skips_bad:
-                raise
-            print(f"reactor: {printable(str(error.problems[0]))}", file=sys.stderr)
+                raise ConfigError(problems) from error
+            print(f"reactor: {printable(str(problems[0]))}", file=sys.stderr)
             continue
         warn(scenario)
         yield path, scenario
@@ -575,6 +576,10 @@ def _with_steps(path: str) -> Scenario:
     if not scenario.steps:
         raise ConfigError([Problem(path=path, got="no steps", accepted="a scenario with some")])
     return scenario
+
+
+def _in_file(problem: Problem, path: str) -> Problem:
+    return problem if problem.path == path else problem._replace(path=f"{path}: {problem.path}")
 
 
 def _shown(swept: Iterable[Swept], count: int) -> Iterator[Swept]:

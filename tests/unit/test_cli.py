@@ -241,10 +241,7 @@ def test_a_stored_result_that_is_not_there_is_named_with_the_reason(tmp_path, ca
         (["simulate", "--benchmark", "a.yaml"], "SCENARIO: not with --benchmark"),
         (["simulate", "--benchmark", "--sweep", "x", "--csv=c"], "--sweep, --csv: not with --benchmark"),
         (["record", "--journal", "j", "--seconds", "9", "out"], "--seconds: not with --journal"),
-        (["explain", "--journal", "--socket", "/s"], "--socket: not with --journal"),
-        (["top", "--once", "--interval-seconds", "1"], "--interval-seconds: not with --once"),
         (["tune", "--from", "m.json", "--minutes", "5", "--pods=10"], "--minutes, --pods: not with --from"),
-        (["config", "check", "a.yaml", "--config", "b.yaml"], "--config: not with FILE"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )

@@ -150,7 +150,7 @@ def test_text_that_cannot_be_read_is_reported_by_line_and_column(value: str) -> 
         ),
         (
             "a: x\n" * (2 << 20),
-            "file: got 10240 KiB; accepted: YAML of up to 256 KiB, or JSON, which is read a hundred t",
+            "file: got 10240 KiB; accepted: YAML of up to 1024 KiB, or JSON, which is read a hundred ",
         ),
         ('{"a": [' + "1," * (5 << 20), "file:1:10485768: got Expecting value; accepted: JSON"),
         (

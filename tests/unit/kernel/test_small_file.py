@@ -57,7 +57,7 @@ def test_a_fifo_in_its_place_is_not_waited_for(path: Path) -> None:
     "spoil",
     [
         lambda path: path.chmod(0o620),
-        lambda path: path.chmod(0o604),
+        lambda path: path.chmod(0o602),
         lambda path: os.chown(path, 12345, -1),
         lambda path: path.rename(path.with_name("else")).touch() or path.symlink_to("else"),
     ],

@@ -128,7 +128,7 @@ def test_a_wrong_scenario_exits_2_and_names_the_key(
     status, out, err = _run(json.dumps(scenario), tmp_path, capsys)
     assert (2, "") == (status, out)
     (line,) = err.splitlines()
-    assert line.startswith(f"reactor: {tmp_path}/scenario.yaml: {path}: got ")
+    assert line.startswith(f"{path}: got ")
     assert "; accepted: " in line
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_scenario_at_all_exits_2(
 def test_a_file_that_cannot_be_read_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (tmp_path / "missing", tmp_path):
         assert 2 == main(["simulate", str(path)])
-        assert capsys.readouterr().err.startswith(f"reactor: {path}: got ")
+        assert capsys.readouterr().err.startswith(f"{path}: got ")
 
 
 def test_duplicate_keys_are_reported_by_their_paths(
@@ -162,9 +162,8 @@ steps:
     status, _, err = _run(text, tmp_path, capsys)
     assert 2 == status
     first, second = err.splitlines()
-    key = 'kubeletConfiguration.evictionHard["memory.available"]'
-    assert f"scenario.yaml: {key}: got the duplicate key" in first
-    assert "scenario.yaml: steps[0].at: got the duplicate key" in second
+    assert first.startswith('kubeletConfiguration.evictionHard["memory.available"]: got the duplicate key')
+    assert second.startswith("steps[0].at: got the duplicate key")
 
 
 def test_standard_input_is_read_for_a_dash(
@@ -175,7 +174,7 @@ def test_standard_input_is_read_for_a_dash(
         assert status == main(["simulate", "-", "--output", "json"])
     captured = capsys.readouterr()
     assert 1 == len(captured.out.splitlines())
-    assert "reactor: standard input: got " in captured.err
+    assert "standard input: got " in captured.err
 
 
 class _Endless(io.BytesIO):
@@ -197,7 +196,7 @@ def test_names_in_errors_move_no_cursor_and_end_no_line(
 ) -> None:
     status, _, err = _run(json.dumps({**VALID, "\x1b[31m\n": 1}), tmp_path, capsys)
     assert 2 == status
-    assert 'scenario.yaml: ["\\x1b[31m\\x0a"]: got an unknown key; accepted: one of ' in err
+    assert err.startswith('["\\x1b[31m\\x0a"]: got an unknown key; accepted: one of ')
     assert 1 == len(err.splitlines())
 
 
