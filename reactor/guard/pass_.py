@@ -55,7 +55,6 @@ RULES: Final = "rules"
 _OLD_SECONDS: Final = 0.004
 _STALE_SECONDS: Final = 0.02
 
-
 CheckDisk = Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]]
 
 

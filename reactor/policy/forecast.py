@@ -165,6 +165,7 @@ def hold_too_little(known: Bounded) -> bool:
 
 def is_unchanged(before: PolicyState, state: PolicyState) -> bool:
     """Return whether two states differ by no more than when things were last observed, as after each pass."""
+    last_observed = before.condition_last_observed
     return before == state._replace(
-        observed_at=before.observed_at, condition_last_observed=before.condition_last_observed
+        observed_at=before.observed_at, condition_last_observed=last_observed, calm=before.calm
     )

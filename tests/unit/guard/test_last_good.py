@@ -96,7 +96,7 @@ def test_a_wrong_file_from_another_path_is_refused(config, state_path, tmp_path)
     "spoil",
     [
         lambda file: file.chmod(0o660),
-        lambda file: file.chmod(0o604),
+        lambda file: file.chmod(0o602),
         lambda file: os.chown(file, 12345, -1),
         lambda file: file.write_text("{"),
         lambda file: file.write_bytes(b"\xff" * (5 << 20)),

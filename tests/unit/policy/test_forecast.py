@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from reactor.model.decisions import Inputs, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.forecast import Forecast, at_crossing, foreseen, is_unchanged, near, with_victims
+from reactor.policy.forecast import Ahead, Forecast, at_crossing, foreseen, is_unchanged, near, with_victims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 HARD = make_threshold(100)
@@ -47,10 +50,28 @@ def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() 
     later = state._replace(
         observed_at={Signal.MEMORY_AVAILABLE: 2.0},
         condition_last_observed={NodeCondition.MEMORY_PRESSURE: 2.0},
+        calm=SEEN,
     )
 
     assert is_unchanged(state, later)
     assert not is_unchanged(state, later._replace(evicted_at=(2.0,)))
+
+
+class _Prepares(Ahead):
+    """A part that has only what each has to have."""
+
+    def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
+        """Do nothing."""
+
+    def far(self) -> None:
+        """Do nothing."""
+
+
+def test_a_part_needs_no_more_than_the_forecast_unless_it_says_so() -> None:
+    part = _Prepares()
+    part.pods(PODS)
+
+    assert (False, math.inf) == (part.reads_all, part.retry_seconds())
 
 
 def test_no_pod_is_named_where_no_decision_is_needed() -> None:
