@@ -63,6 +63,10 @@ class Disturbance(StrEnum):
 _LASTING: Final = {Disturbance.STOP: 0.04, Disturbance.REUSE: 0.02}
 
 
+_WORKS: Final = 24  # of an in-time soak, whose pods come and go
+_GENERATED: Final = "bcdfghjklmnpqrstvwxz2456789"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
     """A pod: what decides its place, and what it holds from the start (see stage.c for the kinds).
@@ -164,6 +168,7 @@ class Draw:
     ) -> None:
         self._random = random.Random(seed)
         self._in_time = in_time
+        self._works: dict[str, float] = {}
         self._saves: dict[str, float] = {}
         self._often = often
         self._beside_bytes = beside_bytes
@@ -254,7 +259,7 @@ class Draw:
         if name is not None and name.startswith((KEPT, OUTSIDE)):
             return PodPlan(name=name, spec=Spec(is_critical=True), kind=kind, size_bytes=size_bytes)
         self._names += 1
-        name = name or f"pod-{self._names}"
+        name = name or (self._name_of_a_work() if self._in_time else f"pod-{self._names}")
         request_bytes = self._random.choice((0, 0, size_bytes // 2, size_bytes * 2 + 4 * MIB, 24 * MIB))
         priority = self._random.choice(_PRIORITIES)
         if priority >= _CRITICAL and not (may_be_kept or self._has_lulls):
@@ -271,11 +276,20 @@ class Draw:
             size_bytes=size_bytes,
         )
 
+    def _name_of_a_work(self) -> str:
+        """Draw a name as the pods of a Deployment have: all that do the same differ in what is generated."""
+        template, pod = (self._random.choices(_GENERATED, k=count) for count in (9, 5))
+        return f"work-{self._random.randrange(_WORKS)}-{''.join(template)}-{''.join(pod)}"
+
     def _save_seconds(self, name: str) -> float:
+        """Return how long a pod needs to end: its work's time, or a little less."""
         if not self._in_time:
             return 0.0
         if name not in self._saves:
-            self._saves[name] = save_seconds(self._random)
+            work = name if name in MANIFESTED else name.rsplit("-", 2)[0]
+            if work not in self._works:
+                self._works[work] = save_seconds(self._random)
+            self._saves[name] = self._works[work] * self._random.uniform(0.8, 1.0)
         return self._saves[name]
 
     def crossing(self, names: list[str], rules: Rules, *, may_crash: bool, first: str) -> CrossingPlan:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from reactor.policy.in_time import work_of
 from tests.soak.oracle import Rules
 from tests.soak.plan import MANIFESTED, MIB, CrossingPlan, Draw
+from tests.support.builders import make_pod
 
 RULES = Rules(capacity_bytes=128 * MIB, hard_bytes=32 * MIB)
 NAMES = ["first", "pod-1", "pod-2", "pod-3", "pod-4"]
@@ -99,6 +101,16 @@ def test_pod_that_comes_again_needs_as_long_to_end() -> None:
     first = [draw.pod(MIB, name=name).save_seconds for name in names]
     assert first == [draw.pod(MIB, name=name).save_seconds for name in names]
     assert len(set(first)) > 10
+
+
+def test_pods_of_one_work_are_named_as_those_of_a_deployment_and_need_about_as_long_to_end() -> None:
+    draw = Draw(1, in_time=True)
+    works: dict[str, list[float]] = {}
+    for _ in range(200):
+        plan = draw.pod(MIB, may_be_kept=False)
+        works.setdefault(work_of(make_pod(plan.name)), []).append(plan.save_seconds)
+    assert 20 < len(works) <= 24
+    assert all(min(times) >= 0.8 * max(times) for times in works.values())
 
 
 def test_otherwise_no_pod_saves_and_nothing_falls() -> None:
