@@ -132,10 +132,7 @@ class SignalSweep:
             repr(cgroup): (error.strerror if isinstance(error, OSError) else None) or str(error)
             for cgroup, error in self._unlisted.items()
         }
-        return [
-            *_summed(signals, f"not sent {self._number.name}"),
-            *_summed(lists, "not listed"),
-        ]
+        return [*_summed(signals, f"not sent {self._number.name}"), *_summed(lists, "not listed")]
 
     @property
     def error(self) -> OSError:

@@ -37,13 +37,7 @@ class Approach:
     `kernel` is among those ahead.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        ahead: Sequence[Ahead],
-        kernel: KernelKills,
-        pods: Observations,
-    ) -> None:
+    def __init__(self, node: Node, ahead: Sequence[Ahead], kernel: KernelKills, pods: Observations) -> None:
         self.is_near = False
         self._node = node
         self._ahead = ahead

@@ -24,12 +24,7 @@ from reactor.act.target import Target
 from reactor.errors import ReactorError, StewardError
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import ShutdownTermination
-from reactor.guard.outbox import (
-    PROCESS_KILLED,
-    SYSTEM_OOM,
-    THRESHOLD_MET,
-    ClusterReports,
-)
+from reactor.guard.outbox import PROCESS_KILLED, SYSTEM_OOM, THRESHOLD_MET, ClusterReports
 from reactor.guard.pod_facts import PodFacts
 from reactor.guard.record import EvictionAttempt, PassRecord, process_document
 from reactor.guard.steward_link import StewardLink
@@ -114,10 +109,7 @@ class RuntimeKills:
         self.kill_now, self.reap = kills.kill_now, kills.reap
 
     async def terminate(
-        self,
-        pod: Pod,
-        grace_period_seconds: float,
-        still_wanted: Callable[[], bool] = lambda: True,
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
     ) -> KillReport | None:
         """Have the runtime stop the pod's containers, each by its own stop signal; then kill what is left.
 

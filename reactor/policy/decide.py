@@ -46,7 +46,7 @@ from reactor.policy.judged_evictions import (
     without_past_slowdowns,
 )
 from reactor.policy.messages import no_victim
-from reactor.policy.rank import of_no_partition, rank, small_ones_passed_over
+from reactor.policy.rank import is_guess, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
 from reactor.policy.storm import is_newly_slowed, with_slowdowns
 from reactor.policy.thresholds import (
@@ -240,7 +240,8 @@ def evict(inputs: Inputs, decision: Decision, threshold: Threshold, left: TimeLe
     """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted.
 
     `left` is how much time there is, if the threshold is due before its grace period is over.
-    If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`.
+    If only holders are evicted and there is none, the caller reports that, in place of a `no_victim`. Of
+    several pods none of which could be read no victim is guessed.
     """
     settings, used, resource = inputs.settings, inputs.snapshot.pods, RESOURCE[threshold.signal]
     eligible, bounds = candidates(inputs, threshold), inputs.snapshot.bounds
@@ -251,7 +252,7 @@ def evict(inputs: Inputs, decision: Decision, threshold: Threshold, left: TimeLe
     if needs_holder:
         ranking = holders_first(ranking, used, threshold.signal, settings.layout)
     evictions = []
-    if ranking and ranking[0].evictable:
+    if ranking and ranking[0].evictable and not is_guess(ranking):
         pod = ranking[0].pod
         evictions.append(
             Eviction(

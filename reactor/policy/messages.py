@@ -10,7 +10,7 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, amount_text, format_bytes, format_count
 from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
-from reactor.policy.rank import memory_outside_pods
+from reactor.policy.rank import is_guess, memory_outside_pods
 from reactor.text import printable
 
 _NAMED: Final = 3
@@ -134,6 +134,8 @@ def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]
     parts = [f"{threshold} is met ({available} of {capacity} available), and no pod can be evicted"]
     if not ranking:
         parts.append("there is no pod")
+    elif is_guess(ranking):
+        parts.append("of those that may be the usage could not be read: to choose one would be a guess")
     held = sorted((place for place in ranking if place.usage), key=lambda place: -(place.usage or 0))
     if held:
         named = [
@@ -142,9 +144,9 @@ def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]
         ]
         more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
         parts.append(f"held: {', '.join(named)}{more}")
-    elif ranking:
+    elif ranking and not ranking[0].evictable:
         parts.append(f"{ranking[0].pod.key}: {_because(ranking[0].pod)}")
-    if threshold.signal in MEMORY_SIGNALS:
+    if threshold.signal in MEMORY_SIGNALS and not is_guess(ranking):
         outside_bytes = memory_outside_pods(seen, inputs.pods, inputs.snapshot.pods)
         if outside_bytes:
             parts.append(f"{amount_text(outside_bytes, Resource.MEMORY)} are used outside the pods")

@@ -134,6 +134,11 @@ def small_ones_passed_over(
     return (*first, *small, *last) if first else tuple(ranking)
 
 
+def is_guess(ranking: Sequence[RankedPod]) -> bool:
+    """Return whether the first pod may be evicted as well as the next, and neither could be read."""
+    return len(ranking) > 1 and ranking[0].unreadable and ranking[1].evictable
+
+
 def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
     """Return the pod's usage of what the signal is about: bytes, inodes or processes.
 

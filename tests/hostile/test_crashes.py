@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -204,6 +205,27 @@ def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_ho
         assert -signal.SIGKILL == victim.wait(30 * PATIENCE)
         assert 0 == daemon.stop()
     assert [None] * 3 == [innocent.poll() for innocent in innocents]
+
+
+@pytest.mark.parametrize("descriptors", [25, 40])
+def test_a_guard_whose_descriptors_are_taken_away_evicts_the_hog_or_nobody(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, descriptors: int
+) -> None:
+    """By `prlimit --nofile`, below what it has open: then it can list no pod, or read none.
+
+    If it evicts nobody, the kernel's OOM killer takes the hog.
+    """
+    trial.right.add("hog")
+    innocents = [node.spawn(node.add_pod(f"innocent-{number}"), hold(30)) for number in range(4)]
+    trial.must_live(innocents)
+    daemon.configure({"evictionHard": {"memory.available": "100Mi"}})
+    daemon.start()
+    after_housekeeping(daemon, 1)  # the steward has started, and all is open
+    assert daemon.process is not None
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    hog = node.spawn(node.add_pod("hog"), hold(440))
+    assert -signal.SIGKILL == hog.wait(30 * PATIENCE)
+    assert [None] * 4 == [innocent.poll() for innocent in innocents]
 
 
 def test_a_pod_that_is_frozen_by_a_guard_which_is_killed_then_is_thawed_and_dies_under_the_next_one(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -10,7 +12,7 @@ from reactor.model.decisions import Claim, ClaimKind, Decision, PolicyState, Sna
 from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.policy.decide import decide
 from tests.support.builders import make_observation, make_pod, make_threshold
 from tests.support.processes import MIB
@@ -20,12 +22,18 @@ DATABASE = replace(make_pod("database"), critical_because="pods.never: unit data
 AGENT = replace(make_pod("agent"), critical_because="could not be ended: refused")
 
 
-def decided(*pods: Pod, held_mib: int = 200, state: PolicyState | None = None, **more: object) -> Decision:
-    """Return what is decided with 40 MiB of 512 MiB left, where each pod holds so much."""
+def decided(
+    *pods: Pod,
+    held_mib: int = 200,
+    state: PolicyState | None = None,
+    used: Mapping[str, PodUsage] = MappingProxyType({}),
+    **more: object,
+) -> Decision:
+    """Return what is decided with 40 MiB of 512 MiB left, where each pod holds so much, or as `used` says."""
     settings = EvictionSettings(thresholds=(HARD,), **more)
     snapshot = Snapshot(
         signals={Signal.MEMORY_AVAILABLE: make_observation(40 * MIB)},
-        pods={pod.uid: PodUsage(memory_working_set_bytes=held_mib * MIB) for pod in pods},
+        pods={**{pod.uid: PodUsage(memory_working_set_bytes=held_mib * MIB) for pod in pods}, **used},
     )
     return decide(settings, state or PolicyState(), snapshot, pods, 1000.0)[1]
 
@@ -45,6 +53,32 @@ def test_where_one_can_be_evicted_nothing_is_found() -> None:
     decision = decided(DATABASE, make_pod("hog"))
     assert None is decision.no_victim
     assert ["hog"] == [one.pod.name for one in decision.evictions]
+
+
+UNREAD = PodUsage(unreadable=frozenset({Resource.MEMORY}))
+
+
+def test_of_pods_none_of_which_could_be_read_no_victim_is_guessed() -> None:
+    """As where the guard has no descriptor left: one after the other would die for what none may hold."""
+    decision = decided(make_pod("a"), make_pod("b"), DATABASE, used={"uid-a": UNREAD, "uid-b": UNREAD})
+    assert () == decision.evictions
+    assert decision.no_victim is not None
+    assert decision.no_victim.message.endswith(
+        "no pod can be evicted; of those that may be the usage could not be read: to choose one would be a "
+        "guess; held: 200Mi by cgroup/database (pods.never: unit database.service)"
+    )
+
+
+@pytest.mark.parametrize("other", [DATABASE, None], ids=["beside one that is never evicted", "alone"])
+def test_the_only_pod_that_may_be_evicted_is_though_it_could_not_be_read(other: Pod | None) -> None:
+    pods = [make_pod("a"), *([other] if other else [])]
+    decision = decided(*pods, used={"uid-a": UNREAD})
+    assert ["a"] == [one.pod.name for one in decision.evictions]
+
+
+def test_one_that_could_be_read_is_evicted_before_those_that_could_not() -> None:
+    decision = decided(make_pod("a"), make_pod("b"), make_pod("c"), used={"uid-a": UNREAD, "uid-b": UNREAD})
+    assert ["c"] == [one.pod.name for one in decision.evictions]
 
 
 def test_a_node_without_a_pod_is_said_to_have_none() -> None:
