@@ -280,11 +280,7 @@ def key_of(pod: Pod) -> Key:
 
 def gone_report(target: Target, started_ns: int) -> KillReport:
     return KillReport(
-        cgroup=target.cgroup,
-        started_ns=started_ns,
-        killed_ns=time.monotonic_ns(),
-        processes=0,
-        is_gone=True,
+        cgroup=target.cgroup, started_ns=started_ns, killed_ns=time.monotonic_ns(), processes=0, is_gone=True
     )
 
 

@@ -183,12 +183,7 @@ class OneProcess:
                 close_descriptor(one.pidfd)
 
     def choose(
-        self,
-        pod: Pod,
-        used_bytes: int | None,
-        *,
-        counts_shared: bool = True,
-        wanted_bytes: int | None = None,
+        self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True, wanted_bytes: int | None = None
     ) -> Chosen:
         """Return the process of a pod that is killed first, or the group of them, for the caller to close.
 
@@ -212,12 +207,7 @@ class OneProcess:
             seen.close()
 
     def kill_first(
-        self,
-        pod: Pod,
-        used_bytes: int | None,
-        *,
-        counts_shared: bool = True,
-        wanted_bytes: int | None = None,
+        self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True, wanted_bytes: int | None = None
     ) -> Chosen:
         """Choose a process and send it SIGKILL. Raises as `choose`, OSError also where that is refused."""
         for _ in range(_TRIES):
@@ -277,10 +267,7 @@ class OneProcess:
         return []
 
     async def terminate(
-        self,
-        chosen: Chosen,
-        grace_period_seconds: float,
-        still_wanted: Callable[[], bool] = lambda: True,
+        self, chosen: Chosen, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
     ) -> KillReport | None:
         """Ask the process to end (SIGTERM), and kill it when the grace period is over.
 
@@ -358,11 +345,7 @@ class OneProcess:
         return chosen
 
     def _may_be_killed(
-        self,
-        process: ProcessMemory,
-        pidfd: int,
-        is_never: Callable[[str], bool],
-        reserved: Collection[int],
+        self, process: ProcessMemory, pidfd: int, is_never: Callable[[str], bool], reserved: Collection[int]
     ) -> bool:
         """Return whether a process may be killed alone, and is still the one that was read."""
         try:

@@ -83,13 +83,20 @@ class NodeAtThreshold(NamedTuple):
         return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
 
     def outgrown_bytes(self) -> int:
-        """Return by how much memory outside the pods' parents has outgrown theirs since it was calm."""
+        """Return by how much memory outside the pods' parents has outgrown theirs since it was calm.
+
+        With page cache or without, whichever is less: one cgroup counts it as inactive sooner than another.
+        """
         before, now = self.inputs.state.calm, self.inputs.snapshot.signals
         ours = (self.threshold.signal, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-        used = [at[one].capacity - at[one].available for one in ours for at in (now, before) if one in at]
-        if len(used) < 4:
+        seen = [at[one] for one in ours for at in (now, before) if one in at]
+        if len(seen) < 4:
             return 0
-        return max(0, used[0] - used[1] - (used[2] - used[3]) - max(0, used[2] - used[3]))
+        cached = [one.inactive_file_bytes or 0 for one in seen]
+        used = [one.capacity - one.available for one in seen]
+        node, pods = used[0] - used[1], used[2] - used[3]
+        with_cache = node + cached[0] - cached[1] - (pods + cached[2] - cached[3])
+        return max(0, min(node - pods, with_cache) - max(0, pods))
 
     def living_bytes(self, kept: Collection[str] | None = None) -> int | None:
         """Return what the pods hold that are not being evicted, None where one was not observed.

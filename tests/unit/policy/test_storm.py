@@ -33,7 +33,8 @@ class Node:
     Of a victim in `sticky` as much as is said stays, outside the pods; one in `grown` held as much as is
     said when it was killed, which was some time after the decision. One in `slow` is dying until `end`.
     What `leaves` says stays charged to a victim's cgroup, until `remove`. Those in `never` may not be
-    evicted, and of those in `refused` the eviction has failed a moment ago.
+    evicted, and of those in `refused` the eviction has failed a moment ago. So much as `cached` counts as
+    inactive page cache of the node, and not of its pods.
     """
 
     def __init__(self, outside=0, settings=SETTINGS, **pods):
@@ -46,6 +47,7 @@ class Node:
         self.leaves = {}
         self.ended = {}
         self.unobserved = set()
+        self.cached = 0
         self.never = set()
         self.refused = set()
         self.now = 1000.0
@@ -63,7 +65,8 @@ class Node:
             if name not in self.unobserved
         }
         available = max(0, CAPACITY - self.outside - sum(self.pods.values()) - sum(self.ended.values()))
-        seen = Observation(available=int(available * MIB), capacity=CAPACITY * MIB)
+        available, cached_bytes = available + self.cached, int(self.cached * MIB)
+        seen = Observation(int(available * MIB), CAPACITY * MIB, inactive_file_bytes=cached_bytes)
         in_pods = sum(self.pods.values()) + sum(self.ended.values())
         parents = Observation(available=int((CAPACITY - in_pods) * MIB), capacity=CAPACITY * MIB)
         signals = {Signal.MEMORY_AVAILABLE: seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: parents}
@@ -616,6 +619,19 @@ def test_files_of_an_earlier_victim_that_are_removed_do_not_hide_that_a_kill_did
     node.step()
 
     assert [SlowReason.UNHELPFUL] == node.reasons
+    assert ["first", "second"] == node.killed
+
+
+def test_page_cache_that_one_cgroup_counts_as_inactive_sooner_than_another_is_no_leak():
+    node = Node(outside=400, first=12, second=11, third=10)
+    node.cached = 24
+    node.step()
+    assert [] == node.killed
+
+    node.cached = 0
+    node.step()
+    node.step()
+    assert [] == node.reasons
     assert ["first", "second"] == node.killed
 
 
