@@ -23,6 +23,7 @@ import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.text import counted
 
 _BEGIN: Final = "<!-- figures of make test-hostile: begin -->"
 _END: Final = "<!-- figures of make test-hostile: end -->"
@@ -246,8 +247,8 @@ def table(figures: dict[str, Any]) -> list[str]:
         f"{machine['cpus']} CPUs ({machine['model']})",
         f"load {load['before']:.1f} before and {load['after']:.1f} after",
         f"{figures['seconds']:,} s",
-        *([f"{failed} test{'s' * (failed != 1)} failed"] if failed else []),
-        *([f"{skipped} tests skipped"] if skipped else []),
+        *([f"{counted(failed, 'test')} failed"] if failed else []),
+        *([f"{counted(skipped, 'test')} skipped"] if skipped else []),
     ]
     return [
         f"{', '.join(run)}:",
