@@ -2,8 +2,8 @@
 
 Nothing else in the guard names a feature. A feature is a room beside it (reactor/warrants, oom_scores,
 rules). It has one entry in `FEATURES`, joins each configuration that wants it, and keeps in `Features` what
-outlives a configuration. It prepares for crossings (`ahead`, policy/forecast.py), has the
-kernel kill (`kernel`), or runs beside the loop (`parts`); what it reports is one of the `reports`.
+outlives a configuration. It prepares for crossings (`ahead`, policy/forecast.py), has the kernel kill
+(`kernel`), or runs beside the loop (`parts`); what it reports is one of the `reports`.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _manifest_scores(core: Core) -> Joined:
         return Joined()
 
     def capacity_bytes() -> int | None:
-        seen = known.observed.at(core.kept.known.clock_seconds()).get(Signal.MEMORY_AVAILABLE)
+        seen = known.observed.at(known.clock_seconds()).get(Signal.MEMORY_AVAILABLE)
         return None if seen is None else seen.capacity
 
     scores = ManifestScores(

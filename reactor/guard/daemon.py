@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -67,9 +67,6 @@ from reactor.policy.events import without_evictions
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.text import counted, printable
 from reactor.threads import NameLookups, in_thread
-
-if TYPE_CHECKING:
-    pass
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _SILENCE_SECONDS: Final = 5.0
