@@ -90,9 +90,14 @@ class BoundedPods:
                 return uid or Wanted.ALL
             if number >= most:
                 break
+            self.read(found, [uid])
+        return Wanted.CLOSER
+
+    def read(self, found: Known, uids: Iterable[str]) -> None:
+        """Read what those of these pods use of which only a bound was found."""
+        for uid in found.bounds.keys() & uids:
             del found.bounds[uid]
             found.used.update(self._usages.of([uid], with_containers=True))
-        return Wanted.CLOSER
 
     def hold_too_little(self, inputs: Inputs, found: Known) -> bool:
         """Return whether the decision over a snapshot of what was `found` evicts no pod, by bounds alone."""

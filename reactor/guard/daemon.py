@@ -118,10 +118,7 @@ class Reloads:
         return self.present
 
     async def run(
-        self,
-        nursery: trio.Nursery,
-        on_pass: Callable[[PassRecord], None],
-        on_begun: Callable[[], None],
+        self, nursery: trio.Nursery, on_pass: Callable[[PassRecord], None], on_begun: Callable[[], None]
     ) -> None:
         """Run one loop after the other, until cancelled; each calls `on_begun` once it guards.
 
@@ -354,10 +351,7 @@ class Daemon:
             reporter=self._cluster,
         )
         self._oom = OomKills(
-            self._known,
-            self._lines.write,
-            self._tally.count_oom_kill,
-            self._reloads.refresh_pods,
+            self._known, self._lines.write, self._tally.count_oom_kill, self._reloads.refresh_pods
         )
         self._own_reports = tuple(self._lasting_reports())
 

@@ -118,10 +118,7 @@ class Loop:
         self.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
 
     async def run(
-        self,
-        on_pass: OnPass,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        self, on_pass: OnPass, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Guard the node until cancelled; started once the sources are armed and a first pass was made.
 

@@ -35,13 +35,7 @@ from reactor.guard.termination import Kills, Termination, whole_pod
 from reactor.kernel.scheduling import following
 from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import Outcome, instant
-from reactor.link.shutdown import (
-    GO_ON,
-    LONGEST_BYTES,
-    ShutdownNews,
-    ShutdownNewsKind,
-    read_news,
-)
+from reactor.link.shutdown import GO_ON, LONGEST_BYTES, ShutdownNews, ShutdownNewsKind, read_news
 from reactor.model.pods import Pod, is_critical_by_mark
 from reactor.model.settings import Settings, ShutdownGroup
 from reactor.policy.shutdown import ShutdownStep, next_step, shutdown_seconds, shutdown_steps

@@ -165,7 +165,12 @@ class Observations:
         if not self._needs_pods(now_seconds):
             return None
         self._take_pods(self._pod_list.refresh())
-        return read()
+        found = read()
+        if found is not None:  # before the node is read again: else what victims free in between is nowhere
+            self.bounded.read(
+                found, {claim.uid for claim in self._node.state.claims if claim.uid is not None}
+            )
+        return found
 
     def _needs_pods(self, now_seconds: float) -> bool:
         return bool(resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds)))

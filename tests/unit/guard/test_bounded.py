@@ -151,6 +151,26 @@ async def test_a_victim_that_is_awaited_is_read_alone(make_loop, make_pod, obser
     assert loop.usages.memory_reads == reads
 
 
+async def test_what_a_victim_has_freed_once_it_is_read_is_seen_on_the_node(make_loop, make_pod, observation):
+    """Read after the node it would have been nowhere, and the next pod would have been evicted for it."""
+    loop, hog, other = make_loop(), make_pod("hog"), make_pod("other")
+    with_many(loop, make_pod, hog, other)
+    hold(loop, hog, 300 * MIB)
+    hold(loop, other, 50 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 0.01
+
+    def free() -> None:
+        hold(loop, hog, MIB)
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(359 * MIB)}
+
+    loop.usages.meanwhile = free
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+
+
 async def test_a_dry_run_records_the_whole_ranking(make_loop, make_pod, observation):
     loop, hog = make_loop(dry_run=True), make_pod("hog")
     with_many(loop, make_pod, hog)
