@@ -121,10 +121,7 @@ class KillPath(HardKills):
         )
 
     async def terminate(
-        self,
-        pod: Pod,
-        grace_period_seconds: float,
-        still_wanted: Callable[[], bool] = lambda: True,
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
     ) -> KillReport | None:
         """Ask the pod's processes to end (SIGTERM), and kill what is left when the grace period is over.
 

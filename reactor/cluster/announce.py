@@ -538,7 +538,7 @@ class Announcer:
             self._show()
 
     def _forget_most(self) -> None:
-        """Keep the queue bounded: what is reported goes first, then the oldest."""
+        """Keep the queue bounded: leave out what is reported, then the oldest."""
         while len(self._announcements) > _LIMIT:
             pending = {one.uid for one in self.pending}
             reported = (uid for uid in self._announcements if uid not in pending)

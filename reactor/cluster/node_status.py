@@ -440,7 +440,7 @@ class NodeLease:
         """Renew until cancelled."""
         backoff = Backoff(*_RETRY_SECONDS)
         spread = random.random()  # noqa: S311 - no secret
-        await trio.sleep(_FIRST_SECONDS * random.random())  # noqa: S311 - what a start must have goes first
+        await trio.sleep(_FIRST_SECONDS * random.random())  # noqa: S311 - a start has more urgent requests
         while True:
             if await self._is_alive():
                 try:

@@ -93,7 +93,7 @@ class BoundedPods:
             self.read(found, [uid])
         return Wanted.CLOSER
 
-    def read(self, found: Known, uids: Iterable[str]) -> None:
+    def read(self, found: Known, uids: Iterable[str | None]) -> None:
         """Read what those of these pods use of which only a bound was found."""
         for uid in found.bounds.keys() & uids:
             del found.bounds[uid]

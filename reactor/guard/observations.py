@@ -167,9 +167,7 @@ class Observations:
         self._take_pods(self._pod_list.refresh())
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
-            self.bounded.read(
-                found, {claim.uid for claim in self._node.state.claims if claim.uid is not None}
-            )
+            self.bounded.read(found, {claim.uid for claim in self._node.state.claims})
         return found
 
     def _needs_pods(self, now_seconds: float) -> bool:

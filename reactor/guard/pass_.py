@@ -382,11 +382,7 @@ class Passes:
         )
 
     def _acted_on_process(
-        self,
-        attempt: EvictionAttempt,
-        process: ProcessMemory,
-        snapshot: Snapshot,
-        pods: Sequence[Pod],
+        self, attempt: EvictionAttempt, process: ProcessMemory, snapshot: Snapshot, pods: Sequence[Pod]
     ) -> None:
         """Record that one process of a pod was killed, or asked to end; the pod lives on."""
         if attempt.eviction.resource is Resource.MEMORY:

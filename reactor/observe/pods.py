@@ -396,10 +396,7 @@ class PodObserver:
     def _containers(self, pod: Pod) -> tuple[ContainerUsage, ...]:
         found = []
         for name, cgroup in pod.container_cgroups.items():
-            with (
-                suppress(OSError, ReactorError),
-                closing(self._kind(self._tree, cgroup)) as opened,
-            ):
+            with suppress(OSError, ReactorError), closing(self._kind(self._tree, cgroup)) as opened:
                 used_bytes = opened.working_set_bytes()
                 found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
         return tuple(found)

@@ -242,8 +242,8 @@ class CgroupPods:
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
         search = self._search(self._tree, problems, self._listing, again=again)
-        run = self._reserve.lent()(search.run)
-        parents = self._listing.get(lambda: run(self.boundaries.parents), again=again)
+        lent, above = self._reserve.lent, self.boundaries.parents
+        parents = self._listing.get(lambda: lent()(search.run)(above), again=again)
         if parents != self._parents:
             self._parents, self._matches = parents, parents.matches
             self._children = {

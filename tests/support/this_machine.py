@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,19 @@ def open_descriptors() -> int:
     gc.collect()  # one that closes an earlier test's in between would look like a descriptor too few
     gc.freeze()  # all that is left is in use; after some thousand tests each search takes 0.15 s without this
     return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def no_descriptor_to_spare() -> Iterator[None]:
+    """Have this process open no more descriptors than it has by now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last_fd = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last_fd + 1, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(last_fd)
 
 
 def remove_cgroup(directory: Path) -> None:

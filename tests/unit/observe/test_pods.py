@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
-from tests.support.this_machine import open_descriptors
+from tests.support.this_machine import no_descriptor_to_spare, open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -378,15 +377,8 @@ def test_a_pod_for_which_no_descriptor_is_left_is_read_with_those_of_another(pod
     observer = PodObserver(pods.tree, most_held=2)
     observer.track([pod("a"), pod("b")])
     observer.track([pod("a"), pod("b"), pod("c")])
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    last_fd = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last_fd + 1, hard))
+    with closing(observer), no_descriptor_to_spare():
         used = observer.full()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        os.close(last_fd)
-        observer.close()
     assert all(used[name].memory_working_set_bytes is not None for name in ("a", "b", "c"))
 
 

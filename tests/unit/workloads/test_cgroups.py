@@ -19,7 +19,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import PodBoundaries
-from tests.support.this_machine import open_descriptors
+from tests.support.this_machine import no_descriptor_to_spare, open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -56,14 +56,8 @@ def test_a_pod_that_came_to_a_guard_without_a_descriptor_to_spare_is_listed(
     pods = pods_of(fake, proc, "/pods")
     pods.list()
     fake.add("/pods/new")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    last_fd = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last_fd + 1, hard))
+    with no_descriptor_to_spare():
         found = pods.refresh()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        os.close(last_fd)
 
     assert ["new", "old"] == sorted(pod.name for pod in found)
     assert {} == pods.problems
