@@ -5,7 +5,8 @@
     4 times        near a threshold, and for some seconds after the guard has said that one is near
 
 Of 250 pods all usages are read, and memory.stat of the 16 whose usage has changed most, so that page cache
-that is free to go counts for nobody. On a node whose memory stands still no pod is read.
+that is free to go counts for nobody; then of those whose memory.stat showed less than half of their usage.
+On a node whose memory stands still no pod is read.
 
 Near a threshold, and if a pod comes close to its own limit, the largest processes are looked at of the pods
 that would go first or that grow, in a thread that nobody waits for (`reactor.blackbox.processes`).
@@ -63,19 +64,19 @@ HOUR_SECONDS: Final = 3600.0
 
 
 class Held(NamedTuple):
-    """What kinds of memory a pod held, and how much of it was its working set."""
+    """What kinds of memory a pod held, and since when it may have been losing them."""
 
     at_seconds: float
-    working_set_bytes: int
     kinds: MemoryKinds
+    lost_at_seconds: float = math.inf
 
 
 class Sampler:
     """Knows the last minute and the last hour. `pods` are those of the guard, and some that are gone.
 
     By uid, `seen` has the largest processes of pods and `held` what kinds of memory they held: of a pod that
-    has lost half of it within a minute, as the evicted have, what it held before. Processes are looked at
-    only where the configuration asks for the black box.
+    is evicted, or has lost half of it within a minute, the most that it held. Processes are looked at only
+    where the configuration asks for the black box.
     """
 
     def __init__(
@@ -159,9 +160,13 @@ class Sampler:
         self._poked.set()
 
     def want_ordered(self, line: Mapping[str, Any]) -> None:
-        """Have the processes looked at of the pods whose evictions a line of the journal orders."""
+        """Read what the pods hold whose evictions a line of the journal orders, and want their processes."""
         uids = (one.get("uid") for one in line.get("ordered") or ())
-        self.want_processes(self.pods[uid] for uid in uids if uid in self.pods)
+        pods = [self.pods[uid] for uid in uids if uid in self.pods]
+        for pod in pods[:MOST_CHANGES]:
+            with suppress(OSError, ReactorError):
+                self._kinds(pod, is_ordered=True)
+        self.want_processes(pods)
 
     def struck(self) -> KnownPod | None:
         """Return the one pod in which the kernel has killed since this was asked last, if it is just one."""
@@ -234,11 +239,8 @@ class Sampler:
         if self._observer is None or self._observed_for is not settings:
             if self._observer is not None:
                 self._observer.close()
-            self._tree = self._tree or CgroupTree.discover()
-            self._observer, self._observed_for = (
-                NodeObserver(self._tree, settings, proc=self._proc),
-                settings,
-            )
+            self._observer = NodeObserver(self._known_tree(), settings, proc=self._proc)
+            self._observed_for = settings
         return self._observer.memory()
 
     def _left_bytes(self, observed: Mapping[Signal, Observation]) -> int | None:
@@ -277,11 +279,18 @@ class Sampler:
         self._usages = {uid: used for uid, used in self._usages.items() if uid in usages}
         most = len(usages) if is_first else MOST_CHANGES
         least_bytes = 1 if is_first else least_change_bytes(capacity_bytes)
-        for uid in largest_changes(self._usages, usages, least_bytes, most):
+        changed = largest_changes(self._usages, usages, least_bytes, most)
+        short = (uid for uid, used in usages.items() if self._is_short(uid, used, least_bytes))
+        for uid in tuple(dict.fromkeys((*changed, *short)))[:most]:
             with suppress(OSError, ReactorError):
-                found[uid] = self._working_set(self.pods[uid], usages[uid])
+                found[uid] = max(0, usages[uid] - self._kinds(self.pods[uid]).inactive_file_bytes)
                 self._usages[uid] = usages[uid]
         return found
+
+    def _is_short(self, uid: str, usage_bytes: int, least_bytes: int) -> bool:
+        """Return whether the known kinds are less than half of a pod's usage: they may be counted late."""
+        known_bytes = self.held[uid].kinds.charged_bytes if uid in self.held else usage_bytes
+        return usage_bytes - known_bytes > max(known_bytes, least_bytes)
 
     def _usage_bytes(self, pod: KnownPod) -> int:
         """Return what is charged to a pod; its file's path is remembered, since to make it costs as much."""
@@ -292,18 +301,21 @@ class Sampler:
             path = self._usage_paths[pod.uid] = f"{tree.path(pod.cgroup)}/{name}"
         return parse_integer(read_value(path), path)
 
-    def _working_set(self, pod: KnownPod, usage_bytes: int) -> int:
-        """Return a pod's working set, and note what kinds of memory it holds."""
-        kinds = MemoryKinds.of(self._known_tree(), pod.cgroup)
-        used = max(0, usage_bytes - kinds.inactive_file_bytes)
-        held, now_seconds = self.held.get(pod.uid), self._clock_seconds()
-        if held is None or used * 2 >= held.working_set_bytes or now_seconds - held.at_seconds > FINE_SECONDS:
-            self.held[pod.uid] = Held(now_seconds, used, kinds)
-        return used
+    def _kinds(self, pod: KnownPod, *, is_ordered: bool = False) -> MemoryKinds:
+        """Return what kinds of memory a pod holds now; of one that loses them `held` keeps the most."""
+        kinds, now_seconds = MemoryKinds.of(self._known_tree(), pod.cgroup), self._clock_seconds()
+        held = self.held.get(pod.uid)
+        if held is None or now_seconds - held.lost_at_seconds > FINE_SECONDS:
+            held = Held(now_seconds, kinds)
+        has_lost = kinds.working_set_bytes * 2 < held.kinds.working_set_bytes
+        lost_at_seconds = min(held.lost_at_seconds, now_seconds if is_ordered or has_lost else math.inf)
+        if lost_at_seconds == math.inf or kinds.working_set_bytes > held.kinds.working_set_bytes:
+            held = Held(now_seconds, kinds)
+        self.held[pod.uid] = held._replace(lost_at_seconds=lost_at_seconds)
+        return kinds
 
     def _known_tree(self) -> CgroupTree:
-        if self._tree is None:
-            raise AssertionError("pods are read after the node")
+        self._tree = self._tree or CgroupTree.discover()
         return self._tree
 
     # --- whose processes are looked at ---

@@ -121,6 +121,15 @@ class MemoryKinds:
             inactive_file_bytes=inactive_file,
         )
 
+    @property
+    def working_set_bytes(self) -> int:
+        return self.anonymous_bytes + self.shared_bytes + self.active_file_bytes + self.kernel_bytes
+
+    @property
+    def charged_bytes(self) -> int:
+        """Return what all kinds add up to: the usage, but for what the kernel shows late or not at all."""
+        return self.working_set_bytes + self.inactive_file_bytes
+
     def without(self, others: Iterable[MemoryKinds]) -> MemoryKinds:
         """Return what is left of each kind without those, 0 at the least: they were not read at one time."""
         left = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -14,7 +14,8 @@ from reactor.blackbox import NEAR, Feed, KnownPod, PodChanges, read_pods
 from reactor.blackbox.processes import Seen, SeenProcess
 from reactor.blackbox.record import MOST_BYTES, added
 from reactor.blackbox.sampler import Sampler, pause
-from reactor.blackbox.series import Sample
+from reactor.blackbox.series import MOST_CHANGES, Sample
+from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.frames import FrameKind, Message
 from reactor.model.settings import EvictionSettings, Settings
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -60,6 +61,22 @@ class Played:
             self.fake.counters(cgroup, usage_bytes=mib * MIB, inactive_file_bytes=0)
         return await self.sampler.sample()
 
+    def anonymous(self, name: str, mib: int) -> None:
+        """Have memory.stat show that so much is anonymous; `play` has it show 1 byte."""
+        key = "anon" if self.fake.tree.version is CgroupVersion.V2 else "total_rss"
+        self.fake.file(f"{NODE}/{name}", "memory.stat", f"{key} {mib * MIB}\n")
+
+    async def rest(self, node: int) -> None:
+        """Go on for a second in which only the node's own memory changes."""
+        self.clock.now += 1
+        self.fake.counters(NODE, usage_bytes=node * MIB, inactive_file_bytes=0)
+        await self.sampler.sample()
+
+    def held(self, name: str) -> tuple[float, float]:
+        """Return how much anonymous memory a record would show of a pod, in MiB, and of when."""
+        held = self.sampler.held[f"uid-{name}"]
+        return held.kinds.anonymous_bytes / MIB, held.at_seconds
+
     def box(self, *victims: str) -> dict[str, Any]:
         evictions = [{"uid": f"uid-{one}", "resource": "memory"} for one in victims]
         timing = {"woke_ns": int(self.clock.now * 1e9)}
@@ -99,6 +116,67 @@ async def test_page_cache_that_is_free_to_go_is_nobodys_growth(fake) -> None:
     fake.counters(f"{NODE}/reader", usage_bytes=220 * MIB, inactive_file_bytes=200 * MIB)
     await played.play(node=150, web=70)
     assert played.box("web")["text"].startswith("memory was taken by cgroup/web ")
+
+
+async def test_kinds_that_the_kernel_counted_late_are_read_again_though_the_pod_rests(fake) -> None:
+    played = Played(fake)
+    played.know("hog", "web")
+    await played.play(node=100, hog=20, web=20)
+    fake.counters(f"{NODE}/hog", usage_bytes=120 * MIB, inactive_file_bytes=0)
+    played.anonymous("hog", 9)
+    await played.rest(node=200)
+    assert played.held("hog") == (9, 1002)
+    played.anonymous("hog", 118)
+    await played.rest(node=210)
+    assert played.held("hog") == (118, 1003)
+    await played.rest(node=220)  # what is missing of the usage is noise
+    assert played.held("hog") == (118, 1003)
+
+
+async def test_pods_that_have_changed_are_read_before_those_whose_kinds_are_too_little(fake) -> None:
+    played = Played(fake)
+    late = [f"late{number}" for number in range(MOST_CHANGES)]
+    played.know(*late, "web")
+    await played.play(node=400, web=2, **dict.fromkeys(late, 20))
+    await played.play(node=410, web=4)
+    assert "uid-web" in played.sampler.fine.last.pods  # type: ignore[union-attr]
+    assert len(played.sampler.fine.last.pods) == MOST_CHANGES  # type: ignore[union-attr]
+
+
+async def test_record_shows_what_a_victim_held_though_it_was_read_while_it_died(fake) -> None:
+    played = Played(fake)
+    played.know("hog", "web")
+    played.fake.counters(f"{NODE}/hog", usage_bytes=120 * MIB, inactive_file_bytes=0)
+    played.anonymous("hog", 118)
+    await played.rest(node=200)
+    for _ in range(100):  # it rests for longer than a record goes back
+        await played.rest(node=200)
+    played.fake.counters(f"{NODE}/hog", usage_bytes=190 * MIB, inactive_file_bytes=0)
+    played.anonymous("hog", 9)  # by the time that this is read it is dead
+    await played.rest(node=270)
+    assert played.held("hog") == (118, 1001)
+    for _ in range(80):  # what is left lives on
+        await played.play(node=100, hog=9)
+        played.anonymous("hog", 9)
+    await played.play(node=120, hog=30)
+    played.anonymous("hog", 28)
+    await played.rest(node=200)
+    assert played.held("hog") == (28, 1184)
+
+
+async def test_kinds_of_a_victim_are_read_when_its_eviction_is_ordered(fake) -> None:
+    played = Played(fake)
+    played.know("hog")
+    ordered = {"kind": "ordered", "ordered": [{"uid": "uid-hog"}, {"uid": "gone"}, {}]}
+    played.sampler.want_ordered(ordered)  # before the node was read
+    await played.play(node=100, hog=10)
+    for mib, shown in ((120, 120), (70, 120), (121, 121)):
+        played.anonymous("hog", mib)
+        played.sampler.want_ordered(ordered)
+        assert played.held("hog")[0] == shown
+    played.anonymous("hog", 80)
+    await played.rest(node=200)
+    assert played.held("hog")[0] == 121
 
 
 async def test_node_that_stands_still_costs_no_reading_of_pods(fake) -> None:
