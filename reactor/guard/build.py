@@ -114,12 +114,10 @@ class Features:
         yield Report(
             problems=problem("order of the OOM killer", lambda: order.problem),
             document=lambda: {"oom_order": {"mode": settings().oom_order, **order.document()}},
-            gauges=lambda: {"oom_order": order.counts()},
         )
         yield Report(
             problems=problem("kernelKill", lambda: warrants.problem),
             document=lambda: {"kernel_kill": {"mode": settings().kernel_kill, **warrants.document()}},
-            gauges=lambda: {"warrants": dict(warrants.counted)},
         )
 
 
@@ -318,11 +316,7 @@ def _time_left(core: Core) -> Joined:
     return Joined(
         after_pass=passed,
         parts={"time left": watch.run},
-        reports=(
-            Report(
-                document=lambda: {"time_left": watch.document()}, gauges=lambda: {"time_left": watch.gauges()}
-            ),
-        ),
+        reports=(Report(document=lambda: {"time_left": watch.document()}),),
     )
 
 
@@ -410,7 +404,7 @@ FEATURES: Final = (
         name="time left",
         make=_time_left,
         wanted=_estimates_time,
-        idle=lambda _: Report(document=lambda: {"time_left": None}, gauges=lambda: {"time_left": None}),
+        idle=lambda _: Report(document=lambda: {"time_left": None}),
     ),
 )
 

@@ -378,38 +378,35 @@ class Daemon:
             yield Report(
                 problems=lambda: cluster.problems,
                 document=lambda: {"kubernetes": cluster.document()},
-                gauges=lambda: {"cluster": cluster.document()},
             )
         if last_good is not None:
             yield Report(problems=problem("last good configuration", lambda: last_good.problem))
         yield Report(
             problems=problem("journal", lambda: self._lines.problem),
-            gauges=lambda: {"journal": {"written": self._lines.written, "lost": self._lines.lost}},
+            counts=lambda: {"journal": {"written": self._lines.written, "lost": self._lines.lost}},
         )
         yield Report(
             problems=problem("steward", lambda: self._steward.problem),
             document=lambda: {
                 "processes": {"guard": {"pid": os.getpid()}, "steward": self._steward.document()}
             },
-            gauges=lambda: {"refused_requests": self._steward.refused},
         )
         yield Report(problems=problem("state", lambda: self._keeper.problem))
         yield Report(problems=problem("kill path", lambda: self._reloads.kill_path_problem))
         yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
         yield Report(
             problems=problem("no evictable pod", lambda: self._no_victims.problem),
-            gauges=lambda: {"no_victims": self._no_victims.by_signal(self.settings.eviction.thresholds)},
+            counts=lambda: {"no_victims": self._no_victims.by_signal(self.settings.eviction.thresholds)},
         )
         yield Report(document=lambda: {"oom_kills": {"counted": dict(self._oom.counted)}})
         yield Report(
             problems=lambda: self.supervisor.problems,
             document=lambda: {"parts": [part.document() for part in self.supervisor.states]},
-            gauges=lambda: {"parts": {part.name: part.restarts for part in self.supervisor.states}},
         )
         yield Report(
             problems=lambda: self._shutdown.problems,
             document=lambda: {"shutdown": self._shutdown.document(), "health": self._health()},
-            gauges=lambda: {"shutdown": self._shutdown.times(), "tally": self._tally.document()},
+            counts=lambda: {"shutdown_times": self._shutdown.times(), "tally": self._tally.document()},
         )
         yield from self._features.reports(lambda: self.settings)
 

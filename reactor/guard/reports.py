@@ -61,13 +61,13 @@ class Report:
     """What one thing reports; each is called at any moment, and neither waits nor raises.
 
     `problems` is what is not as it should be, and why. `document` are its keys of `status`, `explanation`
-    those of them that `explain` has too, `gauges` its part of what is scraped (reactor/tell/metrics.py).
+    those of them that `explain` has too, `counts` what is scraped besides (reactor/tell/metrics.py).
     """
 
     problems: Callable[[], Mapping[str, str]] = _nothing
     document: Callable[[], Mapping[str, Any]] = _nothing
     explanation: Callable[[], Mapping[str, Any]] = _nothing
-    gauges: Callable[[], Mapping[str, Any]] = _nothing
+    counts: Callable[[], Mapping[str, Any]] = _nothing
 
 
 def problem(what: str, why: Callable[[], str | None]) -> Callable[[], Mapping[str, str]]:
@@ -97,9 +97,11 @@ class Reports:
         return {**self.node.document(), **others, "problems": problems}
 
     def reading(self) -> dict[str, Any]:
-        """Return what is scraped."""
-        others = {key: value for one in self._others for key, value in one.gauges().items()}
-        return {**self.node.gauges(), **others, "problems": list(self.problems())}
+        """Return what is scraped: the status, and what is counted."""
+        return {
+            **self.status(),
+            **{key: value for one in self._others for key, value in one.counts().items()},
+        }
 
     async def explain(self, usages: PodObserver) -> dict[str, Any]:
         """Return where every pod stands in the ranking now."""
@@ -157,29 +159,6 @@ class NodeReport:
             **REMOVED_FROM_STATUS,
         }
 
-    def gauges(self) -> dict[str, Any]:
-        """Return what is scraped of it."""
-        state, now_seconds = self.known.state, self.clock_seconds()
-        seen = self.known.observed.at(now_seconds)
-        thresholds = self.settings.eviction.thresholds
-        return {
-            "version": reactor.__version__,
-            "pid": os.getpid(),
-            "started_unix_seconds": self.started_unix_seconds,
-            "dry_run": self.settings.dry_run,
-            "signals": [self._gauges_of(signal, one, now_seconds) for signal, one in seen.items()],
-            "unobserved": sorted({one.signal for one in thresholds} - seen.keys()),
-            "conditions": list(state.conditions),
-            "slowdowns": [one.reason for one in state.slowdowns],
-            "never_evicted": {
-                one.held_by: one.held_by_bytes for one in state.slowdowns if one.held_by is not None
-            },
-            "in_flight": len(state.in_flight),
-            "sources": [attributes(one, "name", "health", "wakes", "lost") for one in self.sources],
-            "pods": len(self.known.pods),
-            "cluster": None,  # unless there is a report of it
-        }
-
     def signals(self, fresh: Mapping[Signal, Observation]) -> list[dict[str, Any]]:
         """Return the signals as observed last, but for those that are read afresh."""
         now_seconds = self.clock_seconds()
@@ -227,24 +206,6 @@ class NodeReport:
     def _reached_in_seconds(self, threshold: Threshold) -> float | None:
         left = self.known.time_left.get(threshold.signal) if threshold.is_hard else None
         return None if left is None or left.seconds is None else round(left.seconds, 3)
-
-    def _gauges_of(self, signal: Signal, seen: Observation, now_seconds: float) -> Mapping[str, Any]:
-        taken = seen.taken_at_seconds
-        return {
-            "signal": signal,
-            "unit": UNIT[RESOURCE[signal]],
-            "available": seen.available,
-            "capacity": seen.capacity,
-            "age_seconds": None if taken is None else max(0.0, now_seconds - taken),
-            "thresholds": [
-                {
-                    "kind": "hard" if threshold.is_hard else "soft",
-                    "amount": float(threshold.value.of(seen.capacity)),
-                    "absurd": seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
-                }
-                for threshold in self._thresholds(signal)
-            ],
-        }
 
     def _condition(self, condition: NodeCondition, now_seconds: float) -> dict[str, Any]:
         state = self.known.state

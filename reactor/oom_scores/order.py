@@ -220,10 +220,6 @@ class OomOrder(Ahead):
     def document(self) -> dict[str, Any]:
         return {"first": self._first, "others": self._written.count}
 
-    def counts(self) -> Mapping[str, int]:
-        """Return how many processes the first pod has, and of how many others a score was written."""
-        return {"first": (self._first or {"processes": 0})["processes"], "others": self._written.count}
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the order as it is wanted, until cancelled."""
         task_status.started()

@@ -536,7 +536,7 @@ class _Steward:
     async def _refresh(self) -> None:
         reading = await self._guard.ask(RequestKind.SCRAPE)
         if self._kubernetes is not None:
-            reading["cluster"] = self._kubernetes.document()
+            reading["kubernetes"] = self._kubernetes.document()
         storage, disks, notifications = self._storage, self._disks, self._notifications
         own = StewardReading(
             parts={part.name: part.restarts for part in self._supervisor.states},

@@ -29,7 +29,6 @@ from reactor.model.signals import (
     FREED_TOGETHER,
     RESOURCE,
     LimitSignal,
-    NodeCondition,
     Reclaim,
     Resource,
     RuleSignal,
@@ -331,12 +330,19 @@ _NOT_EVICTED: Final = frozenset(
     {Outcome.FAILED, Outcome.GONE, Outcome.DRY_RUN, Outcome.CALLED_OFF, Outcome.PRE_EMPTED}
 )
 _EVICTED_FOR: Final = (*Signal, *LimitSignal, *RuleSignal)
+_BOUNDS_OF_TIME: Final = (
+    ("earliest", "earliest_seconds"),
+    ("likely", "seconds"),
+    ("latest", "latest_seconds"),
+)
+_IN_TIME: Final = ("needed", "presumed", "sooner", "not-needed")
 
 
 def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
     """Return the samples of each metric, or its number if it has no labels; None: it has none."""
-    tally, cluster, sources = reading["tally"], reading["cluster"], reading["sources"]
-    swap, shutdown = steward.swap_traffic, reading["shutdown"]
+    tally, cluster, sources = reading["tally"], reading["kubernetes"], reading["sources"]
+    swap, shutdown, slowdowns = steward.swap_traffic, reading["shutdown_times"], reading["slowdowns"]
+    refused = reading["processes"]["steward"]["refused_requests"]
     return {
         "reactor_evictions": _from_zero(product(_EVICTED_FOR, _OUTCOMES), tally["evictions"]),
         "reactor_rules_acted": tally["rules"],
@@ -361,13 +367,9 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_reclaimed_bytes": _reclaimed(tally, Resource.EPHEMERAL_STORAGE),
         "reactor_reclaimed_inodes": _reclaimed(tally, Resource.INODES),
         "reactor_build_info": [(reading["version"], 1)],
-        "reactor_dry_run": 1.0 if reading.get("dry_run") else None,
+        "reactor_dry_run": 1.0 if reading["dry_run"] else None,
         **_of_signals(reading["signals"]),
-        "reactor_signal_observed": [
-            *((one["signal"], 1.0) for one in reading["signals"]),
-            *((signal, 0.0) for signal in reading["unobserved"]),
-        ],
-        "reactor_node_condition": [(one, one in reading["conditions"]) for one in NodeCondition],
+        "reactor_node_condition": [(one["condition"], one["in_force"]) for one in reading["conditions"]],
         "reactor_source_state": [
             (source["name"], health, source["health"] == health)
             for source in sources
@@ -375,23 +377,28 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         ],
         "reactor_source_wakes": [(source["name"], source["wakes"]) for source in sources],
         "reactor_source_lost_events": [(source["name"], source["lost"]) for source in sources],
-        "reactor_part_restarts": {**reading["parts"], **steward.parts}.items(),
-        "reactor_oom_order_processes": reading["oom_order"].items(),
-        "reactor_storm_brake": [(reason, reason in reading["slowdowns"]) for reason in SlowReason],
-        "reactor_no_evictable_pod": reading["no_victims"].items(),
-        "reactor_storm_brake_held_bytes": [
-            (printable(pod), held_bytes) for pod, held_bytes in reading["never_evicted"].items()
+        "reactor_part_restarts": {
+            **{one["name"]: one["restarts"] for one in reading["parts"]},
+            **steward.parts,
+        }.items(),
+        "reactor_oom_order_processes": _oom_order(reading["oom_order"]),
+        "reactor_storm_brake": [
+            (reason, any(one["reason"] == reason for one in slowdowns)) for reason in SlowReason
         ],
-        "reactor_warrants": _from_zero(product(WarrantEnd), reading["warrants"].items()),
-        **_time_left(reading.get("time_left")),
+        "reactor_no_evictable_pod": reading["no_victims"].items(),
+        "reactor_storm_brake_held_bytes": {
+            printable(one["held_by"]): one["held_by_bytes"] for one in slowdowns if one["held_by"] is not None
+        }.items(),
+        "reactor_warrants": _from_zero(product(WarrantEnd), reading["kernel_kill"]["counted"].items()),
+        **_time_left(reading["time_left"]),
         "reactor_pods": reading["pods"],
         "reactor_storage_overdue_pods": steward.overdue_pods,
-        "reactor_evictions_in_flight": reading["in_flight"],
+        "reactor_evictions_in_flight": len(reading["in_flight"]),
         "reactor_restart_loops": steward.restart_loops,
         "reactor_repeated_evictions": steward.repeated_evictions,
         "reactor_journal_lines": reading["journal"]["written"],
         "reactor_journal_lost_lines": reading["journal"]["lost"],
-        "reactor_steward_refused_requests": reading["refused_requests"],
+        "reactor_steward_refused_requests": refused,
         "reactor_problems": len({*reading["problems"], *steward.problems}),
         "reactor_swap_traffic_bytes": swap and [("in", swap.in_bytes), ("out", swap.out_bytes)],
         "reactor_notifications": [
@@ -436,14 +443,14 @@ _ALWAYS_RECLAIMED: Final = frozenset({Reclaim.CONTAINERS, Reclaim.IMAGES})
 
 def _short(samples: Mapping[str, Any], reading: Document) -> dict[str, Any]:
     """Return the samples without those that a fleet need not store."""
-    possible = {one["signal"] for one in reading["signals"] if one["thresholds"]} | set(reading["unobserved"])
-    if reading["cluster"]:
+    possible = {one["signal"] for one in reading["signals"] if one["thresholds"]}
+    if reading["kubernetes"]:
         possible |= set(LimitSignal)  # a pod's own limits
     soft = {
         one["signal"] for one in reading["signals"] for each in one["thresholds"] if each["kind"] == "soft"
     }
     idle = {source["name"] for source in reading["sources"] if source["health"] == SourceHealth.OFF}
-    reclaimed = _ALWAYS_RECLAIMED if reading["cluster"] else frozenset()
+    reclaimed = _ALWAYS_RECLAIMED if reading["kubernetes"] else frozenset()
 
     def may_come(signal: str, outcome: str) -> bool:
         gracefully = outcome in {Outcome.TERMINATED, Outcome.PROCESS_TERMINATED}
@@ -469,18 +476,20 @@ def _short(samples: Mapping[str, Any], reading: Document) -> dict[str, Any]:
 
 def _of_signals(signals: Sequence[Document]) -> dict[str, list[_Sample]]:
     """Return what there is of signals and their thresholds, the amounts by unit."""
+    observed = [one for one in signals if one["available"] is not None]
     found: dict[str, list[_Sample]] = {
+        "reactor_signal_observed": [(one["signal"], float(one["available"] is not None)) for one in signals],
         "reactor_observation_age_seconds": [
-            (one["signal"], one["age_seconds"]) for one in signals if one["age_seconds"] is not None
+            (one["signal"], one["age_seconds"]) for one in observed if one["age_seconds"] is not None
         ],
         "reactor_threshold_absurd": [
             (one["signal"], threshold["kind"], float(threshold["absurd"]))
-            for one in signals
+            for one in observed
             for threshold in one["thresholds"]
         ],
     }
     for unit in ("bytes", "inodes", "processes"):
-        seen = [one for one in signals if one["unit"] == unit]
+        seen = [one for one in observed if one["unit"] == unit]
         found[f"reactor_available_{unit}"] = [(one["signal"], one["available"]) for one in seen]
         found[f"reactor_capacity_{unit}"] = [(one["signal"], one["capacity"]) for one in seen]
         found[f"reactor_threshold_{unit}"] = [
@@ -505,15 +514,23 @@ def _evicted(evictions: Iterable[_Sample]) -> Iterable[_Sample]:
     return found.items()
 
 
-def _time_left(found: Document | None) -> dict[str, Any]:
-    signals = {} if found is None else found["signals"]
+def _oom_order(order: Document) -> list[_Sample]:
+    """Return how many processes the first pod has, and of how many others a score was written."""
+    first = 0 if order["first"] is None else order["first"]["processes"]
+    return [("first", first), ("others", order["others"])]
+
+
+def _time_left(found: Document | None) -> dict[str, list[_Sample]]:
+    if found is None:
+        return {"reactor_time_left_seconds": [], "reactor_in_time_evictions": []}
     return {
         "reactor_time_left_seconds": [
-            (signal, bound, seconds)
-            for signal, lefts in signals.items()
-            for bound, seconds in zip(("earliest", "likely", "latest"), lefts, strict=True)
+            (one["threshold"].partition("<")[0], bound, one[key])
+            for one in found["signals"]
+            for bound, key in _BOUNDS_OF_TIME
+            if one["seconds"] is not None
         ],
-        "reactor_in_time_evictions": [] if found is None else list(found["in_time"].items()),
+        "reactor_in_time_evictions": [(one, found["in_time"][one.replace("-", "_")]) for one in _IN_TIME],
     }
 
 

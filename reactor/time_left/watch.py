@@ -186,16 +186,6 @@ class TimeLeftWatch:
             },
         }
 
-    def gauges(self) -> dict[str, Any]:
-        return {
-            "signals": {
-                signal: [left.earliest_seconds, left.seconds, left.latest_seconds]
-                for signal, left in self._lefts.items()
-                if left.seconds is not None
-            },
-            "in_time": {str(one): self.needs.counted[one] for one in Judged},
-        }
-
 
 def time_left_document(threshold: Threshold, left: TimeLeft) -> dict[str, Any]:
     return {"threshold": str(threshold), **left.document()}

@@ -18,13 +18,14 @@ def of_others(tally: Tally) -> dict[str, Any]:
     """Return what else than the node's own is scraped, with nothing in it but the tally."""
     return {
         "tally": tally.document(),
-        "parts": {},
+        "parts": [],
         "journal": {"written": 0, "lost": 0},
-        "refused_requests": 0,
+        "processes": {"steward": {"refused_requests": 0}},
         "no_victims": {},
-        "shutdown": {},
-        "oom_order": {"first": 0, "others": 0},
-        "warrants": {},
+        "shutdown_times": {},
+        "oom_order": {"first": None, "others": 0},
+        "kernel_kill": {"counted": {}},
+        "time_left": None,
     }
 
 
@@ -39,4 +40,4 @@ def reading_of(
     known.observed.take(list(seen or ()), seen or {}, 1.0)
     settings = Settings(eviction=EvictionSettings(thresholds=thresholds))
     node = NodeReport(settings=settings, known=known, sources=sources, clock_seconds=lambda: 1.0)
-    return Reports(node, [Report(gauges=lambda: {**of_others(Tally()), **more})]).reading()
+    return Reports(node, [Report(counts=lambda: {**of_others(Tally()), **more})]).reading()

@@ -347,7 +347,7 @@ def exported() -> set[str]:
             Signal.PID_AVAILABLE: one,
         },
         sources=(SourceState(name="psi", health=SourceHealth.ARMED),),
-        cluster={"node": "a", "watches": {"pods": True}, "untold_evictions": 0},
+        kubernetes={"node": "a", "watches": {"pods": True}, "untold_evictions": 0},
         dry_run=True,
     )
     metrics = Metrics()
@@ -368,7 +368,7 @@ def test_a_dry_run_is_a_series_and_its_absence_is_none(*, is_dry: bool, value: f
     settings = Settings(dry_run=is_dry)
     node = NodeReport(settings=settings, known=Node(observed=Observed(stale_seconds=1.0)))
     metrics = Metrics()
-    metrics.read({**reading_of(), "dry_run": node.gauges()["dry_run"]}, StewardReading())
+    metrics.read({**reading_of(), "dry_run": node.document()["dry_run"]}, StewardReading())
     assert metrics.short.get_sample_value("reactor_dry_run") == value
     assert metrics.registry.get_sample_value("reactor_dry_run") == value
 
@@ -463,14 +463,14 @@ def ordinary_node(metrics: Metrics, **more: Any) -> None:
             SourceState(name=one.name, health=SourceHealth.ARMED if one.name in armed else SourceHealth.OFF)
             for one in SOURCES
         ),
-        "parts": {f"of the guard {number}": 0 for number in range(33)},
+        "parts": [{"name": f"of the guard {number}", "restarts": 0} for number in range(33)],
         "no_victims": dict.fromkeys(signals, 0),
     }
     metrics.read(
         reading_of(
             *(Threshold(signal=signal, value=percent) for signal in signals),
             seen={signal: Observation(available=1 << 20, capacity=1 << 30) for signal in signals},
-            cluster={"node": "a", "watches": {"pods": True, "node": True}, "untold_evictions": 0},
+            kubernetes={"node": "a", "watches": {"pods": True, "node": True}, "untold_evictions": 0},
             **{**at_rest, **more},
         ),
         StewardReading(
@@ -502,9 +502,9 @@ def test_what_is_not_at_rest_is_in_the_short_form() -> None:
     metrics = Metrics()
     ordinary_node(
         metrics,
-        parts={"journal": 1, "loop": 0},
+        parts=[{"name": "journal", "restarts": 1}, {"name": "loop", "restarts": 0}],
         no_victims={Signal.MEMORY_AVAILABLE: 1, Signal.PID_AVAILABLE: 0},
-        warrants={"served": 2},
+        kernel_kill={"counted": {"served": 2}},
         sources=(
             SourceState(name="ebpf", health=SourceHealth.DEGRADED, lost=3),
             SourceState(name="psi", health=SourceHealth.OFF, wakes=4),

@@ -270,8 +270,15 @@ def test_metrics_have_the_names_labels_and_help_that_they_had(make_threshold):
         "process_evictions": [("memory.available", "killed", 1)],
     }
     time_left = {
-        "signals": {"memory.available": [1.0, 2.0, 3.0]},
-        "in_time": {"needed": 1, "presumed": 0, "not-needed": 0},
+        "signals": [
+            {
+                "threshold": "memory.available<1Gi",
+                "seconds": 2.0,
+                "earliest_seconds": 1.0,
+                "latest_seconds": 3.0,
+            }
+        ],
+        "in_time": {"needed": 1, "presumed": 0, "sooner": 0, "not_needed": 0},
     }
     scraped = {**reading(make_threshold, tally).reading(), "tally": counted, "time_left": time_left}
     metrics.read(json.loads(json.dumps(scraped)), own)

@@ -86,12 +86,12 @@ def reading(make_threshold, tally: Tally) -> Reports:
     more = {
         **of_others(tally),
         "no_victims": NoVictims(lambda _: None).by_signal(thresholds),
-        "cluster": {"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
-        "oom_order": {"first": 2, "others": 1},
-        "warrants": {WarrantEnd.SERVED: 2},
+        "kubernetes": {"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
+        "oom_order": {"first": {"processes": 2}, "others": 1},
+        "kernel_kill": {"counted": {WarrantEnd.SERVED: 2}},
         "journal": {"written": 4, "lost": 1},
     }
-    return Reports(node, [Report(gauges=lambda: more, problems=lambda: {"journal": "full"})])
+    return Reports(node, [Report(counts=lambda: more, problems=lambda: {"journal": "full"})])
 
 
 @pytest.fixture
