@@ -9,12 +9,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
-from reactor.act.cgroup_changes import frozen, without_forks
+from reactor.act.cgroup_changes import frozen, note, without_forks
+from reactor.config.settings import settings_from_text
+from reactor.guard.run import run
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.testbed.virtual_node import VirtualNode
+from tests.support.waiting import until
 from tests.support.yard import Yard
 
 RESTORE = """
@@ -81,3 +89,42 @@ def test_a_pod_that_an_ended_guard_has_left_frozen_dies_once_it_is_restored(
     finally:
         os.kill(guard, signal.SIGKILL)
         os.waitpid(guard, 0)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> CgroupTree:
+    """Return hierarchies of which that of the CPU is a directory, and in it what a guard has left that ended.
+
+    In the machine's own any daemon that starts meanwhile would restore it.
+    """
+    tree = replace(CgroupTree.discover(), cpu_root=tmp_path)
+    (tmp_path / "pod").mkdir()
+    (tmp_path / "pod/cpu.shares").write_text("262144")
+    guard = os.fork()
+    if guard == 0:
+        with tree.open("/pod", "cpu") as directory:
+            note(directory, "cpu.shares", b"2")
+        os._exit(0)
+    os.waitpid(guard, 0)
+    if not os.listxattr(tmp_path / "pod"):
+        pytest.skip("no trusted attributes here; run as root, with TMPDIR on tmpfs or ext4")
+    return tree
+
+
+async def test_a_daemon_restores_what_an_ended_guard_has_left(
+    left: CgroupTree, node: VirtualNode, tmp_path: Path
+) -> None:
+    reactor = {
+        "nodeCgroup": node.cgroup,
+        "metrics": "off",
+        "socket": str(tmp_path / "s.sock"),
+        "stateFile": str(tmp_path / "state.json"),
+        "realtime": {"fifoPriority": 0, "lockMemory": False, "oomScoreAdj": None},
+    }
+    settings = settings_from_text(json.dumps({"reactor": reactor}), "the test")
+    weight = tmp_path / "pod/cpu.shares"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run, settings, tree=left))
+        await until(lambda: "2" == weight.read_text(), "the weight that it had before")
+        nursery.cancel_scope.cancel()
+    assert [] == os.listxattr(weight.parent)
