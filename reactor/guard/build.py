@@ -424,7 +424,8 @@ def loop_of(
 ) -> Loop:
     """Return the loop over one configuration. `pods` lists the pods if not the cgroup tree shows them."""
     tree, known, steward = kept.tree, kept.known, kept.steward
-    wakes, board = Wakes(), SourceBoard(partial(_source_changed, kept.on_source))
+    board = SourceBoard(partial(_source_changed, kept.on_source))
+    wakes = Wakes(board)
     observer = NodeObserver(tree, settings)
     usages = PodObserver(
         tree,
@@ -449,20 +450,19 @@ def loop_of(
         pod_reclaim=pod_reclaim,
         loop=lambda: loop,
     )
-    memory = MemorySource(tree, settings, wakes, board, kept.highs)
+    memory = MemorySource(tree, settings, wakes, kept.highs)
     oom = OomSource(
         tree,
         settings,
         wakes,
-        board,
         kept.on_oom_kill,
         expect=lambda kill: loop.passes.observations.oom_killed(kill),  # noqa: PLW0108 - made below
     )
-    swap = _swap_watch(tree, settings, observer, wakes, board)
-    processes = ProcessSource(tree, settings.sources, wakes, board)
+    swap = _swap_watch(tree, settings, observer, wakes)
+    processes = ProcessSource(tree, settings.sources, wakes)
     joined = [feature.join(core) for feature in FEATURES]
     kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
-    levels = MemoryLevels(tree, settings, observer)
+    levels = MemoryLevels(tree, settings, lambda: observer.watermarks)
     arming = Arming(levels, memory, kernel)
     disk_check = DiskCheck(settings)
     known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
@@ -531,7 +531,7 @@ def loop_of(
         "storage": storage.run,
         "housekeeping": housekeeping.run,
         # The last one, because it wakes the loop at once.
-        "ticker": Ticker(settings.housekeeping_interval_seconds, wakes, board).run,
+        "ticker": Ticker(settings.housekeeping_interval_seconds, wakes).run,
     }
     loop.reports = (
         Report(problems=lambda: housekeeping.problems | disk_check.problems, document=filesystems.document),
@@ -553,7 +553,7 @@ def _guarded(hook: Hook, after_pass: OnPass, record: PassRecord) -> None:
 
 
 def _swap_watch(
-    tree: CgroupTree, settings: Settings, observer: NodeObserver, wakes: Wakes, board: SourceBoard
+    tree: CgroupTree, settings: Settings, observer: NodeObserver, wakes: Wakes
 ) -> dict[str, StartedPart]:
     thresholds = [one for one in settings.eviction.thresholds if one.signal is Signal.SWAP_AVAILABLE]
     if not thresholds:
@@ -564,7 +564,6 @@ def _swap_watch(
         thresholds,
         lambda: observer.swap().get(Signal.SWAP_AVAILABLE),
         wakes,
-        board,
         events=tree.memory_root / f"{node}/{SWAP_EVENTS}".lstrip("/") if has_events else None,
         longest_seconds=settings.housekeeping_interval_seconds,
     )

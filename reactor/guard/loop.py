@@ -246,7 +246,7 @@ class Loop:
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
         thresholds = self.settings.eviction.thresholds
-        self.processes.expect(process_levels(seen, thresholds, self.observer.processes_of))
+        self.processes.arm(process_levels(seen, thresholds, self.observer.processes_of))
 
     async def _next_wakes(self) -> Sequence[Wake]:
         """Return why a pass is due: what the sources report, or what the loop alone can know."""

@@ -53,7 +53,6 @@ class Source:
     `switches` are the fields of SourceSettings that must all be on.
     `version` is that of the memory controller that it needs, None: either.
     `feature` is the name in `kernel.features` of what it needs; one that needs nothing says why in `because`.
-    `prepares`: it can wake the loop ahead of a crossing, which costs the allocator nothing.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Source:
     version: CgroupVersion | None = None
     feature: str | None = None
     because: str = ""
-    prepares: bool = False
 
     def is_allowed(self, sources: SourceSettings) -> bool:
         return all(getattr(sources, switch) for switch in self.switches)
@@ -78,7 +76,6 @@ SOURCES: Final = (
         switches=("ebpf",),
         version=CgroupVersion.V2,
         feature="eBPF watches",
-        prepares=True,
     ),
     Source(
         name=MEMCG_EVENTFD,
@@ -87,7 +84,6 @@ SOURCES: Final = (
         switches=("memcg",),
         version=CgroupVersion.V1,
         feature="memcg eventfd",
-        prepares=True,
     ),
     Source(
         name=MEMORY_HIGH,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -17,6 +17,8 @@ from reactor.errors import BpfError, failure_text, first_failure, split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.wakes import Wakes
+
+_Levels_contra = TypeVar("_Levels_contra", contravariant=True)
 
 NOT_ARMED_YET: Final = "not armed yet"
 FIRST_DELAY_SECONDS: Final = 0.1
@@ -129,6 +131,13 @@ class Step(Protocol):
         """
 
 
+class ArmedStep(Step, Protocol[_Levels_contra]):
+    """One that is armed at levels."""
+
+    def arm(self, levels: _Levels_contra) -> None:
+        """Watch these and no others from now on. Never blocks; at any time, also before `watch`."""
+
+
 class _Link:
     """A step's place in the chain: armed with `detail`, or failed because of `error`, or neither yet.
 
@@ -162,13 +171,12 @@ class Chain:
         steps: Sequence[Step],
         allowed: Mapping[str, bool],
         wakes: Wakes,
-        board: SourceBoard,
         *,
         kind: WakeKind,
         left: str = "the ticker is left",
     ) -> None:
         self._wakes = wakes
-        self._board = board
+        self._board = wakes.board
         self._kind = kind
         self._left = left
         self._links = [_Link(step, off_because(step, allowed)) for step in steps]
@@ -257,6 +265,39 @@ class Chain:
 
     def _wake(self, link: _Link) -> None:
         self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
+
+
+class ArmedChain(Chain, Generic[_Levels_contra]):
+    """A chain whose steps are armed at levels. `hints` run beside it: each sees some crossings, not all."""
+
+    def __init__(
+        self,
+        steps: Sequence[ArmedStep[_Levels_contra]],
+        allowed: Mapping[str, bool],
+        wakes: Wakes,
+        *,
+        kind: WakeKind,
+        hints: Sequence[ArmedStep[_Levels_contra]] = (),
+    ) -> None:
+        super().__init__(steps, allowed, wakes, kind=kind)
+        self._hints = [(hint, off_because(hint, allowed)) for hint in hints]
+        self._armed = [one for one in (*steps, *hints) if off_because(one, allowed) is None]
+
+    def arm(self, levels: _Levels_contra) -> None:
+        """Ask to be woken at these levels and no others. Returns at once; arming goes on behind it."""
+        for step in self._armed:
+            step.arm(levels)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep one step of the chain and all the hints going until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(super().run)
+            for hint, because in self._hints:
+                if because is None:
+                    nursery.start_soon(keep_trying, hint.name, self._board, hint.watch)
+                else:
+                    self._board.set(hint.name, SourceHealth.OFF, because)
+            task_status.started()
 
 
 def off_because(step: Step, allowed: Mapping[str, bool]) -> str | None:

@@ -30,7 +30,7 @@ from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import NO_LEVELS, SourceBoard
+from reactor.sources.catalogue import NO_LEVELS
 from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
@@ -151,17 +151,43 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         """Close what is open."""
 
 
-class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
-    """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself.
+class EbpfStep(Generic[_Probe]):
+    """A source by eBPF.
 
-    `loader` makes the programs of `bpf_object`. `open_probe` loads them; it and the probe's `counters` are
-    called in a worker thread. `absent` returns why that can't be, None where the kernel is to be asked.
+    `loader` makes the programs of `bpf_object`. `open_probe` loads them, in a worker thread; without it
+    `load` does. `absent` returns why that can't be, None where the kernel is to be asked.
     """
 
     name: ClassVar[str]
-    kind: ClassVar[WakeKind]
     bpf_object: ClassVar[str]
+    load: ClassVar[Callable[..., Any]]
     on_v1: ClassVar[str]
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        wakes: Wakes,
+        loader: EbpfLoader = EbpfLoader.AUTO,
+        *,
+        open_probe: Callable[[], _Probe] | None = None,
+        absent: Callable[[], str | None] | None = None,
+    ) -> None:
+        self._tree = tree
+        self._wakes = wakes
+        # The compiler of BCC is killed when the daemon ends or is reloaded.
+        load = partial(self.load, loader, interrupt=trio.from_thread.check_cancelled)
+        self._open_probe = open_probe or load
+        self._absent = absent or partial(absent_because, self.bpf_object, loader)
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it may be tried."""
+        return self.on_v1 if self._tree.version is CgroupVersion.V1 else self._absent()
+
+
+class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
+    """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself."""
+
+    kind: ClassVar[WakeKind]
     any_signal: ClassVar[Signal | None] = None
     without_levels: ClassVar[str] = NO_LEVELS
 
@@ -169,18 +195,13 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
         self,
         tree: CgroupTree,
         wakes: Wakes,
-        board: SourceBoard,
         loader: EbpfLoader = EbpfLoader.AUTO,
         *,
         open_probe: Callable[[], _WatchedProbe] | None = None,
         absent: Callable[[], str | None] | None = None,
         proc: Path = PROC,
     ) -> None:
-        self._tree = tree
-        self._wakes = wakes
-        self._board = board
-        self._open_probe = open_probe or partial(self._load, loader)
-        self._absent = absent or partial(absent_because, self.bpf_object, loader)
+        super().__init__(tree, wakes, loader, open_probe=open_probe, absent=absent)
         self._proc = proc
         self._wanted: Mapping[str, _Wanted] = {}
         self._is_wanted_known = trio.Event()
@@ -188,11 +209,6 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
         self._refused: dict[str, str] = {}
         self._next_id = 1
         self._moved = trio.Event()
-
-    @staticmethod
-    @abstractmethod
-    def _load(loader: EbpfLoader) -> _WatchedProbe:
-        """Return the probe, attached. Called in a worker thread. Raises BpfError."""
 
     @abstractmethod
     async def _begin(self, probe: _WatchedProbe, cgroup: str, watch_id: int) -> EbpfWatch[_Wanted]:
@@ -205,10 +221,6 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
     @abstractmethod
     def _described(self, watches: Sequence[EbpfWatch[_Wanted]]) -> str:
         """Return what is armed as one line for an operator."""
-
-    def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it may be tried."""
-        return self.on_v1 if self._tree.version is CgroupVersion.V1 else self._absent()
 
     def _want(self, wanted: Mapping[str, _Wanted]) -> None:
         """Watch what is wanted of each cgroup and no others. Returns at once; arming goes on behind it."""
@@ -284,7 +296,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
         watch.take(wanted, crossings)
         newly = [one for one in crossings if one.level.reported is not None and one.key not in before]
         if newly:
-            self._notify(self._wake(newly[0].signal, time.monotonic_ns()))
+            self._wakes.report(self._wake(newly[0].signal, time.monotonic_ns()))
 
     def _on_records(self, records: Sequence[WatchRecord]) -> None:
         by_id = {watch.watch_id: watch for watch in self._watches.values()}
@@ -293,7 +305,7 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
             for record in records
             if (watch := by_id.get(record.watch_id)) is not None
         ]
-        self._notify(*wakes)
+        self._wakes.report(*(wake for wake in wakes if wake is not None))
 
     def _on_record(self, watch: EbpfWatch[_Wanted], record: WatchRecord) -> Wake | None:
         if record.kind is RecordKind.REMOVED:
@@ -308,14 +320,14 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
         return None
 
     def _count_lost(self, lost: int) -> None:
-        self._board.count_lost(self.name, lost)
+        self._wakes.board.count_lost(self.name, lost)
         for watch in tuple(self._watches.values()):
             try:
                 watch.check()
             except (OSError, ReactorError):
                 self._forget(watch)  # its removal may have been among them
         # Whatever else they said, it is there to be observed.
-        self._notify(self._wake(self.any_signal, time.monotonic_ns()))
+        self._wakes.report(self._wake(self.any_signal, time.monotonic_ns()))
 
     def _forget(self, watch: EbpfWatch[_Wanted]) -> None:
         """Let go of a watch that the kernel has removed; a new cgroup of that path is watched again."""
@@ -338,11 +350,3 @@ class EbpfSource(ABC, Generic[_WatchedProbe, _Wanted]):
 
     def _wake(self, signal: Signal | None, at_ns: int) -> Wake:
         return Wake(source=self.name, kind=self.kind, at_ns=at_ns, signal=signal)
-
-    def _notify(self, *wakes: Wake | None) -> None:
-        """Wake the loop once for all of them."""
-        given = [wake for wake in wakes if wake is not None]
-        if given:
-            self._wakes.notify(*given)
-        for _ in given:
-            self._board.count_wake(self.name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import ClassVar, Final
+
+import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
@@ -15,10 +18,16 @@ from reactor.model.quantity import format_bytes
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import WakeKind
 from reactor.policy.forecast import ahead_bytes
+from reactor.sources.catalogue import BY_NAME
+from reactor.sources.wakes import Wakes
 
 DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
+
+# While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
+_REPEAT_SECONDS: Final = 0.1
 
 FLOOR: Final = 100
 BRIM: Final = 101
@@ -110,6 +119,83 @@ def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]
     return [level for level in levels if level in wanted]
 
 
+def levels_past(levels: Iterable[MemoryLevel], counters: MemoryCounters) -> list[MemoryLevel]:
+    """Return the levels that the working set is at, but early ones. Raises OSError if the cgroup is gone."""
+    usage_bytes, cache_bytes = counters.usage_bytes(), counters.available_cache_bytes()
+    return [
+        one
+        for one in levels
+        if not one.is_early and one.is_past(usage_bytes=usage_bytes, inactive_file_bytes=cache_bytes)
+    ]
+
+
+class ReclaimNews:
+    """Which of a cgroup's levels is worth a wake while memory is reclaimed."""
+
+    def __init__(self) -> None:
+        self._past = 0
+        self._quiet_until = float("-inf")
+
+    def of(self, past: Sequence[MemoryLevel]) -> MemoryLevel | None:
+        """Return one of the levels that the working set is at: if there are more, or after a while."""
+        now = trio.current_time()
+        is_new = bool(past) and (len(past) > self._past or now >= self._quiet_until)
+        self._past = len(past)
+        if not is_new:
+            return None
+        self._quiet_until = now + _REPEAT_SECONDS
+        return past[0]
+
+
+class MemoryStep:
+    """A source that wakes the loop for levels of memory."""
+
+    name: ClassVar[str]
+    lacking: ClassVar[str]  # what the other version of cgroups has not
+
+    def __init__(self, tree: CgroupTree, wakes: Wakes) -> None:
+        self._tree = tree
+        self._wakes = wakes
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can."""
+        if self._tree.version is BY_NAME[self.name].version:
+            return None
+        return f"the memory controller is on cgroup {self._tree.version}, which has no {self.lacking}"
+
+    def _wake(self, *levels: MemoryLevel) -> None:
+        self._wakes.wake(self.name, WakeKind.MEMORY, *(level.signal for level in levels))
+
+
+class CgroupsStep(MemoryStep, ABC):
+    """One that begins anew when its levels are those of other cgroups."""
+
+    def __init__(self, tree: CgroupTree, wakes: Wakes) -> None:
+        super().__init__(tree, wakes)
+        self._levels: dict[str, list[MemoryLevel]] = {}
+        self._other_cgroups = trio.Event()
+
+    def arm(self, levels: Sequence[MemoryLevel]) -> None:
+        """Watch these levels and no others, but early ones. Returns at once."""
+        before = self._levels.keys()
+        self._levels = levels_by_cgroup(level for level in levels if not level.is_early)
+        if before != self._levels.keys():
+            self._other_cgroups.set()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch until a cgroup or the interface fails (OSError)."""
+        while True:
+            self._other_cgroups = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_cgroups, armed)
+                await self._other_cgroups.wait()
+                nursery.cancel_scope.cancel()
+
+    @abstractmethod
+    async def _watch_cgroups(self, armed: Callable[[str], None]) -> None:
+        """Watch the cgroups of these levels."""
+
+
 def watermarks_of(levels: Iterable[MemoryLevel]) -> Watermarks | None:
     return next((level.watermarks for level in levels), None)
 
@@ -122,16 +208,10 @@ def levels_by_cgroup(levels: Iterable[MemoryLevel]) -> dict[str, list[MemoryLeve
     return found
 
 
-class Counted(Protocol):
-    """Says how memory counts."""
-
-    @property
-    def watermarks(self) -> Watermarks | None:
-        """The machine's, where memory counts as MemAvailable; None where it does not."""
-
-
 class MemoryLevels:
     """Turns memory thresholds into levels: the node's on the node's cgroup, allocatable ones on the pods'.
+
+    `watermarks` returns the machine's where memory counts as MemAvailable.
 
     Where pods live below several parents no one counter holds their sum. Each parent is then given all that
     is left of the whole as its own: whichever takes it first wakes the loop, which is early, never late.
@@ -141,10 +221,10 @@ class MemoryLevels:
         self,
         tree: CgroupTree,
         settings: Settings,
-        node: Counted | None = None,
+        watermarks: Callable[[], Watermarks | None] = lambda: None,
     ) -> None:
         self._tree = tree
-        self._node_counted = node
+        self._watermarks = watermarks
         self._thresholds = [
             threshold for threshold in settings.eviction.thresholds if threshold.signal in MEMORY_SIGNALS
         ]
@@ -212,7 +292,7 @@ class MemoryLevels:
                 level_bytes=max(0, level_bytes - shift_bytes),
                 threshold=threshold,
                 working_set_bytes=working_set_bytes if shift_bytes == 0 else None,
-                watermarks=None if self._node_counted is None else self._node_counted.watermarks,
+                watermarks=self._watermarks(),
                 capacity_bytes=seen.capacity,
             )
 

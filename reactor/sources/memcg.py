@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import trio
 
 from reactor.backoff import Pace
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
+from reactor.kernel.files import OwnedDescriptor
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
-from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, NO_LEVELS, SourceBoard
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, NO_LEVELS
 from reactor.sources.levels import (
+    CgroupsStep,
     LevelKey,
     MemoryLevel,
+    MemoryStep,
+    ReclaimNews,
     describe_levels,
-    levels_by_cgroup,
+    levels_past,
     needs_rearming,
     watermarks_of,
 )
@@ -43,8 +44,6 @@ _SOONEST_SECONDS, _LATEST_SECONDS = 0.25, 10.0  # each 0.3 ms of a busy CPU
 
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
 _OBSERVED_PER_SECOND: Final = 100
-# How soon the loop is woken again while the working set stays past the same thresholds.
-_REPEAT_SECONDS: Final = 0.1
 
 
 class _Watch:
@@ -77,49 +76,18 @@ class _Watch:
         self._counters.close()
 
 
-class _OnV1:
-    """A source that only cgroup v1 has, the levels it is to watch, and what it has registered of them."""
-
-    name: str
-    lacking: str
-    early_pause_seconds = 0.2
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._tree = tree
-        self._wakes = wakes
-        self._board = board
-        self._clock_ns = clock_ns
-        self._wanted: dict[LevelKey, MemoryLevel] = {}
-        self._watches: dict[LevelKey, _Watch] = {}
-        self._moved = trio.Event()
-
-    def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it can."""
-        if self._tree.version is CgroupVersion.V1:
-            return None
-        return f"the memory controller is on cgroup v2, which has no {self.lacking}"
-
-    def _wake(self, *levels: MemoryLevel) -> None:
-        at_ns = self._clock_ns()
-        self._wakes.notify(
-            *(Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=at_ns, signal=one.signal) for one in levels)
-        )
-        for _ in levels:
-            self._board.count_wake(self.name)
-
-
-class MemcgEventfd(_OnV1):
+class MemcgEventfd(MemoryStep):
     """Wakes the loop when a cgroup's usage crosses a level, either way, or the cgroup is removed."""
 
     name = MEMCG_EVENTFD
     lacking = "usage thresholds"
+    early_pause_seconds = 0.2
+
+    def __init__(self, tree: CgroupTree, wakes: Wakes) -> None:
+        super().__init__(tree, wakes)
+        self._wanted: dict[LevelKey, MemoryLevel] = {}
+        self._watches: dict[LevelKey, _Watch] = {}
+        self._moved = trio.Event()
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; registering goes on behind it."""
@@ -263,62 +231,33 @@ def _events(level: MemoryLevel) -> int:
 # one reading of the working set at most, and the loop is woken only when that is at a threshold.
 
 
-class MemcgReclaim(_OnV1):
+class MemcgReclaim(CgroupsStep):
     """Wakes the loop when memory is being reclaimed and the working set is at a threshold."""
 
     name = MEMCG_RECLAIM
     lacking = "reclaim events"
 
-    def arm(self, levels: Sequence[MemoryLevel]) -> None:
-        """Hold the working set against these levels from now on."""
-        before = self._levels.keys()
-        self._wanted = {level.key: level for level in levels}
-        if before != self._levels.keys():
-            self._moved.set()
-
-    @property
-    def _levels(self) -> dict[str, list[MemoryLevel]]:
-        return levels_by_cgroup(self._wanted.values())
-
-    async def watch(self, armed: Callable[[str], None]) -> None:
-        """Watch until a cgroup or the interface fails (OSError)."""
-        while True:
-            self._moved = trio.Event()
-            async with trio.open_nursery() as nursery:
-                for cgroup in tuple(self._levels):
-                    await nursery.start(self._watch_cgroup, cgroup)
-                armed(", ".join(self._levels) or NO_LEVELS)
-                await self._moved.wait()
-                nursery.cancel_scope.cancel()
+    async def _watch_cgroups(self, armed: Callable[[str], None]) -> None:
+        async with trio.open_nursery() as nursery:
+            for cgroup in tuple(self._levels):
+                await nursery.start(self._watch_cgroup, cgroup)
+            armed(", ".join(self._levels) or NO_LEVELS)
 
     async def _watch_cgroup(self, cgroup: str, *, task_status: trio.TaskStatus[None]) -> None:
         event_fd = await in_thread(following(register_reclaim), self._tree.path(cgroup))
-        with ExitStack() as owned:
-            owned.callback(os.close, event_fd)
-            counters = counters_of(self._tree, cgroup, watermarks_of(self._levels.get(cgroup, ())))
-            owned.callback(counters.close)
-            task_status.started()
-            await self._observe_on_reclaim(cgroup, event_fd, counters)
+        with OwnedDescriptor(event_fd):
+            watermarks = watermarks_of(self._levels.get(cgroup, ()))
+            with closing(counters_of(self._tree, cgroup, watermarks)) as counters:
+                task_status.started()
+                await self._observe_on_reclaim(cgroup, event_fd, counters)
 
     async def _observe_on_reclaim(self, cgroup: str, event_fd: int, counters: MemoryCounters) -> None:
-        pace = Pace(burst=1, per_second=_OBSERVED_PER_SECOND)
-        quiet_until, past_before = float("-inf"), 0
+        pace, news = Pace(burst=1, per_second=_OBSERVED_PER_SECOND), ReclaimNews()
         while True:
             await trio.lowlevel.wait_readable(event_fd)
             with suppress(BlockingIOError):
                 os.eventfd_read(event_fd)
-            past = self._levels_past(cgroup, counters)
-            now = trio.current_time()
-            if past and (len(past) > past_before or now >= quiet_until):
-                quiet_until = now + _REPEAT_SECONDS
-                self._wake(past[0])
-            past_before = len(past)
+            level = news.of(levels_past(self._levels.get(cgroup, ()), counters))
+            if level is not None:
+                self._wake(level)
             await pace.turn()
-
-    def _levels_past(self, cgroup: str, counters: MemoryCounters) -> list[MemoryLevel]:
-        """Return the levels that the working set is at. Raises OSError: cgroup gone."""
-        usage_bytes, cache_bytes = counters.usage_bytes(), counters.available_cache_bytes()
-        levels = (one for one in self._wanted.values() if one.cgroup == cgroup)
-        return [
-            one for one in levels if one.is_past(usage_bytes=usage_bytes, inactive_file_bytes=cache_bytes)
-        ]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -32,11 +32,11 @@ from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
-from reactor.model.settings import EbpfLoader, Settings
+from reactor.model.settings import Settings
 from reactor.model.signals import Signal
-from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF, MEMORY_HIGH, NO_LEVELS, PSI, SOURCES, SourceBoard, switched_on
-from reactor.sources.chain import Chain, Step, keep_trying, off_because
+from reactor.model.wakes import WakeKind
+from reactor.sources.catalogue import EBPF, MEMORY_HIGH, NO_LEVELS, PSI, switched_on
+from reactor.sources.chain import ArmedChain, ArmedStep
 from reactor.sources.ebpf_watch import (
     MACHINE,
     PAGE_BYTES,
@@ -47,16 +47,19 @@ from reactor.sources.ebpf_watch import (
 )
 from reactor.sources.levels import (
     DRIFT_BYTES,
+    CgroupsStep,
     MemoryLevel,
+    ReclaimNews,
     describe_levels,
     levels_by_cgroup,
+    levels_past,
     needs_rearming,
     watermarks_of,
     with_room_for,
 )
 from reactor.sources.memcg import MemcgEventfd, MemcgReclaim
 from reactor.sources.memory_high import MemoryHigh
-from reactor.sources.wakes import Wakes, wake
+from reactor.sources.wakes import Wakes
 from reactor.threads import close_behind
 
 if TYPE_CHECKING:
@@ -65,18 +68,8 @@ if TYPE_CHECKING:
 
     _Probe = MemoryProbe | BccMemoryProbe
 
-# memory.high would slow down allocators before they have crossed anything, and hints come too late.
-_TAKE_EARLY: Final = frozenset(source.name for source in SOURCES if source.prepares)
 
-
-class MemoryStep(Step, Protocol):
-    """One way of being woken for memory."""
-
-    def arm(self, levels: Sequence[MemoryLevel]) -> None:
-        """Watch these levels and no others from now on. Never blocks; at any time, also before `watch`."""
-
-
-class MemorySource:
+class MemorySource(ArmedChain[Sequence[MemoryLevel]]):
     """Arms the levels it is given with the best that this node has.
 
     `highs` has one memory.high for each cgroup in this process. `steps` and `hints` replace the chain and
@@ -88,52 +81,24 @@ class MemorySource:
         tree: CgroupTree,
         settings: Settings,
         wakes: Wakes,
-        board: SourceBoard,
         highs: BorrowedHighs | None = None,
         *,
-        steps: Sequence[MemoryStep] | None = None,
-        hints: Sequence[MemoryStep] | None = None,
+        steps: Sequence[ArmedStep[Sequence[MemoryLevel]]] | None = None,
+        hints: Sequence[ArmedStep[Sequence[MemoryLevel]]] | None = None,
     ) -> None:
-        allowed = switched_on(settings.sources) | ({MEMORY_HIGH: False} if settings.dry_run else {})
         if steps is None:
             steps = (
-                EbpfMemory(tree, wakes, board, settings.sources.ebpf_loader),
-                MemcgEventfd(tree, wakes, board),
-                MemoryHigh(tree, wakes, board, highs or BorrowedHighs()),
+                EbpfMemory(tree, wakes, settings.sources.ebpf_loader),
+                MemcgEventfd(tree, wakes),
+                MemoryHigh(tree, wakes, highs or BorrowedHighs()),
             )
-        if hints is None:
-            hints = (MemcgReclaim(tree, wakes, board), PsiHint(tree, wakes, board))
-        self._board = board
-        self._steps = [step for step in steps if off_because(step, allowed) is None]
-        self._chain = Chain(steps, allowed, wakes, board, kind=WakeKind.MEMORY)
-        self._hints = [(hint, off_because(hint, allowed)) for hint in hints]
-
-    def arm(self, levels: Sequence[MemoryLevel]) -> None:
-        """Ask to be woken at these levels and no others. Returns at once; arming goes on behind it."""
-        crossings = [level for level in levels if not level.is_early]
-        for step in self._steps:
-            step.arm(levels if step.name in _TAKE_EARLY else crossings)
-        for hint, because in self._hints:
-            if because is None:
-                hint.arm(crossings)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step of the chain and all the hints going until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._chain.run)
-            for hint, because in self._hints:
-                if because is None:
-                    nursery.start_soon(keep_trying, hint.name, self._board, hint.watch)
-                else:
-                    self._board.set(hint.name, SourceHealth.OFF, because)
-            task_status.started()
-
-    @property
-    def is_armed(self) -> bool:
-        return self._chain.is_armed
-
-    async def wait_armed(self) -> str:
-        return await self._chain.wait_armed()
+        super().__init__(
+            steps,
+            switched_on(settings.sources) | ({MEMORY_HIGH: False} if settings.dry_run else {}),
+            wakes,
+            kind=WakeKind.MEMORY,
+            hints=(MemcgReclaim(tree, wakes), PsiHint(tree, wakes)) if hints is None else hints,
+        )
 
 
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")
@@ -142,7 +107,7 @@ WINDOW_US: Final = 500_000
 STALL_US: Final = WINDOW_US // 10
 
 
-class PsiHint:
+class PsiHint(CgroupsStep):
     """Wakes the loop when tasks of the watched cgroups, or of the machine on cgroup v1, stall for memory.
 
     Some task for `stall_us` within WINDOW_US; in proportion where the kernel grants a longer window only.
@@ -150,20 +115,9 @@ class PsiHint:
 
     name = PSI
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        *,
-        stall_us: int = STALL_US,
-    ) -> None:
-        self._tree = tree
-        self._wakes = wakes
-        self._board = board
+    def __init__(self, tree: CgroupTree, wakes: Wakes, *, stall_us: int = STALL_US) -> None:
+        super().__init__(tree, wakes)
         self._stall_us = stall_us
-        self._cgroups: frozenset[str] = frozenset({"/"})
-        self._other_cgroups = trio.Event()
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it can."""
@@ -171,34 +125,21 @@ class PsiHint:
             return None
         return f"no {MACHINE_PRESSURE}: the kernel lacks CONFIG_PSI or was not booted with psi=1"
 
-    def arm(self, levels: Sequence[MemoryLevel]) -> None:
-        """Watch the cgroups of these levels."""
-        cgroups = frozenset(level.cgroup for level in levels)
-        if cgroups != self._cgroups:
-            self._cgroups = cgroups
-            self._other_cgroups.set()
-
-    async def watch(self, armed: Callable[[str], None]) -> None:
-        """Watch until a pressure file goes away or refuses (OSError)."""
-        while True:
-            self._other_cgroups = trio.Event()
-            with ExitStack() as owned:
-                epoll = owned.enter_context(select.epoll())
-                paths: dict[int, Path] = {}
-                windows: list[str] = []
-                for path in self._paths():
-                    fd, window_us = _open(path, self._stall_us)
-                    # Its end waits for an RCU grace period: 12 to 30 ms in which no wake would be seen.
-                    owned.callback(close_behind, fd)
-                    # Trio waits for EPOLLIN, which these files always have.
-                    epoll.register(fd, select.EPOLLPRI)
-                    paths[fd] = path
-                    windows.append(f"{path} in {window_us / 1e6:g} s")
-                armed(", ".join(windows) or NO_LEVELS)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._keep_waiting, epoll, paths)
-                    await self._other_cgroups.wait()
-                    nursery.cancel_scope.cancel()
+    async def _watch_cgroups(self, armed: Callable[[str], None]) -> None:
+        with ExitStack() as owned:
+            epoll = owned.enter_context(select.epoll())
+            paths: dict[int, Path] = {}
+            windows: list[str] = []
+            for path in self._paths():
+                fd, window_us = _open(path, self._stall_us)
+                # Its end waits for an RCU grace period: 12 to 30 ms in which no wake would be seen.
+                owned.callback(close_behind, fd)
+                # Trio waits for EPOLLIN, which these files always have.
+                epoll.register(fd, select.EPOLLPRI)
+                paths[fd] = path
+                windows.append(f"{path} in {window_us / 1e6:g} s")
+            armed(", ".join(windows) or NO_LEVELS)
+            await self._keep_waiting(epoll, paths)
 
     def _paths(self) -> tuple[Path, ...]:
         """Return the pressure files of the watched cgroups; v1 knows the machine's only."""
@@ -206,7 +147,7 @@ class PsiHint:
             return (MACHINE_PRESSURE,)
         return tuple(
             MACHINE_PRESSURE if cgroup == "/" else self._tree.path(cgroup) / "memory.pressure"
-            for cgroup in sorted(self._cgroups)
+            for cgroup in sorted(self._levels)
         )
 
     async def _keep_waiting(self, epoll: select.epoll, paths: dict[int, Path]) -> None:
@@ -217,7 +158,7 @@ class PsiHint:
             for fd, events in epoll.poll(0):
                 if events & select.EPOLLERR:
                     raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(paths[fd]))
-            wake(self._wakes, self._board, self.name, WakeKind.MEMORY)
+            self._wakes.wake(self.name, WakeKind.MEMORY, None)
 
 
 def _open(path: Path, stall_us: int) -> tuple[int, int]:
@@ -238,8 +179,6 @@ def _open(path: Path, stall_us: int) -> tuple[int, int]:
 # watched, which is the working set: page cache does not move its levels at all. What wakes the loop there is
 # what a pass reads from /proc/meminfo (reactor/observe/memory.py).
 
-# While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
-_REPEAT_SECONDS: Final = 0.1
 _STEP_PAGES: Final = DRIFT_BYTES // PAGE_BYTES
 _ONCE_PAGES: Final = 1 << 48  # an early level is reported once on the way up
 # A level fires again once usage was this far below it: charges come in batches of up to 2 MiB.
@@ -255,8 +194,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
     def __init__(self, cgroup: str, watch_id: int, address: int, counters: MemoryCounters | None) -> None:
         super().__init__(cgroup, watch_id, address)
         self._counters = counters
-        self._past = 0
-        self._quiet_until = float("-inf")
+        self._news = ReclaimNews()
 
     def serves(self, armed: _Levels, wanted: _Levels) -> bool:
         if _counting(armed) != _counting(wanted):
@@ -280,15 +218,11 @@ class _MemoryWatch(EbpfWatch[_Levels]):
     def crossed_by_reclaim(self) -> Signal | None:
         """Return the signal of a level that the working set is at, though usage stands at a limit."""
         past: list[MemoryLevel] = []
-        with suppress(OSError):  # a cgroup that is gone: its removal is reported too
-            past = self._levels_past()
-        now = trio.current_time()
-        is_new = bool(past) and (len(past) > self._past or now >= self._quiet_until)
-        self._past = len(past)
-        if not is_new:
-            return None
-        self._quiet_until = now + _REPEAT_SECONDS
-        return past[0].signal
+        if self._counters is not None:
+            with suppress(OSError):  # a cgroup that is gone: its removal is reported too
+                past = levels_past(self.wanted or (), self._counters)
+        level = self._news.of(past)
+        return None if level is None else level.signal
 
     def close(self) -> None:
         if self._counters is not None:
@@ -312,17 +246,6 @@ class _MemoryWatch(EbpfWatch[_Levels]):
             return level.working_set_bytes
         return level.level_bytes
 
-    def _levels_past(self) -> list[MemoryLevel]:
-        if self._counters is None:
-            return []
-        usage_bytes, inactive_bytes = self._counters.usage_bytes(), self._counters.available_cache_bytes()
-        return [
-            level
-            for level in self.wanted or ()
-            if not level.is_early
-            and level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_bytes)
-        ]
-
 
 class EbpfMemory(EbpfSource["_Probe", _Levels]):
     """Wakes the loop when usage crosses a level upwards."""
@@ -330,17 +253,13 @@ class EbpfMemory(EbpfSource["_Probe", _Levels]):
     name = EBPF
     kind = WakeKind.MEMORY
     bpf_object = "memory"
+    load = staticmethod(open_memory_probe)
     on_v1 = "the memory controller is on cgroup v1, which has thresholds of its own"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; arming goes on behind it."""
         by_cgroup = levels_by_cgroup(levels)
         self._want({cgroup: with_room_for(found, LEVELS_PER_WATCH) for cgroup, found in by_cgroup.items()})
-
-    @staticmethod
-    def _load(loader: EbpfLoader) -> _Probe:
-        # The compiler of BCC is killed when the daemon ends or is reloaded.
-        return open_memory_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _MemoryWatch:
         if cgroup == MACHINE:

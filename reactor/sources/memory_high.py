@@ -29,23 +29,21 @@ from typing import Final
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
-from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import MEMORY_HIGH, NO_LEVELS, SourceBoard
+from reactor.sources.catalogue import MEMORY_HIGH, NO_LEVELS
 from reactor.sources.levels import (
     DRIFT_BYTES,
+    CgroupsStep,
     LevelKey,
     MemoryLevel,
-    levels_by_cgroup,
     needs_rearming,
     watermarks_of,
 )
-from reactor.sources.wakes import Wakes, wake
+from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
 THROTTLED_SECONDS: Final = 1.0
@@ -61,48 +59,32 @@ _SLACK_BYTES: Final = 1 << 20
 _PASSED_BYTES: Final = -1  # at the level itself no pod is evicted yet: `available < threshold`
 
 
-class MemoryHigh:
+class MemoryHigh(CgroupsStep):
     """Wakes the loop when a cgroup's usage meets its memory.high and the working set is at a threshold."""
 
     name = MEMORY_HIGH
+    lacking = "memory.high"
 
-    def __init__(self, tree: CgroupTree, wakes: Wakes, board: SourceBoard, highs: BorrowedHighs) -> None:
-        self._tree = tree
+    def __init__(self, tree: CgroupTree, wakes: Wakes, highs: BorrowedHighs) -> None:
+        super().__init__(tree, wakes)
         self._highs = highs
-        self._wakes = wakes
-        self._board = board
-        self._levels: dict[str, list[MemoryLevel]] = {}
         self._guards: dict[str, _Guard] = {}
-        self._other_cgroups = trio.Event()
-
-    def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it can."""
-        if self._tree.version is CgroupVersion.V2:
-            return None
-        return "the memory controller is on cgroup v1, which has no memory.high"
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
-        """Watch these levels and no others. Returns at once."""
-        before = self._levels.keys()
-        self._levels = levels_by_cgroup(levels)
-        if before != self._levels.keys():
-            self._other_cgroups.set()
+        """Watch these levels and no others, but early ones. Returns at once."""
+        super().arm(levels)
         for cgroup, guard in self._guards.items():
             guard.arm(self._levels.get(cgroup, []))
 
-    async def watch(self, armed: Callable[[str], None]) -> None:
-        """Watch until a cgroup or the interface fails (OSError); always restores memory.high."""
-        while True:
-            self._other_cgroups = trio.Event()
-            self._guards = self._new_guards(armed)
-            try:
-                async with trio.open_nursery() as nursery:
-                    for guard in self._guards.values():
-                        nursery.start_soon(guard.run)
-                    await self._other_cgroups.wait()
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._guards = {}
+    async def _watch_cgroups(self, armed: Callable[[str], None]) -> None:
+        """Watch them; always restores memory.high."""
+        self._guards = self._new_guards(armed)
+        try:
+            async with trio.open_nursery() as nursery:
+                for guard in self._guards.values():
+                    nursery.start_soon(guard.run)
+        finally:
+            self._guards = {}
 
     def _new_guards(self, armed: Callable[[str], None]) -> dict[str, _Guard]:
         details: dict[str, str] = {}
@@ -129,9 +111,6 @@ class MemoryHigh:
             )
             for cgroup, levels in guarded.items()
         }
-
-    def _wake(self, level: MemoryLevel) -> None:
-        wake(self._wakes, self._board, self.name, WakeKind.MEMORY, level.signal)
 
 
 @dataclass(eq=False)

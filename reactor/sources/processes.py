@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -32,14 +32,14 @@ from reactor.kernel.proc_events import (
     sample_forks,
 )
 from reactor.kernel.procfs import read_task_count
-from reactor.model.settings import EbpfLoader, SourceSettings
+from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import WakeKind
-from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard, switched_on
-from reactor.sources.chain import Chain, Step
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, switched_on
+from reactor.sources.chain import ArmedChain, ArmedStep
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, of_probe
-from reactor.sources.wakes import Wakes, wake
+from reactor.sources.wakes import Wakes
 
 if TYPE_CHECKING:
     from reactor.kernel.bpf.bcc_probes import BccTasksProbe
@@ -113,13 +113,12 @@ def sample_for(margin: int | None, crowding: int = 1) -> int:
 
 
 class ProcConnector:
-    """Wakes the loop for forks. Each pass calls `expect` with the distance to the threshold."""
+    """Wakes the loop for forks. Each pass arms it with the distance to the threshold."""
 
     name = PROCESSES
 
-    def __init__(self, wakes: Wakes, board: SourceBoard) -> None:
+    def __init__(self, wakes: Wakes) -> None:
         self._wakes = wakes
-        self._board = board
         self._margin: int | None = None
         self._is_wanted = True
         self._crowding = 1
@@ -131,7 +130,7 @@ class ProcConnector:
         """Return None: whether the kernel grants it is found out by asking."""
         return None
 
-    def expect(self, levels: ProcessLevels | None) -> None:
+    def arm(self, levels: ProcessLevels | None) -> None:
         """Record how far the nearest pid threshold is. If there is none, forks wake nothing."""
         self._margin = None if levels is None else levels.margin
         self._is_wanted = levels is None or bool(levels.thresholds)
@@ -194,7 +193,7 @@ class ProcConnector:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self._board.count_lost(PROCESSES)
+                self._wakes.board.count_lost(PROCESSES)
                 count += _CROWD + 1
         return count
 
@@ -211,7 +210,7 @@ class ProcConnector:
         return f"one fork in {self._one_in}" if self._is_wanted else _NO_THRESHOLD
 
     def _wake(self) -> None:
-        wake(self._wakes, self._board, PROCESSES, WakeKind.PROCESSES, Signal.PID_AVAILABLE)
+        self._wakes.wake(PROCESSES, WakeKind.PROCESSES, Signal.PID_AVAILABLE)
 
 
 async def _granted(events: socket.socket, token: int) -> None:
@@ -234,17 +233,11 @@ async def _granted(events: socket.socket, token: int) -> None:
                 return
 
 
-class ProcessStep(Step, Protocol):
-    """One way of being woken for processes."""
-
-    def expect(self, levels: ProcessLevels | None) -> None:
-        """Record the thresholds and how things stood at the last pass. Never blocks."""
-
-
-class ProcessSource:
+class ProcessSource(ArmedChain[ProcessLevels | None]):
     """Wakes the loop when forks cross, or come near, a threshold on pid.available.
 
-    `steps` replaces the chain; those that come first are preferred.
+    It is armed after each pass with the thresholds and how near they are (None: not known). `steps` replaces
+    the chain; those that come first are preferred.
     """
 
     def __init__(
@@ -252,28 +245,12 @@ class ProcessSource:
         tree: CgroupTree,
         settings: SourceSettings,
         wakes: Wakes,
-        board: SourceBoard,
         *,
-        steps: Sequence[ProcessStep] | None = None,
+        steps: Sequence[ArmedStep[ProcessLevels | None]] | None = None,
     ) -> None:
         if steps is None:
-            steps = (
-                EbpfPids(tree, wakes, board, settings.ebpf_loader),
-                ProcConnector(wakes, board),
-            )
-        self._steps = steps
-        self._chain = Chain(steps, switched_on(settings), wakes, board, kind=WakeKind.PROCESSES)
-
-    def expect(self, levels: ProcessLevels | None) -> None:
-        """Record, after each pass, what the thresholds are and how near they are (None: not known)."""
-        for step in self._steps:
-            step.expect(levels)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await self._chain.run(task_status=task_status)
-
-    async def wait_armed(self) -> str:
-        return await self._chain.wait_armed()
+            steps = (EbpfPids(tree, wakes, settings.ebpf_loader), ProcConnector(wakes))
+        super().__init__(steps, switched_on(settings), wakes, kind=WakeKind.PROCESSES)
 
 
 # Thresholds on pid.available by eBPF: the kernel compares the number of tasks with them at each fork.
@@ -322,11 +299,12 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     name = EBPF_PIDS
     kind = WakeKind.PROCESSES
     bpf_object = "processes"
+    load = staticmethod(open_tasks_probe)
     on_v1 = "the memory controller is on cgroup v1: eBPF would be loaded for this alone"
     any_signal = Signal.PID_AVAILABLE
     without_levels = _NO_THRESHOLD
 
-    def expect(self, levels: ProcessLevels | None) -> None:
+    def arm(self, levels: ProcessLevels | None) -> None:
         """Watch at these thresholds. Returns at once; what is not known leaves the watch as it is."""
         if levels is not None:
             self._want({levels.cgroup: levels} if levels.thresholds else {})
@@ -340,11 +318,6 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
             self._moved = trio.Event()
             await self._moved.wait()
         await super().watch(armed)
-
-    @staticmethod
-    def _load(loader: EbpfLoader) -> _Probe:
-        # The compiler of BCC is killed when the daemon ends or is reloaded.
-        return open_tasks_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _TasksWatch:
         address = 0

@@ -22,8 +22,8 @@ from reactor.kernel.libc import watch_modifications
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import SWAP, SourceBoard
-from reactor.sources.wakes import Wakes, wake
+from reactor.sources.catalogue import SWAP
+from reactor.sources.wakes import Wakes
 
 _SHORTEST_SECONDS: Final = 0.05
 _MET_SECONDS: Final = 0.25  # while a threshold is met
@@ -43,7 +43,6 @@ class SwapWatch:
         thresholds: Sequence[Threshold],
         observe: Callable[[], Observation | None],
         wakes: Wakes,
-        board: SourceBoard,
         *,
         events: Path | None = None,
         longest_seconds: float = 10.0,
@@ -51,7 +50,6 @@ class SwapWatch:
         self._thresholds = thresholds
         self._observe = observe
         self._wakes = wakes
-        self._board = board
         self._events = events
         self._longest_seconds = max(longest_seconds, _SHORTEST_SECONDS)
 
@@ -60,7 +58,7 @@ class SwapWatch:
         with ExitStack() as owned:
             events_fd = self._opened_events(owned)
             how = "sampled" if events_fd is None else "sampled, and events"
-            self._board.set(SWAP, SourceHealth.ARMED, how)
+            self._wakes.board.set(SWAP, SourceHealth.ARMED, how)
             task_status.started()
             before: Observation | None = None
             before_seconds = trio.current_time()
@@ -69,7 +67,7 @@ class SwapWatch:
                 seen, now_seconds = self._observe(), trio.current_time()
                 is_met = seen is not None and any(_missing(one, seen) for one in self._thresholds)
                 if is_met or was_met:
-                    wake(self._wakes, self._board, SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
+                    self._wakes.wake(SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
                 was_met = is_met
                 taken = 0 if seen is None or before is None else before.available - seen.available
                 rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)

@@ -19,10 +19,12 @@ class Wakes:
 
     A source under a storm of events may notify as often as it likes: what the loop has not yet taken
     stays one wake, the earliest, so that latencies are counted from the first event. Memory is bounded by
-    the number of sources. Everything here runs in Trio's thread; there is one waiter, the loop.
+    the number of sources. Everything here runs in Trio's thread; there is one waiter, the loop. How the
+    sources stand is on the `board`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, board: SourceBoard | None = None) -> None:
+        self.board = board or SourceBoard()
         self._pending: dict[tuple[str, WakeKind], Wake] = {}
         self._arrived = trio.Event()
         self._on_memory_wake: Callable[[tuple[Wake, ...]], None] | None = None
@@ -35,6 +37,18 @@ class Wakes:
         what has changed.
         """
         self._on_memory_wake = on_memory_wake
+
+    def wake(self, source: str, kind: WakeKind, *signals: Signal | None, at_ns: int | None = None) -> None:
+        """Wake the loop for signals of a source: for what has happened now, unless `at_ns` says when."""
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        self.report(*(Wake(source=source, kind=kind, at_ns=at_ns, signal=signal) for signal in signals))
+
+    def report(self, *wakes: Wake) -> None:
+        """Wake the loop for sources, and count that: afterwards, since a pod may be killed in between."""
+        if wakes:
+            self.notify(*wakes)
+        for wake in wakes:
+            self.board.count_wake(wake.source)
 
     def notify(self, *wakes: Wake) -> None:
         """Wake the loop. The pass of a memory wake is made here, in the caller's task, but not inside one."""
@@ -70,21 +84,6 @@ class Wakes:
         return wakes
 
 
-def wake(
-    wakes: Wakes,
-    board: SourceBoard,
-    source: str,
-    kind: WakeKind,
-    signal: Signal | None = None,
-    *,
-    at_ns: int | None = None,
-) -> None:
-    """Count a wake of a source, and wake the loop: for what has happened now, unless `at_ns` says when."""
-    board.count_wake(source)
-    at_ns = time.monotonic_ns() if at_ns is None else at_ns
-    wakes.notify(Wake(source=source, kind=kind, at_ns=at_ns, signal=signal))
-
-
 MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 
@@ -95,15 +94,14 @@ class Ticker:
     pass observes everything.
     """
 
-    def __init__(self, interval_seconds: float, wakes: Wakes, board: SourceBoard) -> None:
+    def __init__(self, interval_seconds: float, wakes: Wakes) -> None:
         self._interval_seconds = max(interval_seconds, MINIMUM_INTERVAL_SECONDS)
         self._wakes = wakes
-        self._board = board
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tick until cancelled."""
-        self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
+        self._wakes.board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
         task_status.started()
         while True:
-            wake(self._wakes, self._board, TICKER, WakeKind.HOUSEKEEPING)
+            self._wakes.wake(TICKER, WakeKind.HOUSEKEEPING, None)
             await next_beat(self._interval_seconds)

@@ -16,7 +16,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, SourceBoard
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
@@ -94,8 +94,9 @@ class Machine:
     """A memory source on this machine, armed."""
 
     def __init__(self) -> None:
-        self.wakes, self.board = Wakes(), SourceBoard()
-        self.source = MemorySource(CgroupTree.discover(), Settings(), self.wakes, self.board)
+        self.wakes = Wakes()
+        self.board = self.wakes.board
+        self.source = MemorySource(CgroupTree.discover(), Settings(), self.wakes)
 
     async def woken_by(self, name: str) -> None:
         with trio.fail_after(90):
@@ -162,7 +163,7 @@ async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(c
 async def test_an_early_level_does_not_rest_if_usage_has_fallen_below_it(cgroup: str) -> None:
     """The next crossing may follow a kill at once."""
     wakes, armed = Wakes(), trio.Event()
-    source = MemcgEventfd(CgroupTree.discover(), wakes, SourceBoard())
+    source = MemcgEventfd(CgroupTree.discover(), wakes)
     source.early_pause_seconds = math.inf
     source.arm([replace(level(cgroup, 60), place_ahead=1)])
     with hog(directory(cgroup)) as process, trio.fail_after(90):
@@ -282,8 +283,9 @@ async def test_ten_thousand_rearmings_leak_no_descriptor(cgroup: str) -> None:
         for name in names:
             directory(name).mkdir()
             owned.callback(remove_cgroup, directory(name))
-        wakes, board = Wakes(), SourceBoard()
-        watch = MemcgEventfd(CgroupTree.discover(), wakes, board)
+        wakes = Wakes()
+        board = wakes.board
+        watch = MemcgEventfd(CgroupTree.discover(), wakes)
         rounds, arrived = 0, trio.Event()
 
         def armed(detail: str) -> None:

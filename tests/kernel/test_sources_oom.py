@@ -66,14 +66,16 @@ async def told_of(
         if state.name == OOM_COUNTERS and state.health is SourceHealth.ARMED:
             armed.set()
 
-    wakes, board = Wakes(), SourceBoard(changed)
+    board = SourceBoard(changed)
+
+    wakes = Wakes(board)
     settings = Settings(
         node_cgroup=NODE,
         pod_parents=(NODE,),
         housekeeping_interval_seconds=0.1,
         sources=SourceSettings(ebpf=False),
     )
-    source = OomSource(tree, settings, wakes, board, tell)
+    source = OomSource(tree, settings, wakes, tell)
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
         await armed.wait()

@@ -24,8 +24,8 @@ THRESHOLD = make_threshold(0, Signal.PID_AVAILABLE)
 FORKER = Path(__file__).with_name("forker.c")
 
 
-def new_source(wakes: Wakes, board: SourceBoard) -> ProcessSource:
-    return ProcessSource(CgroupTree.discover(), SETTINGS, wakes, board)
+def new_source(wakes: Wakes) -> ProcessSource:
+    return ProcessSource(CgroupTree.discover(), SETTINGS, wakes)
 
 
 def margin_of(margin: int) -> ProcessLevels:
@@ -39,7 +39,7 @@ def connector() -> None:
     async def ask() -> str:
         board = SourceBoard()
         async with trio.open_nursery() as nursery:
-            source = new_source(Wakes(), board)
+            source = new_source(Wakes(board))
             await nursery.start(source.run)
             with trio.move_on_after(3):
                 await source.wait_armed()
@@ -82,9 +82,10 @@ class Steps(trio.abc.Instrument):
 
 
 async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
-    wakes, board = Wakes(), SourceBoard()
-    source = new_source(wakes, board)
-    source.expect(margin_of(8))
+    wakes = Wakes()
+    board = wakes.board
+    source = new_source(wakes)
+    source.arm(margin_of(8))
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
         await wakes.wait()  # for what was forked before it listened
@@ -96,12 +97,12 @@ async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
 
 async def test_a_new_margin_changes_the_sample() -> None:
     board = SourceBoard()
-    source = new_source(Wakes(), board)
+    source = new_source(Wakes(board))
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
-        source.expect(margin_of(800))
+        source.arm(margin_of(800))
         assert "one fork in 64" == board.state(PROCESSES).detail
-        source.expect(dataclasses.replace(margin_of(800), thresholds=()))
+        source.arm(dataclasses.replace(margin_of(800), thresholds=()))
         assert "no threshold on pid.available" == board.state(PROCESSES).detail
         nursery.cancel_scope.cancel()
 
@@ -111,7 +112,7 @@ async def test_cancellation_leaves_no_descriptor() -> None:
     for _ in range(5):
         board = SourceBoard()
         async with trio.open_nursery() as nursery:
-            await armed(nursery, new_source(Wakes(), board), board)
+            await armed(nursery, new_source(Wakes(board)), board)
             nursery.cancel_scope.cancel()
     assert before == open_descriptors()
 
@@ -120,14 +121,15 @@ async def test_cancellation_leaves_no_descriptor() -> None:
 async def test_a_fork_storm_wakes_the_loop_a_bounded_number_of_times(
     forker: Path, margin: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wakes, board = Wakes(), SourceBoard()
-    source = new_source(wakes, board)
-    source.expect(margin_of(margin))
+    wakes = Wakes()
+    board = wakes.board
+    source = new_source(wakes)
+    source.arm(margin_of(margin))
 
     async def loop() -> None:
         while True:
             await wakes.wait()
-            source.expect(margin_of(margin))
+            source.arm(margin_of(margin))
 
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
@@ -148,9 +150,10 @@ async def test_a_fork_storm_wakes_the_loop_a_bounded_number_of_times(
 
 async def test_without_a_threshold_forks_wake_nothing(forker: Path) -> None:
     """Each listener is reported to all others, so on a busy machine the count is not zero."""
-    wakes, board = Wakes(), SourceBoard()
-    source = new_source(wakes, board)
-    source.expect(ProcessLevels(cgroup="/", limit=30_000, used=0, thresholds=()))
+    wakes = Wakes()
+    board = wakes.board
+    source = new_source(wakes)
+    source.arm(ProcessLevels(cgroup="/", limit=30_000, used=0, thresholds=()))
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
         await wakes.wait()  # for what was forked before it listened
@@ -158,7 +161,7 @@ async def test_without_a_threshold_forks_wake_nothing(forker: Path) -> None:
         await trio.run_process([forker, "20000", "2"], capture_stdout=True)
         trio.lowlevel.remove_instrument(steps)
         ended_ns = time.monotonic_ns()
-        source.expect(margin_of(8))
+        source.arm(margin_of(8))
         with trio.fail_after(90):
             await trio.run_process(["true"])
             taken = await wakes.wait()

@@ -60,10 +60,11 @@ async def armed(nursery: trio.Nursery, hint: PsiHint, board: SourceBoard) -> Non
 
 
 async def test_the_trigger_is_armed_is_quiet_at_rest_and_leaves_no_descriptor() -> None:
-    wakes, board = Wakes(), SourceBoard()
+    wakes = Wakes()
+    board = wakes.board
     before = open_descriptors()
     async with trio.open_nursery() as nursery:
-        await armed(nursery, PsiHint(CgroupTree.discover(), wakes, board), board)
+        await armed(nursery, PsiHint(CgroupTree.discover(), wakes), board)
         await trio.sleep(0.3)
         assert board.state(PSI).wakes <= 1  # an always-ready descriptor would give thousands
         nursery.cancel_scope.cancel()
@@ -76,7 +77,7 @@ def triggers() -> int:
 
 
 async def test_end_of_a_watch_does_not_wait_for_the_kernel_to_let_its_trigger_go() -> None:
-    hint = PsiHint(CgroupTree.discover(), Wakes(), SourceBoard())
+    hint = PsiHint(CgroupTree.discover(), Wakes())
     with trio.CancelScope() as scope:
         await hint.watch(lambda _: scope.cancel())
     # Nothing else has run since: a trigger that were closed by now would have been waited for.
@@ -85,12 +86,13 @@ async def test_end_of_a_watch_does_not_wait_for_the_kernel_to_let_its_trigger_go
 
 
 async def test_stalled_tasks_wake_the_loop(small_cgroup: Path, tmp_path: Path) -> None:
-    wakes, board = Wakes(), SourceBoard()
+    wakes = Wakes()
+    board = wakes.board
     big = tmp_path / "big"
     big.write_bytes(bytes(64 << 20))
     os.sync()
     async with trio.open_nursery() as nursery:
-        await armed(nursery, PsiHint(CgroupTree.discover(), wakes, board, stall_us=1_000), board)
+        await armed(nursery, PsiHint(CgroupTree.discover(), wakes, stall_us=1_000), board)
         command = [sys.executable, "-c", STALLER, str(small_cgroup / "cgroup.procs"), str(big)]
         stallers = [subprocess.Popen(command) for _ in range(2)]  # noqa: ASYNC220
         try:

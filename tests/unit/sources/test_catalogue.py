@@ -19,7 +19,6 @@ from reactor.sources.catalogue import (
     SOURCES,
     SWAP,
     TICKER,
-    SourceBoard,
     chain_of,
     switched_on,
 )
@@ -65,14 +64,14 @@ def test_a_source_with_two_switches_is_on_only_while_both_are() -> None:
 async def test_the_chains_are_built_in_the_order_of_the_catalogue(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    board, wakes = SourceBoard(), Wakes()
+    wakes = Wakes()
     off = {switch: False for source in SOURCES for switch in source.switches}
     settings = Settings(sources=SourceSettings(**off))
     async with trio.open_nursery() as nursery:
-        await nursery.start(MemorySource(TREE, settings, wakes, board).run)
-        await nursery.start(ProcessSource(TREE, settings.sources, wakes, board).run)
-        await nursery.start(OomSource(TREE, settings, wakes, board, lambda _: None).run)
+        await nursery.start(MemorySource(TREE, settings, wakes).run)
+        await nursery.start(ProcessSource(TREE, settings.sources, wakes).run)
+        await nursery.start(OomSource(TREE, settings, wakes, lambda _: None).run)
         nursery.cancel_scope.cancel()
     elsewhere = {FILESYSTEMS, SWAP, RULE_PRESSURE, TICKER}
     in_chains = [source.name for source in SOURCES if source.name not in elsewhere]
-    assert in_chains == [state.name for state in board.states()]
+    assert in_chains == [state.name for state in wakes.board.states()]

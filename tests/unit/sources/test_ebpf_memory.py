@@ -57,7 +57,8 @@ class FakeNode:
     def __init__(self, root: Path) -> None:
         self.directory = root / "node"
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
         self.probe = Probe()
         self.failure: Exception | None = None
         self.directory.mkdir()
@@ -76,7 +77,6 @@ class FakeNode:
         return EbpfMemory(
             self.tree,
             self.wakes,
-            self.board,
             open_probe=self.open_probe,
             absent=lambda: None,
         )
@@ -323,8 +323,8 @@ async def test_refused_program_is_one_line_on_the_board_and_the_next_step_is_tri
             told.append(state.detail)
             failed.set()
 
-    board = SourceBoard(note)
-    source = MemorySource(node.tree, Settings(), node.wakes, board, steps=[node.step()], hints=[])
+    wakes = Wakes(SourceBoard(note))
+    source = MemorySource(node.tree, Settings(), wakes, steps=[node.step()], hints=[])
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
         with trio.fail_after(60):
@@ -335,13 +335,13 @@ async def test_refused_program_is_one_line_on_the_board_and_the_next_step_is_tri
 
 def test_source_is_off_on_cgroup_v1(node: FakeNode) -> None:
     v1 = CgroupTree(version=CgroupVersion.V1, memory_root=node.tree.memory_root)
-    step = EbpfMemory(v1, node.wakes, node.board)
+    step = EbpfMemory(v1, node.wakes)
     assert "cgroup v1" in str(step.unavailable_because())
 
 
 async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
     settings = Settings(sources=SourceSettings(ebpf=False))
-    source = MemorySource(node.tree, settings, node.wakes, node.board, steps=[node.step()], hints=[])
+    source = MemorySource(node.tree, settings, node.wakes, steps=[node.step()], hints=[])
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
         state = node.board.state(EBPF)
@@ -350,7 +350,7 @@ async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
 
 
 def test_missing_object_is_why_it_is_off(node: FakeNode) -> None:
-    step = EbpfMemory(node.tree, node.wakes, node.board, absent=lambda: "eBPF object x: was not built")
+    step = EbpfMemory(node.tree, node.wakes, absent=lambda: "eBPF object x: was not built")
     assert step.unavailable_because() == "eBPF object x: was not built"
 
 

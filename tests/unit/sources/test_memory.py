@@ -10,7 +10,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMCG_EVENTFD, SourceBoard
+from reactor.sources.catalogue import MEMCG_EVENTFD
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import Wakes
@@ -57,11 +57,10 @@ class Step:
 
 class Chain:
     def __init__(self, *steps: Step, hints: tuple[Step, ...] = (), settings: Settings | None = None) -> None:
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
         tree = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nowhere"))
-        self.source = MemorySource(
-            tree, settings or Settings(), self.wakes, self.board, steps=steps, hints=hints
-        )
+        self.source = MemorySource(tree, settings or Settings(), self.wakes, steps=steps, hints=hints)
 
     def healths(self) -> dict[str, str]:
         return {state.name: state.health.value for state in self.board.states()}
@@ -292,14 +291,14 @@ def registered(directory: Path) -> tuple[int, int]:
 async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the_watch(
     fake_cgroup: Path, level
 ) -> None:
-    wakes, board = Wakes(), SourceBoard()
+    wakes = Wakes()
+    board = wakes.board
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
     source = MemorySource(
         tree,
         Settings(),
         wakes,
-        board,
-        steps=(MemcgEventfd(tree, wakes, board, clock_ns=lambda: 7),),
+        steps=(MemcgEventfd(tree, wakes),),
         hints=(),
     )
     descriptors = open_descriptors()
@@ -311,7 +310,7 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
             event_fd, level_bytes = registered(fake_cgroup)
             assert 60 * MIB == level_bytes
             os.eventfd_write(event_fd, 1)
-            assert (MEMCG_EVENTFD, 7) == ((first := (await wakes.wait())[0]).source, first.at_ns)
+            assert MEMCG_EVENTFD == (await wakes.wait())[0].source
             (fake_cgroup / "memory.usage_in_bytes").write_text("garbage\n")
             os.eventfd_write(event_fd, 1)
             await wakes.wait()
@@ -323,9 +322,9 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
 
 
 async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgroup: Path, level) -> None:
-    wakes, board = Wakes(), SourceBoard()
+    wakes = Wakes()
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
-    step = MemcgEventfd(tree, wakes, board)
+    step = MemcgEventfd(tree, wakes)
     step.arm([level(40)])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(step.watch, lambda _: None)
@@ -337,9 +336,10 @@ async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgro
 async def test_a_usage_that_swings_about_a_level_does_not_starve_the_loop(
     fake_cgroup: Path, level, mock_clock: trio.testing.MockClock
 ) -> None:
-    wakes, board = Wakes(), SourceBoard()
+    wakes = Wakes()
+    board = wakes.board
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
-    step = MemcgEventfd(tree, wakes, board)
+    step = MemcgEventfd(tree, wakes)
     step.arm([level(60)])
     armed = trio.Event()
     async with trio.open_nursery() as nursery:

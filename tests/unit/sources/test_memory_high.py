@@ -34,7 +34,8 @@ class FakeNode:
         except OSError:
             pytest.skip("needs a temporary directory with user extended attributes (pytest --basetemp)")
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
         self.high = "max"
         self.uses(50)
         self.happens(0)
@@ -60,7 +61,7 @@ class FakeNode:
     async def watched(
         self, *levels: MemoryLevel, highs: BorrowedHighs | None = None
     ) -> AsyncIterator[MemoryHigh]:
-        step = MemoryHigh(self.tree, self.wakes, self.board, highs or BorrowedHighs())
+        step = MemoryHigh(self.tree, self.wakes, highs or BorrowedHighs())
         step.arm(levels)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -274,7 +275,7 @@ async def test_in_a_dry_run_no_task_is_throttled(
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
     settings = Settings(sources=SourceSettings(ebpf=False), dry_run=True)
     board = SourceBoard()
-    source = MemorySource(tree, settings, Wakes(), board, hints=())
+    source = MemorySource(tree, settings, Wakes(board), hints=())
     source.arm([level(100, "/node")])
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
@@ -292,7 +293,7 @@ async def test_a_vanished_cgroup_and_the_root_are_failures_that_the_chain_surviv
     settings = Settings(sources=SourceSettings(ebpf=False))
     for cgroup, reason in (("/gone", "memory.current"), ("/", "root cgroup has no memory.high")):
         board = SourceBoard()
-        source = MemorySource(tree, settings, Wakes(), board, hints=())
+        source = MemorySource(tree, settings, Wakes(board), hints=())
         source.arm([level(100, cgroup)])
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
@@ -229,8 +227,7 @@ def test_level_where_memory_counts_as_mem_available_says_by_which_watermarks(tre
         eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)), node_cgroup="/node"
     )
     seen = Observation(available=200 * MIB, capacity=512 * MIB, inactive_file_bytes=-30 * MIB)
-    node = SimpleNamespace(watermarks=watermarks)
-    found = MemoryLevels(tree.tree, settings, node).of({Signal.MEMORY_AVAILABLE: seen})
+    found = MemoryLevels(tree.tree, settings, lambda: watermarks).of({Signal.MEMORY_AVAILABLE: seen})
     (level,) = crossings(found)
     assert level.level_bytes == (512 - 100 - 30) * MIB
     assert (level.watermarks, level.capacity_bytes) == (watermarks, 512 * MIB)

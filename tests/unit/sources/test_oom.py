@@ -19,9 +19,8 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS, SourceBoard
-from reactor.sources.oom import OomNotices, OomSource
-from reactor.sources.oom_steps import EbpfOom, GuardedNode, OomCounters
+from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
+from reactor.sources.oom import EbpfOom, GuardedLimits, GuardedNode, OomSource, ReportKill
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords
@@ -53,11 +52,17 @@ class Node:
         self.root = root
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
         self.root_id = root.stat().st_ino
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
         self.probe = ProbeOfRecords[OomRecord]()
         self.failure: Exception | None = None
         self.told: list[OomKill] = []
-        self.settings = Settings(node_cgroup="/node", pod_parents=(PODS,), sources=SourceSettings(ebpf=ebpf))
+        self.settings = Settings(
+            node_cgroup="/node",
+            pod_parents=(PODS,),
+            housekeeping_interval_seconds=0.02,
+            sources=SourceSettings(ebpf=ebpf),
+        )
         for cgroup in ("/node", PODS):
             self.counts(cgroup)
 
@@ -73,22 +78,20 @@ class Node:
             raise self.failure
         return self.probe
 
+    def made(self, report: ReportKill, expect: ReportKill = lambda _: None) -> OomSource:
+        return OomSource(
+            self.tree,
+            self.settings,
+            self.wakes,
+            report,
+            expect=expect,
+            open_probe=self.open_probe,
+            absent=lambda: None,
+        )
+
     @asynccontextmanager
     async def source(self) -> AsyncIterator[OomSource]:
-        guarded = GuardedNode("/node", (PODS,))
-        source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=())
-        steps = (
-            EbpfOom(
-                self.tree,
-                guarded,
-                self.board,
-                source.on_kill,
-                open_probe=self.open_probe,
-                absent=lambda: None,
-            ),
-            OomCounters(self.tree, guarded, source.on_kill, interval_seconds=0.02),
-        )
-        source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=steps)
+        source = self.made(self.told.append)
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run)
             await until(lambda: any(one.health is SourceHealth.ARMED for one in self.board.states()))
@@ -213,15 +216,7 @@ def test_ebpf_is_not_loaded_for_kills_alone_on_v1(node: Node) -> None:
 
 async def test_kill_is_known_to_the_passes_before_the_loop_is_woken_by_it(node: Node) -> None:
     happened: list[str] = []
-    source = OomSource(
-        node.tree,
-        node.settings,
-        node.wakes,
-        node.board,
-        lambda _: happened.append("told"),
-        steps=(),
-        expect=lambda _: happened.append("expected"),
-    )
+    source = node.made(lambda _: happened.append("told"), lambda _: happened.append("expected"))
     node.wakes.run_memory_pass_inline(lambda _: happened.append("woken"))
     kill = OomKill(source=EBPF_OOM, scope=OomScope.NODE, at_ns=5, pid=42, victim_bytes=1)
     source.on_kill(kill)
@@ -232,9 +227,7 @@ async def test_kills_that_were_only_counted_are_seconds_old_and_nothing_is_expec
     node: Node,
 ) -> None:
     expected: list[OomKill] = []
-    source = OomSource(
-        node.tree, node.settings, node.wakes, node.board, node.told.append, steps=(), expect=expected.append
-    )
+    source = node.made(node.told.append, expected.append)
     source.on_kill(OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=5, kills=2))
     assert (expected, len(node.told)) == ([], 1)
 
@@ -285,23 +278,24 @@ async def test_without_ebpf_a_pass_sees_that_a_guarded_limit_was_met(tmp_path: P
 
 async def test_notices_of_a_recreated_cgroup_are_taken_again(tmp_path: Path) -> None:
     node = Node(tmp_path, ebpf=False)
-    notices = OomNotices(node.tree, GuardedNode("/node", (PODS,)), interval_seconds=0.01)
+    limits = GuardedLimits(node.tree, GuardedNode("/node", (PODS,)), interval_seconds=0.01)
     async with trio.open_nursery() as nursery:
-        await nursery.start(notices.run)
+        await nursery.start(limits.run)
         (tmp_path / "node/pods").rename(tmp_path / "node/old")
         node.counts(PODS, met=5)
-        assert not notices.struck()
+        assert limits.met() == 0
         met = itertools.count(6)
 
         def is_noticed() -> bool:
             node.counts(PODS, met=next(met))
-            return notices.struck()
+            return limits.met() > 0
 
         await until(is_noticed)
+        before = limits.met()
         (tmp_path / "node/pods/memory.events.local").write_text("nonsense")
-        assert not notices.struck()
+        assert before == limits.met()
         nursery.cancel_scope.cancel()
-    assert not notices.struck()
+    assert before == limits.met()
     node.probe.close()
 
 

@@ -49,10 +49,10 @@ def test_the_sample_is_always_one_that_the_filter_takes(margin: int | None, crow
 async def test_a_source_that_is_switched_off_says_so_and_watches_nothing(tmp_path: Path) -> None:
     board = SourceBoard()
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
-    source = ProcessSource(tree, SourceSettings(processes=False), Wakes(), board)
+    source = ProcessSource(tree, SourceSettings(processes=False), Wakes(board))
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
-    source.expect(None)
+    source.arm(None)
     assert [SourceHealth.OFF] * 2 == [board.state(name).health for name in (EBPF_PIDS, PROCESSES)]
 
 
@@ -90,7 +90,7 @@ class Other:
     def unavailable_because(self) -> None:
         return None
 
-    def expect(self, levels: ProcessLevels | None) -> None:
+    def arm(self, levels: ProcessLevels | None) -> None:
         pass
 
     async def watch(self, armed: Callable[[str], None]) -> None:
@@ -105,7 +105,8 @@ class Node:
         self.directory = root / "node"
         self.directory.mkdir()
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root, pids_root=root)
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
         self.probes: list[Probe] = []
         self.next_probe = Probe()
         self.proc = root / "proc"
@@ -115,14 +116,11 @@ class Node:
         step = EbpfPids(
             self.tree,
             self.wakes,
-            self.board,
             open_probe=self.open_probe,
             absent=lambda: None,
             proc=self.proc,
         )
-        self.source = ProcessSource(
-            self.tree, SourceSettings(), self.wakes, self.board, steps=(step, Other())
-        )
+        self.source = ProcessSource(self.tree, SourceSettings(), self.wakes, steps=(step, Other()))
 
     def open_probe(self) -> Probe:
         self.probes.append(self.next_probe)
@@ -142,7 +140,7 @@ class Node:
         (self.directory / "pids.current").write_text(f"{tasks}\n")
 
     def expect(self, *thresholds: Threshold, used: int = 10, limit: int = 100, cgroup: str = "/node") -> None:
-        self.source.expect(ProcessLevels(cgroup=cgroup, limit=limit, used=used, thresholds=thresholds))
+        self.source.arm(ProcessLevels(cgroup=cgroup, limit=limit, used=used, thresholds=thresholds))
 
     @asynccontextmanager
     async def watched(self, *thresholds: Threshold) -> AsyncIterator[None]:
@@ -240,7 +238,7 @@ async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
 
 async def test_what_the_kernel_hides_has_the_connector_stand_in(node: Node) -> None:
     node.next_probe.refusal = BpfError("eBPF object processes", "needs CAP_SYSLOG")
-    node.source.expect(ProcessLevels(cgroup="/", limit=2000, used=1, thresholds=(HARD,)))
+    node.source.arm(ProcessLevels(cgroup="/", limit=2000, used=1, thresholds=(HARD,)))
     async with trio.open_nursery() as nursery:
         await nursery.start(node.source.run)
         await until(lambda: node.board.state(PROCESSES).health is SourceHealth.ARMED)
@@ -278,5 +276,5 @@ async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:
 
 def test_ebpf_is_not_loaded_for_processes_alone_on_v1(node: Node) -> None:
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.proc)
-    step = EbpfPids(tree, node.wakes, node.board, absent=lambda: None)
+    step = EbpfPids(tree, node.wakes, absent=lambda: None)
     assert "cgroup v1" in (step.unavailable_because() or "")

@@ -12,7 +12,7 @@ import trio.testing
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import SWAP, SourceBoard, chain_of
+from reactor.sources.catalogue import SWAP, chain_of
 from reactor.sources.swap import SwapWatch
 from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
@@ -28,7 +28,8 @@ class Swap:
     def __init__(self, available: int | None) -> None:
         self.available = available
         self.read_at: list[float] = []
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes = Wakes()
+        self.board = self.wakes.board
 
     def observe(self) -> Observation | None:
         self.read_at.append(trio.current_time())
@@ -40,7 +41,7 @@ class Swap:
 
     @asynccontextmanager
     async def watched(self, events: Path | None = None) -> AsyncIterator[None]:
-        watch = SwapWatch((HARD,), self.observe, self.wakes, self.board, events=events)
+        watch = SwapWatch((HARD,), self.observe, self.wakes, events=events)
         async with trio.open_nursery() as nursery:
             await nursery.start(watch.run)
             yield
@@ -123,7 +124,7 @@ async def test_cgroup_without_events_is_sampled(
 async def test_absurd_threshold_wakes_nobody(autojump_clock: trio.testing.MockClock) -> None:
     swap = Swap(GIB)
     absurd = make_threshold(9 * GIB, signal=Signal.SWAP_AVAILABLE)
-    watch = SwapWatch((absurd,), swap.observe, swap.wakes, swap.board)
+    watch = SwapWatch((absurd,), swap.observe, swap.wakes)
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         assert not await swap.is_woken_within(2)

@@ -2,7 +2,7 @@ import trio
 import trio.testing
 
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.catalogue import TICKER, SourceBoard
+from reactor.sources.catalogue import TICKER
 from reactor.sources.wakes import Ticker, Wakes
 
 
@@ -20,8 +20,9 @@ async def ticks_within(ticker: Ticker, wakes: Wakes, seconds: float) -> list[flo
 
 
 async def test_it_ticks_at_once_and_then_at_its_interval(autojump_clock: trio.testing.MockClock) -> None:
-    wakes, board = Wakes(), SourceBoard()
-    assert [0, 10, 20, 30] == await ticks_within(Ticker(10, wakes, board), wakes, 35)
+    wakes = Wakes()
+    board = wakes.board
+    assert [0, 10, 20, 30] == await ticks_within(Ticker(10, wakes), wakes, 35)
     assert (SourceHealth.ARMED, 4) == (board.state(TICKER).health, board.state(TICKER).wakes)
 
 
@@ -29,13 +30,13 @@ async def test_it_never_ticks_faster_than_every_hundredth_of_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     wakes = Wakes()
-    assert [0, 0.01, 0.02] == await ticks_within(Ticker(0, wakes, SourceBoard()), wakes, 0.025)
+    assert [0, 0.01, 0.02] == await ticks_within(Ticker(0, wakes), wakes, 0.025)
 
 
 async def test_missed_ticks_are_not_made_up_for(mock_clock: trio.testing.MockClock) -> None:
     wakes = Wakes()
     async with trio.open_nursery() as nursery:
-        await nursery.start(Ticker(1, wakes, SourceBoard()).run)
+        await nursery.start(Ticker(1, wakes).run)
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(100.5)
         await trio.testing.wait_all_tasks_blocked()
