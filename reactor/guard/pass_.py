@@ -20,7 +20,7 @@ from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.recorder import Rehearsed
 from reactor.link.documents import Outcome
-from reactor.model.decisions import Decision, Eviction, Inputs, Snapshot
+from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
@@ -134,9 +134,7 @@ class Passes:
             self._follow_kernel(wakes)
             now_seconds = self._clock_seconds()
             seen = self.observations.observe(wakes, now_seconds, firing)
-            state, decision = decide(
-                self._settings, self.known.state, seen.snapshot, seen.pods, now_seconds, firing, seen.due
-            )
+            state, decision = self._decided(seen, now_seconds, firing)
             if self._kernel.stand_down(self._settings, state, seen.pods, decision):
                 continue
             if is_repeated or not (decision.again or self._is_stale(decision, seen)):
@@ -152,6 +150,15 @@ class Passes:
         if is_housekeeping(wakes):
             self._oom_kills.recount(self.known.pods)
         return dataclasses.replace(record, is_repeated=is_repeated)
+
+    def _decided(self, seen: Seen, now_seconds: float, firing: Firing | None) -> tuple[PolicyState, Decision]:
+        """Return what is decided; a dry run that has reported all pods over own limits goes on without."""
+        inputs = self.known.state, seen.snapshot, seen.pods, now_seconds, firing, seen.due
+        state, decision = decide(self._settings, *inputs)
+        if decision.acted_on is None and self._rehearsed.has_reported(decision.evictions):
+            settings = dataclasses.replace(self._settings, local_storage_capacity_isolation=False)
+            return decide(settings, *inputs)
+        return state, decision
 
     def _is_stale(self, decision: Decision, seen: Seen) -> bool:
         """Return whether a pod would be evicted by what was observed too long ago.
@@ -178,12 +185,10 @@ class Passes:
         self.known.apply(CrossingServed(snapshot=snapshot, pods=pods))
         seen = Seen(snapshot=snapshot, pods=pods, at_ns=started_ns, memory={})
         record = self._carry_out(decision, seen, wakes, started_ns, served=served)
-        crossed_ns = served.crossed_ns()
+        crossed_ns, times = served.crossed_ns(), record.times
         if crossed_ns is not None:
-            times = record.times
             times = dataclasses.replace(times, woke_ns=min(times.woke_ns, crossed_ns))
-            record = dataclasses.replace(record, times=times)
-        self._earlier.append(record)
+        self._earlier.append(dataclasses.replace(record, times=times))
 
     def take_earlier(self) -> Sequence[PassRecord]:
         """Return the records that come before that of the last pass, each once.
@@ -222,8 +227,7 @@ class Passes:
         usages = with_storage(self.observations.usages.full(), self.known.storage.usages(pods), pods)
         shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
         before = Snapshot(signals=shown, pods=usages)
-        acted_on = after._replace(pods=usages)
-        seen = Seen(snapshot=acted_on, pods=pods, at_ns=time.monotonic_ns(), memory={})
+        seen = Seen(snapshot=after._replace(pods=usages), pods=pods, at_ns=time.monotonic_ns(), memory={})
         state, decision = after_reclaim(
             self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
@@ -273,7 +277,10 @@ class Passes:
         """
         decided_ns, state = time.monotonic_ns(), self.known.state
         self.is_unfinished = False
-        attempts = [self._begun(one, seen.snapshot, served) for one in self._to_begin(decision)]
+        fresh = (
+            self._rehearsed.news(decision, state, self.known.pods) if self._dry_run else decision.evictions
+        )
+        attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
         if served is None:
             self._kernel.annotate(attempts)
         if arms:  # before anything that takes its time
@@ -339,16 +346,14 @@ class Passes:
         eviction = attempt.eviction
         # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on. One that
         # found no process is recorded, too: memory that stays charged to its cgroup shows it was in vain.
-        uid = attempt.eviction.pod.uid
+        uid, held_bytes = eviction.pod.uid, attempt.credited_bytes
         if attempt.process is not None:
             self._acted_on_process(attempt, attempt.process, snapshot, pods)
         elif attempt.outcome is Outcome.FAILED:
             self.known.apply(EvictionFailed(uid=uid, why="; ".join(attempt.problems)))
         else:
             self.known.apply(
-                EvictionOrdered(
-                    eviction=eviction, snapshot=snapshot, pods=pods, held_bytes=attempt.credited_bytes
-                )
+                EvictionOrdered(eviction=eviction, snapshot=snapshot, pods=pods, held_bytes=held_bytes)
             )
             self.known.under_way.began(uid, ordered_ns)
             if attempt.is_empty and eviction.resource not in ON_DISK:
@@ -357,12 +362,6 @@ class Passes:
                 self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
                 self.known.apply(PodFoundEmpty(uid=uid))
                 self.results.record_end(uid)
-
-    def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
-        """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
-        if not self._dry_run:
-            return decision.evictions
-        return self._rehearsed.news(decision, self.known.state, self.known.pods)
 
     def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:
         """Order an eviction, of the whole pod or of one process of it."""

@@ -324,6 +324,10 @@ class Rehearsed:
     def __init__(self) -> None:
         self._reported: dict[_Key, str] = {}
 
+    def has_reported(self, evictions: Sequence[Eviction]) -> bool:
+        """Return whether there are evictions, and all of them were reported: their pods would be gone."""
+        return bool(evictions) and self._reported.keys() >= set(map(_key, evictions))
+
     def news(self, decision: Decision, state: PolicyState, pods: Iterable[Pod]) -> Sequence[Eviction]:
         """Return which evictions of a decision were not reported for this shortage.
 

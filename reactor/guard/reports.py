@@ -20,12 +20,7 @@ import trio
 
 import reactor
 from reactor.guard.node import Node
-from reactor.guard.record import (
-    counted_as,
-    ranked_document,
-    reclaimed_document,
-    slowdown_document,
-)
+from reactor.guard.record import counted_as, ranked_document, reclaimed_document, slowdown_document
 from reactor.link.documents import REMOVED_FROM_STATUS, attributes, instant
 from reactor.model.decisions import Claim, ClaimKind, PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage

@@ -16,7 +16,7 @@ from reactor.model.decisions import PolicyState
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import FilesystemUsage, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
-from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.signals import LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe import node
@@ -823,6 +823,39 @@ async def test_hard_memory_threshold_does_not_wait_for_a_pod_over_its_storage_li
     loop.passes.make([wake()])
     assert ["filler", "hog"] == loop.kills.killed
     assert not loop.passes.is_unfinished
+
+
+async def test_a_dry_run_decides_for_thresholds_after_it_has_reported_a_pod_over_its_storage_limit(
+    make_loop, make_pod, make_threshold, observation
+):
+    """No pod goes in it that would have gone: what follows in a run that evicts would never be reported."""
+    memory, processes = make_threshold(100 * MIB), make_threshold(100, Signal.PID_AVAILABLE)
+    loop = make_loop(memory, processes, dry_run=True)
+    volume = Volume(name="v", is_local=False, size_limit=parse_quantity("10"))
+    pods = replace(make_pod("filler"), volumes=(volume,)), make_pod("hog")
+    loop.have(*pods)
+    over = PodUsage(
+        memory_working_set_bytes=MIB, process_count=1, volumes={"v": FilesystemUsage(used_bytes=99)}
+    )
+    hog = PodUsage(memory_working_set_bytes=2 * MIB, process_count=50)
+    loop.usages.seen = {"uid-filler": over, "uid-hog": hog}
+
+    def reported() -> list[tuple[str, str]]:
+        loop.now_seconds += 20.0
+        attempts = loop.passes.make([wake(WakeKind.HOUSEKEEPING)]).attempts
+        return [(one.eviction.pod.name, one.eviction.signal) for one in attempts]
+
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
+    assert [("filler", LimitSignal.EMPTY_DIR)] == reported()
+    assert [("hog", Signal.PID_AVAILABLE)] == reported()
+    assert [] == reported()
+    other = replace(pods[0], name="other", uid="uid-other")
+    loop.have(*pods, other)
+    loop.usages.seen = {"uid-filler": over, "uid-hog": hog, "uid-other": over}
+    assert [("other", LimitSignal.EMPTY_DIR)] == reported()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    assert [("hog", Signal.MEMORY_AVAILABLE)] == reported()
+    assert [] == loop.kills.killed
 
 
 def is_being_evicted(loop, uid: str = "uid-hog") -> bool:
