@@ -9,9 +9,8 @@ from typing import Self
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupVersion, parse_limit
-from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file
-from reactor.kernel.hierarchies import LIMIT_AND_REQUESTS, first_request
+from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.files import parse_field, parse_integer, read_file
 
 
 class MemoryCounters:
@@ -142,38 +141,3 @@ def _kind(stat: bytes, key: bytes) -> int:
     with suppress(ReactorError):  # a kind that this kernel does not show
         return parse_field(stat, key, "memory.stat")
     return 0
-
-
-class MemoryRequest:
-    """What memory a cgroup asks to keep and may have, by files held open where they are read repeatedly.
-
-    Raises OSError (with the path; ENODEV once the cgroup is gone), KernelInterfaceError, and RefusedError as
-    `CgroupTree.path`.
-    """
-
-    __slots__ = ("_files", "_is_v2")
-
-    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
-        self._is_v2 = tree.version is CgroupVersion.V2
-        self._files: list[KernelFile] = []
-        path, names = tree.spelled(cgroup), LIMIT_AND_REQUESTS[tree.version]
-        with tree.open_for(f"{path}/{names[0]}", cgroup, inode) as directory:
-            try:
-                for name in names:
-                    self._files.append(directory.kernel_file(name, path))
-            except OSError:
-                self.close()
-                raise
-
-    def request_bytes(self) -> int:
-        """Return what `CgroupTree.memory_request_bytes` does."""
-        requests = (parse_limit(file.read(), file.path) for file in self._files[1:])
-        return first_request(requests) if self._is_v2 else next(requests) or 0
-
-    def limit_bytes(self) -> int | None:
-        return parse_limit(self._files[0].read(), self._files[0].path)
-
-    def close(self) -> None:
-        """Close the descriptors; a second time is harmless."""
-        for file in self._files:
-            file.close()

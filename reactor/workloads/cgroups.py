@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.cgroup_memory import MemoryRequest
 from reactor.kernel.directories import CachedListing, DirectoryChanges
 from reactor.kernel.files import GONE, Reserve
 from reactor.kernel.libc import CONTENTS
@@ -42,8 +41,8 @@ from reactor.workloads.search import Search
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
-# How long a new cgroup may still be written to by who made it: what was read until then is read once more at
-# the next refresh. How many of them a refresh reads again: who can make thousands is not to make it long.
+# How long a new cgroup may still be written to by who made it: one that is not watched is read again by each
+# refresh until then. How many a refresh reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
 # What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
@@ -68,32 +67,20 @@ class _Found(NamedTuple):
 
 
 class _Young:
-    """When a pod came and was last read; `request` is held open once it is read again.
+    """When a pod came and was last read."""
 
-    `made` is what the pod was made of then, and the pod.
-    """
-
-    __slots__ = ("came_seconds", "made", "read_seconds", "request")
+    __slots__ = ("came_seconds", "read_seconds")
 
     def __init__(self, now_seconds: float) -> None:
         self.came_seconds = self.read_seconds = now_seconds
-        self.request: MemoryRequest | None = None
-        self.made: tuple[tuple[object, ...], Pod] | None = None
 
-    @property
-    def has_settled(self) -> bool:
-        return self.read_seconds - self.came_seconds >= _SETTLES_SECONDS
+    def has_settled(self, now_seconds: float) -> bool:
+        return now_seconds - self.came_seconds >= _SETTLES_SECONDS
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether it may be another than it was when it was read."""
         is_being_made = now_seconds - self.came_seconds < _BEING_MADE_SECONDS
         return is_being_made or now_seconds - self.read_seconds >= _READ_AGAIN_SECONDS
-
-    def close(self) -> None:
-        """Close what is held open."""
-        if self.request is not None:
-            self.request.close()
-            self.request = None
 
 
 class CgroupPods:
@@ -160,9 +147,7 @@ class CgroupPods:
         began_seconds = self._clock_seconds()
         problems: dict[str, str] = {}
         read: dict[str, Pod | None] = {}
-        changed = self._changes.changed()
-        for uid in tuple(self._as_read) if changed is None else changed:
-            self._as_read.pop(uid, None)
+        self._take_changes()
         by_parent = self._by_parent(problems, again=True)
         for found in chain.from_iterable(some for some in by_parent.values() if some is not None):
             if weight >= _AT_A_TURN:
@@ -170,15 +155,11 @@ class CgroupPods:
                 weight = 0
             uid = found.uid
             main = read_main_process(found.directory, self._proc, with_name=self._wants_names)
-            pod = self._as_read.get(uid)
-            if pod is None or main != self._main[uid]:
+            pod = self._as_read.get(uid) if found.is_trusted else None  # it may have been given away
+            if pod is None or main != self._main.get(uid):
                 weight += _AS_MANY - 1
                 self._main[uid] = main
-                is_watched = self._is_watched(found)  # before it is read
-                pod = self._pod(found, self._known.get(uid), problems, None)
-                self._as_read.pop(uid, None)
-                if pod is not None and is_watched and found.cgroup not in problems:
-                    self._as_read[uid] = pod
+                pod = self._watched_pod(found, self._known.get(uid), problems)
             weight += 1
             read[uid] = pod
         for uid, young in self._young.items():
@@ -191,6 +172,21 @@ class CgroupPods:
         if self._exact_names is not None and pods:
             problems |= self._unmatched(self._exact_names, pods)
         return pods
+
+    def _take_changes(self) -> None:
+        """Note whose cgroups were written to since they were read."""
+        changed = self._changes.changed()
+        for uid in tuple(self._as_read) if changed is None else changed:
+            self._as_read.pop(uid, None)
+
+    def _watched_pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
+        """Return what `_pod` does, and note whether it is reported once that has changed."""
+        is_watched = self._is_watched(found)  # before it is read
+        pod = self._pod(found, before, problems)
+        self._as_read.pop(found.uid, None)
+        if pod is not None and is_watched and found.cgroup not in problems:
+            self._as_read[found.uid] = pod
+        return pod
 
     def _is_watched(self, found: _Found) -> bool:
         """Return whether it is reported once what was read of a cgroup has changed, but its main process."""
@@ -209,10 +205,10 @@ class CgroupPods:
         return names.problems([*(one for named in self._names.values() for one in named), *spared])
 
     def refresh(self) -> tuple[Pod, ...]:
-        """Return the pods that exist now; of those known from before only the youngest are read again.
+        """Return the pods that exist now; of those known from before only the youngest may be read again.
 
         Who makes a cgroup writes what it asks for afterwards: systemd, a runtime. A pod that was read in
-        between would be what it is not until the next `list`.
+        between would be what it is not until the next `list`: it is read again once it was written to.
 
         The parents are listed where one of them has changed: cheap enough for the path from a wake to a kill,
         where a pod that came a moment ago may be the very one. For one thread.
@@ -229,12 +225,12 @@ class CgroupPods:
     def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
         """Return by uid which of the youngest pods, where they are read again now, are not as known."""
         changed: dict[str, Pod | None] = {}
-        for uid, young in self._due_again(self._clock_seconds()).items():
-            pod = self._pod(self._found[uid], self._known[uid], problems, young)
+        now_seconds = self._clock_seconds()
+        for uid, young in self._due_again(now_seconds).items():
+            young.read_seconds = now_seconds
+            pod = self._watched_pod(self._found[uid], self._known[uid], problems)
             if pod != self._known[uid]:
                 changed[uid] = pod
-            elif young.has_settled:
-                self._young.pop(uid).close()
         return changed
 
     def _by_parent(
@@ -277,16 +273,14 @@ class CgroupPods:
                 before = known.get(child.uid)
                 pod = read.get(child.uid, before)
                 if child.uid in again or (before is None and child.uid not in read):
-                    pod = self._pod(child, before, problems, again.get(child.uid))
+                    pod = self._watched_pod(child, before, problems)
                 if pod is not None:
                     pods[child.uid] = pod
                     if before is None:
                         came.append(child.uid)
-        for uid in self._main.keys() - pods.keys():
-            del self._main[uid]
-            self._as_read.pop(uid, None)
-        for uid in [uid for uid, one in self._young.items() if one.has_settled or uid not in pods]:
-            self._young.pop(uid).close()
+        self._forget_all_but(pods)
+        for young in again.values():
+            young.read_seconds = now_seconds
         for uid in came:
             self._young[uid] = _Young(now_seconds)
         self._known = pods
@@ -299,15 +293,20 @@ class CgroupPods:
         self._listed_from = children if is_whole else None
         return self._pods
 
+    def _forget_all_but(self, pods: Mapping[str, Pod]) -> None:
+        for known_of in (self._main, self._as_read, self._young):
+            for uid in known_of.keys() - pods.keys():
+                del known_of[uid]
+
     def _due_again(self, now_seconds: float) -> dict[str, _Young]:
-        """Return who of the youngest is to be read again now."""
+        """Return who of the youngest is to be read again now: who is not watched, or was written to."""
         if not self._young:
             return {}
-        young = self._young
-        for uid in islice(young, max(0, len(young) - _MOST_READ_AGAIN)):
-            young[uid].close()
-        youngest = islice(reversed(young.items()), _MOST_READ_AGAIN)
-        return {uid: one for uid, one in youngest if one.is_due(now_seconds)}
+        self._take_changes()
+        youngest = tuple(islice(reversed(self._young.items()), _MOST_READ_AGAIN))
+        due = {uid: one for uid, one in youngest if uid not in self._as_read and one.is_due(now_seconds)}
+        self._young = {uid: one for uid, one in self._young.items() if not one.has_settled(now_seconds)}
+        return due
 
     def _may_be_pods(self, children: Children) -> Sequence[_Found]:
         """Return the cgroups below a parent that may be pods, by name."""
@@ -319,9 +318,7 @@ class CgroupPods:
             if cgroup not in self.boundaries.spared
         ]
 
-    def _pod(
-        self, found: _Found, before: Pod | None, problems: dict[str, str], young: _Young | None
-    ) -> Pod | None:
+    def _pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
         One that can't be read stays as it was known; one that never could be is spared, since what it
@@ -329,14 +326,14 @@ class CgroupPods:
         """
         try:
             try:
-                pod = self._read(found, found.directory, problems, young)
+                pod = self._read(found, found.directory, problems)
             except OSError as error:
                 if error.errno not in GONE or not self._is_renamed(found):
                     raise
             else:
                 if not self._is_renamed(found):
                     return pod
-            return self._read_renamed(found, problems, young)
+            return self._read_renamed(found, problems)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -353,29 +350,28 @@ class CgroupPods:
         except OSError:
             return True
 
-    def _read_renamed(self, found: _Found, problems: dict[str, str], young: _Young | None) -> Pod:
+    def _read_renamed(self, found: _Found, problems: dict[str, str]) -> Pod:
         """Return the pod in a cgroup that was renamed since it was listed. Raises OSError, ReactorError."""
         with self._tree.open(found.cgroup, inode=found.inode) as directory:
             path = directory.path
             self._main[found.uid] = read_main_process(path, self._proc, with_name=self._wants_names)
-            return self._read(found, path, problems, young)
+            return self._read(found, path, problems)
 
-    def _read(self, found: _Found, directory: str, problems: dict[str, str], young: _Young | None) -> Pod:
+    def _read(self, found: _Found, directory: str, problems: dict[str, str]) -> Pod:
         """Return the pod in a cgroup. Raises OSError, ReactorError."""
         attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
         if attributes.problems:
             problems[found.cgroup] = "; ".join(attributes.problems)
-        request_bytes, limit_bytes = self._request_and_limit(found, directory, young)
+        tree = self._tree
+        request_bytes = tree.listed_memory_request_bytes(directory)
+        limit_bytes = tree.listed_memory_limit_bytes(directory)
         # Who was given the cgroup, or a part of the tree, could ask for all of the node, and never exceed it.
-        if request_bytes and not is_written_by_root(directory, self._tree.request_files):
+        if request_bytes and not is_written_by_root(directory, tree.request_files):
             request_bytes = 0
         main = self._main.get(found.uid, UNKNOWN)
         units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
         if self._exact_names is not None:
             self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
-        made_of = (found, attributes, units, main, request_bytes, limit_bytes)
-        if young is not None and young.made is not None and young.made[0] == made_of:
-            return young.made[1]
         pod = _pod(
             found,
             attributes,
@@ -384,10 +380,7 @@ class CgroupPods:
             request_bytes=request_bytes,
             limit_bytes=limit_bytes,
         )
-        pod = replace(pod, spared_cgroups=_monitors(found.cgroup, units))
-        if young is not None:
-            young.made = made_of, pod
-        return pod
+        return replace(pod, spared_cgroups=_monitors(found.cgroup, units))
 
     def _listed_as(self, found: _Found, units: Sequence[str], main: MainProcess) -> Listed:
         """Return what the operator's lists say of the pod; a slice is spared for a unit in it."""
@@ -398,21 +391,6 @@ class CgroupPods:
                 if because is not None:
                     return listed._replace(never_because=f"holds {inner}: {because}")
         return listed
-
-    def _request_and_limit(
-        self, found: _Found, directory: str, young: _Young | None
-    ) -> tuple[int, int | None]:
-        """Return what the cgroup asks for and may have; of one that is read again by files held open.
-
-        That is what a kill of a new pod waits for: 0.06 ms instead of 0.3.
-        """
-        if young is None:
-            tree = self._tree
-            return tree.listed_memory_request_bytes(directory), tree.listed_memory_limit_bytes(directory)
-        young.read_seconds = self._clock_seconds()
-        if young.request is None:
-            young.request = MemoryRequest(self._tree, found.cgroup, inode=found.inode)
-        return young.request.request_bytes(), young.request.limit_bytes()
 
 
 def _pod(

@@ -8,7 +8,7 @@ import pytest
 
 from reactor.errors import KernelInterfaceError, RefusedError
 from reactor.kernel.cgroup import UNLIMITED_BYTES, CgroupTree, CgroupVersion, own_cgroup
-from reactor.kernel.cgroup_memory import MemoryCounters, MemoryRequest
+from reactor.kernel.cgroup_memory import MemoryCounters
 from tests.support.this_machine import lift_quotas, open_descriptors
 
 if TYPE_CHECKING:
@@ -181,32 +181,6 @@ def test_request_on_v2_is_low_then_min(make_tree: FakeTreeMaker) -> None:
     assert 7 == fake.tree.memory_request_bytes("/pod")
     fake.file("/pod", "memory.low", "max\n")
     assert UNLIMITED_BYTES == fake.tree.memory_request_bytes("/pod")
-
-
-def test_request_that_is_held_open_is_what_the_tree_reads(fake: FakeTree) -> None:
-    is_v2 = fake.tree.version is CgroupVersion.V2
-    files = ("memory.low", "memory.min", "memory.max") if is_v2 else ("memory.soft_limit_in_bytes",)
-    fake.add("/pod")
-    held = MemoryRequest(fake.tree, "/pod")
-    for content in ("0", "5", str(UNLIMITED_BYTES), "max" if is_v2 else "7"):
-        for name in files:
-            (fake.directory("/pod") / name).write_text(f"{content}\n")
-            assert fake.tree.memory_request_bytes("/pod") == held.request_bytes()
-            assert fake.tree.memory_limit_bytes("/pod") == held.limit_bytes()
-    fake.tree.set_memory_limit("/pod", 64 << 20)
-    assert 64 << 20 == held.limit_bytes()
-    held.close()
-    held.close()
-
-
-def test_request_of_a_cgroup_that_is_gone_leaves_no_descriptor(fake: FakeTree) -> None:
-    fake.add("/pod")
-    last = "memory.min" if fake.tree.version is CgroupVersion.V2 else "memory.soft_limit_in_bytes"
-    (fake.directory("/pod") / last).unlink(missing_ok=True)
-    before = open_descriptors()
-    with pytest.raises(FileNotFoundError, match=last):
-        MemoryRequest(fake.tree, "/pod")
-    assert before == open_descriptors()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x\n", b"-5\n", b"\xff\xfe", b"1 2\n"])

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.model.pod_lists import PodEntry, PodLists, Preference
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import PodBoundaries
-from tests.support.this_machine import no_descriptor_to_spare, open_descriptors
+from tests.support.this_machine import no_descriptor_to_spare
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -293,48 +293,53 @@ def test_pod_that_is_being_made_is_read_at_every_refresh_and_later_not_twice_in_
     assert [4, 4, 6] == [seen_after(seconds, asked) for seconds, asked in ((0.02, 4), (0.005, 5), (0.006, 6))]
 
 
-def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeTree, proc: Path) -> None:
+def test_a_young_pod_is_read_again_once_it_was_written_to_and_by_the_clock_only_if_it_is_not_watched(
+    fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    listed = CgroupTree.listed_memory_request_bytes
+
+    def counted(tree: CgroupTree, directory: str) -> int:
+        read.append(directory)
+        return listed(tree, directory)
+
+    monkeypatch.setattr(CgroupTree, "listed_memory_request_bytes", counted)
     listing, now = timed_pods(fake, proc)
     listing.refresh()
     fake.add("/pods/new")
-    listing.refresh()
-    before = open_descriptors()
 
-    listing.refresh()
-    assert open_descriptors() in {before + 2, before + 3}
-    now[0] += 1.1
-    listing.refresh()
+    def reads(times: int = 5) -> int:
+        read.clear()
+        for _ in range(times):
+            listing.refresh()
+            now[0] += 0.02
+        return len(read)
 
-    assert before == open_descriptors()
-
-
-def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: FakeTree, proc: Path) -> None:
-    listing, now = timed_pods(fake, proc)
-    listing.refresh()
-    fake.add("/pods/new")
-    before = open_descriptors()
-    for _ in range(2):
-        listing.refresh()
-    assert before < open_descriptors()
-    now[0] += 10
-    listing.list()
-
-    assert before == open_descriptors()
+    assert 1 == reads()
+    set_attribute(fake, "/pods/new", "user.reactor.priority", b"3")
+    assert 1 == reads()
+    assert [3] == [pod.priority for pod in listing.refresh()]
+    monkeypatch.setattr("reactor.kernel.libc.watch_directory", _refuse)
+    fake.add("/pods/unwatched")
+    assert 5 == reads()
+    now[0] += 1.0
+    assert 1 == reads()  # once more, as it has settled
 
 
 def test_a_listed_pod_that_could_not_be_read_once_is_there_again_though_no_directory_has_changed(
-    fake: FakeTree, proc: Path
+    fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def gone(*_: object) -> int:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
     listing, _ = timed_pods(fake, proc)
     listing.refresh()
     fake.add("/pods/new")
     assert ["new"] == [pod.name for pod in listing.refresh()]
-    files = [one for one in fake.directory("/pods/new").iterdir() if "limit" in one.name or "low" in one.name]
-    for one in files:
-        one.rename(proc.parent / f"aside-{one.name}")
-    assert [] == [pod.name for pod in listing.refresh()]
-    for one in files:
-        (proc.parent / f"aside-{one.name}").rename(one)
+    fake.tree.set_memory_request("/pods/new", MIB)
+    with monkeypatch.context() as patched:
+        patched.setattr(CgroupTree, "listed_memory_limit_bytes", gone)
+        assert [] == [pod.name for pod in listing.refresh()]
     assert ["new"] == [pod.name for pod in listing.refresh()]
 
 
@@ -377,6 +382,10 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     assert pods == listing.refresh()
 
 
+def _refuse(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _changes(fake: FakeTree, proc: Path) -> dict[str, Callable[[], object]]:
     return {
         "request": lambda: fake.tree.set_memory_request("/pods/a", MIB),
@@ -393,12 +402,8 @@ def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
     fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch, change: str, *, is_watched: bool
 ) -> None:
     """Without inotify it makes all of them anew."""
-
-    def refuse() -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     if not is_watched:
-        monkeypatch.setattr("reactor.kernel.libc.open_inotify", refuse)
+        monkeypatch.setattr("reactor.kernel.libc.open_inotify", _refuse)
     for number, name in enumerate("abc"):
         fake.add(f"/pods/{name}")
         runs(fake, proc, f"/pods/{name}", "web", pid=7 if name == "a" else 70 + number)

@@ -203,7 +203,11 @@ def test_a_directory_that_is_given_away_later_gives_no_names_that_count(
     small: FakeTree, tmp_path: Path
 ) -> None:
     small.add("/jobs/a/sshd.service")
-    listing = listing_of(small, tmp_path, "/jobs/*")
+    now = [100.0]
+    settings = Settings(pod_parents=("/jobs/*",))
+    listing = CgroupPods(small.tree, settings, proc=tmp_path / "proc", clock_seconds=lambda: now[0])
+    assert [True] == [pod.critical_because is not None for pod in listing.list()]
+    now[0] += 10  # it is not young any more
     assert [True] == [pod.critical_because is not None for pod in listing.list()]
     small.directory("/jobs/a").chmod(0o777)
     assert [False] == [pod.critical_because is not None for pod in listing.list()]
