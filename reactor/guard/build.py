@@ -54,7 +54,7 @@ from reactor.oom_scores.written import NAME as OOM_ORDER_FILE
 from reactor.policy.forecast import Ahead
 from reactor.policy.rules import before_rules, rule_holds
 from reactor.policy.thresholds import is_hard_memory
-from reactor.reclaim.memory import CgroupReclaim, PodReclaim
+from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 from reactor.sources.catalogue import SourceBoard
@@ -149,7 +149,7 @@ class Core:
     evictor: Evictor
     wakes: Wakes
     board: SourceBoard
-    pod_reclaim: PodReclaim
+    memory_reclaim: MemoryReclaim
     loop: Callable[[], Loop]
 
 
@@ -250,7 +250,7 @@ def _rules(core: Core) -> Joined:
     watch = RuleWatch(
         core.kept.tree,
         settings.rules,
-        RuleFirings(core.loop, core.pod_reclaim),
+        RuleFirings(core.loop, core.memory_reclaim),
         {} if settings.dry_run else core.kept.features.rules_acted,  # what was only thought of helps nobody
         clock_seconds=core.kept.known.clock_seconds,
         triggers=triggers,
@@ -334,7 +334,7 @@ def _no_rules(settings: Settings) -> Report:
 def _rules_reclaim(core: Core) -> Iterator[Report]:
     if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
         core.kept.supervisor.expect(_RULE_RECLAIMS)
-        because = core.pod_reclaim.unavailable_because
+        because = core.memory_reclaim.unavailable_because
         if because is not None:
             yield Report(problems=lambda: {"rules: reclaim": f"has no effect: {because}"})
 
@@ -342,7 +342,7 @@ def _rules_reclaim(core: Core) -> Iterator[Report]:
 class RuleFirings:
     """Has passes do what rules ask for. The record of a rule that reclaims is there when that is over."""
 
-    def __init__(self, loop: Callable[[], Loop], reclaim: PodReclaim) -> None:
+    def __init__(self, loop: Callable[[], Loop], reclaim: MemoryReclaim) -> None:
         self._loop = loop
         self._reclaim = reclaim
         self._runner = ReclaimRunner()
@@ -437,7 +437,7 @@ def loop_of(
     if pods is None:
         pods = workloads = Workloads(tree, settings)
     counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
-    pod_reclaim = PodReclaim(tree, counts_cache=counts_cache)
+    memory_reclaim = MemoryReclaim(tree, fences(settings.pod_parents), counts_cache=counts_cache)
     core = Core(
         settings=settings,
         kept=kept,
@@ -447,7 +447,7 @@ def loop_of(
         evictor=evictor,
         wakes=wakes,
         board=board,
-        pod_reclaim=pod_reclaim,
+        memory_reclaim=memory_reclaim,
         loop=lambda: loop,
     )
     memory = MemorySource(tree, settings, wakes, kept.highs)
@@ -466,7 +466,7 @@ def loop_of(
     arming = Arming(levels, memory, kernel)
     disk_check = DiskCheck(settings)
     known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
-    soft_problem = pod_reclaim.unavailable_because if settings.eviction.soft_reclaim_seconds > 0 else None
+    soft_problem = memory_reclaim.unavailable_because if settings.eviction.soft_reclaim_seconds > 0 else None
     passes = Passes(
         replace(
             settings.eviction,
@@ -517,8 +517,7 @@ def loop_of(
         filesystems=filesystems,
         storage=storage,
         housekeeping=housekeeping,
-        cgroup_reclaim=CgroupReclaim(tree, fences(settings.pod_parents)),
-        pod_reclaim=pod_reclaim,
+        memory_reclaim=memory_reclaim,
         supervisor=kept.supervisor,
         steward=steward,
         arming_seconds=arming_seconds,

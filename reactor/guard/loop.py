@@ -42,7 +42,7 @@ from reactor.policy.attention import CACHE_CHECK_SECONDS, grace_period_ended, ne
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
-from reactor.reclaim.memory import CgroupReclaim, PodReclaim
+from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
 from reactor.sources.catalogue import TICKER, SourceBoard
 from reactor.sources.levels import MemoryLevels
@@ -91,8 +91,7 @@ class Loop:
     filesystems: FilesystemFacts
     storage: StorageCounts
     housekeeping: Housekeeping
-    cgroup_reclaim: CgroupReclaim
-    pod_reclaim: PodReclaim
+    memory_reclaim: MemoryReclaim
     supervisor: Supervisor
     steward: StewardLink
     arming_seconds: float = ARMING_SECONDS
@@ -210,11 +209,11 @@ class Loop:
             self.start(_RECLAIMS, self._reclaim_node, record)
         if (hold := decision.memory_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self.cgroup_reclaim.job(hold, self.passes.observations.ended_cgroups(), available)
+            job = self.memory_reclaim.of_no_pod(hold, self.passes.observations.ended_cgroups(), available)
             self.start(_MEMORY_RECLAIMS, self._reclaim, hold, job, lambda: True)
         if (hold := decision.soft_reclaim) is not None:
             available = partial(self._available_bytes, hold.signal)
-            job = self.pod_reclaim.before_soft(
+            job = self.memory_reclaim.before_soft(
                 hold, self.passes.observations.evictable_cgroups(held), available
             )
             self.start(_SOFT_RECLAIMS, self._reclaim, hold, job, partial(self._goes_on, hold))

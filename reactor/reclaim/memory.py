@@ -16,8 +16,8 @@ the other (inactive_is_low in mm/vmscan.c).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,64 +37,11 @@ from reactor.reclaim.runner import ReclaimJob, Taken
 from reactor.text import printable
 
 # The kernel does not stop before it has tried all of what it was asked for.
-_OUTSIDE_PIECE_BYTES: Final = 32 << 20
 PIECE_BYTES: Final = 16 << 20  # a reclaim of it takes some ms, to a disk some 100 ms
 _LEAST_BYTES: Final = 1 << 20  # less is not worth a cgroup's page faults
 _MOST_CGROUPS: Final = 256
 # What is reclaimed while others take it: a reclaim is no way to keep pods swapping.
 _MOST_TIMES: Final = 2
-
-
-class CgroupReclaim:
-    """Reclaims what belongs to no pod, from cgroups; `parents` are the pods' parents."""
-
-    def __init__(self, tree: CgroupTree, parents: Sequence[str]) -> None:
-        self._tree = tree
-        self._parents = tuple(parent for parent in parents if parent != "/")
-
-    def job(self, asked: Hold, dead: Sequence[str], available_bytes: Callable[[], int | None]) -> ReclaimJob:
-        return ReclaimJob(
-            kind=Reclaim.MEMORY,
-            signal=asked.signal,
-            wanted_bytes=asked.wanted_bytes,
-            most_seconds=asked.until_seconds - asked.began_seconds,
-            available_bytes=available_bytes,
-            takes=partial(self._takes, asked.wanted_bytes, dead),
-        )
-
-    def _takes(self, wanted_bytes: int, dead: Sequence[str], taken: Taken) -> Iterator[None]:
-        left_bytes = wanted_bytes
-        v2 = self._tree.version is CgroupVersion.V2
-        for cgroup in (*dead, *(self._parents if v2 else ())):
-            if left_bytes <= 0:
-                break
-            try:
-                for freed_bytes in self._reclaim(cgroup, left_bytes) if v2 else self._empty(cgroup):
-                    taken.add(f"from {cgroup}", freed_bytes)
-                    left_bytes -= freed_bytes
-                    yield
-            except (OSError, ReactorError) as error:
-                if not isinstance(error, OSError) or error.errno not in GONE:
-                    taken.problems.append(str(error))
-
-    def _reclaim(self, cgroup: str, wanted_bytes: int) -> Iterator[int]:
-        """Yield what each piece frees, until that is enough or the kernel finds no more."""
-        before_bytes = _usage_bytes(self._tree, cgroup)
-        freed_bytes, is_found = 0, True
-        while is_found and freed_bytes < wanted_bytes:
-            piece_bytes = min(_OUTSIDE_PIECE_BYTES, wanted_bytes - freed_bytes)
-            is_found = reclaim(self._tree, cgroup, piece_bytes)
-            gone_bytes = before_bytes - _usage_bytes(self._tree, cgroup)
-            now_bytes = max(freed_bytes + piece_bytes, gone_bytes) if is_found else gone_bytes
-            yield now_bytes - freed_bytes
-            freed_bytes = now_bytes
-
-    def _empty(self, cgroup: str) -> Iterator[int]:
-        """Reclaim all that a dead cgroup of v1 still holds; what may be in use stays as it is."""
-        if not self._tree.processes(cgroup):
-            before_bytes = _usage_bytes(self._tree, cgroup)
-            write_file(self._tree.path(cgroup) / "memory.force_empty", "0")
-            yield before_bytes - _usage_bytes(self._tree, cgroup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +61,25 @@ class Reclaimable:
         return self.swap_bytes + self.cache_bytes
 
 
-class PodReclaim:
-    """Reclaims from cgroups of pods and of rules. With `counts_cache` page cache in use is not available."""
+class MemoryReclaim:
+    """Reclaims from cgroups: of pods, of rules, and what belongs to no pod; `parents` are the pods' parents.
 
-    def __init__(self, tree: CgroupTree, *, counts_cache: bool, proc: Path = PROC) -> None:
+    With `counts_cache` page cache in use is not available.
+    """
+
+    def __init__(
+        self, tree: CgroupTree, parents: Sequence[str] = (), *, counts_cache: bool, proc: Path = PROC
+    ) -> None:
         self._tree = tree
+        self._parents = tuple(parent for parent in parents if parent != "/")
         self._counts_cache = counts_cache
         self._proc = proc
         self.unavailable_because = unavailable_because(tree)
+
+    def of_no_pod(
+        self, asked: Hold, dead: Sequence[str], available_bytes: Callable[[], int | None]
+    ) -> ReclaimJob:
+        return _job(asked, available_bytes, partial(self._outside, asked.wanted_bytes, dead))
 
     def before_soft(
         self, asked: Hold, cgroups: Sequence[str], available_bytes: Callable[[], int | None]
@@ -130,15 +88,8 @@ class PodReclaim:
 
         It takes twice what is wanted at the most.
         """
-        return ReclaimJob(
-            kind=Reclaim.POD_MEMORY,
-            signal=asked.signal,
-            wanted_bytes=asked.wanted_bytes,
-            most_seconds=asked.until_seconds - asked.began_seconds,
-            available_bytes=available_bytes,
-            takes=partial(self._most_of_each, _MOST_TIMES * asked.wanted_bytes, cgroups[:_MOST_CGROUPS]),
-            stops_at_enough=True,
-        )
+        takes = partial(self._most_of_each, _MOST_TIMES * asked.wanted_bytes, cgroups[:_MOST_CGROUPS])
+        return replace(_job(asked, available_bytes, takes), stops_at_enough=True)
 
     def by_rule(self, firing: Firing) -> ReclaimJob:
         """Return the reclaim of so much of a rule's cgroup; what memory.low and memory.min protect stays."""
@@ -153,7 +104,7 @@ class PodReclaim:
 
         def takes(taken: Taken) -> Iterator[None]:
             taken.problems += [] if problem is None else [problem]
-            yield from self._pieces(cgroup, wanted_bytes, taken, f"from {cgroup}", to_swap=False)
+            yield from self._pieces(cgroup, wanted_bytes, taken, f"from {cgroup}")
 
         return ReclaimJob(
             kind=Reclaim.RULE,
@@ -192,6 +143,27 @@ class PodReclaim:
                 return wanted_bytes
             return min(max(0, before_bytes - counters.usage_bytes()), wanted_bytes - 1)
 
+    def _outside(self, wanted_bytes: int, dead: Sequence[str], taken: Taken) -> Iterator[None]:
+        v2 = self._tree.version is CgroupVersion.V2
+        for cgroup in (*dead, *(self._parents if v2 else ())):
+            left_bytes = wanted_bytes - sum(taken.bytes.values())
+            if left_bytes <= 0:
+                return
+            if v2:
+                yield from self._pieces(cgroup, left_bytes, taken, f"from {cgroup}")
+            else:
+                yield
+                with _named(taken):
+                    taken.add(f"from {cgroup}", self._emptied_bytes(cgroup))
+
+    def _emptied_bytes(self, cgroup: str) -> int:
+        """Reclaim all that a dead cgroup of v1 still holds; what may be in use stays as it is."""
+        if self._tree.processes(cgroup):
+            return 0
+        before_bytes = _usage_bytes(self._tree, cgroup)
+        write_file(self._tree.path(cgroup) / "memory.force_empty", "0")
+        return before_bytes - _usage_bytes(self._tree, cgroup)
+
     def _most_of_each(self, left_bytes: int, cgroups: Sequence[str], taken: Taken) -> Iterator[None]:
         for one in self.most_first(cgroups):
             for to_swap, helps_bytes, idle_bytes in (
@@ -209,17 +181,14 @@ class PodReclaim:
                     left_bytes -= max(0, taken.bytes.get(source, 0) - before_bytes - idle_bytes)
 
     def _pieces(
-        self, cgroup: str, wanted_bytes: int, taken: Taken, source: str, *, to_swap: bool
+        self, cgroup: str, wanted_bytes: int, taken: Taken, source: str, *, to_swap: bool = False
     ) -> Iterator[None]:
         """Take so much of a cgroup, until the kernel finds no more; yield before each piece."""
         while wanted_bytes > 0:
             yield
-            piece_bytes = min(PIECE_BYTES, wanted_bytes)
-            try:
+            piece_bytes, freed_bytes = min(PIECE_BYTES, wanted_bytes), 0
+            with _named(taken):
                 freed_bytes = self.take(cgroup, piece_bytes, to_swap=to_swap)
-            except (OSError, ReactorError) as error:
-                taken.problems.append(str(error))
-                return
             taken.add(source, freed_bytes)
             if freed_bytes < piece_bytes:
                 return
@@ -246,6 +215,29 @@ class PodReclaim:
             cache_bytes=active if self._counts_cache and active > idle else 0,
             idle_cache_bytes=idle,
         )
+
+
+def _job(
+    asked: Hold, available_bytes: Callable[[], int | None], takes: Callable[[Taken], Iterator[None]]
+) -> ReclaimJob:
+    return ReclaimJob(
+        kind=asked.kind,
+        signal=asked.signal,
+        wanted_bytes=asked.wanted_bytes,
+        most_seconds=asked.until_seconds - asked.began_seconds,
+        available_bytes=available_bytes,
+        takes=takes,
+    )
+
+
+@contextmanager
+def _named(taken: Taken) -> Iterator[None]:
+    """Have what fails be a problem, but that the cgroup is gone."""
+    try:
+        yield
+    except (OSError, ReactorError) as error:
+        if not isinstance(error, OSError) or error.errno not in GONE:
+            taken.problems.append(str(error))
 
 
 def _usage_bytes(tree: CgroupTree, cgroup: str) -> int:

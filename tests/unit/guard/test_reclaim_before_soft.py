@@ -15,7 +15,7 @@ from reactor.model.signals import Reclaim, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.attention import next_pass_seconds
 from reactor.policy.holds import goes_on
-from reactor.reclaim.memory import PIECE_BYTES, PodReclaim, Reclaimable
+from reactor.reclaim.memory import PIECE_BYTES, MemoryReclaim, Reclaimable
 from reactor.reclaim.runner import ReclaimJob, ReclaimRunner
 from tests.support.builders import make_observation, make_pod, make_threshold
 
@@ -33,7 +33,7 @@ ASKED = Hold(
 )
 
 
-class Reclaims(PodReclaim):
+class Reclaims(MemoryReclaim):
     """Gives what is asked for, up to what there is; `node` has so much more then."""
 
     def __init__(self, node, *found: Reclaimable, gives_mib: int = 10_000) -> None:

@@ -12,7 +12,7 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.files import read_file
 from reactor.model.decisions import Hold
 from reactor.model.signals import Reclaim
-from reactor.reclaim.memory import CgroupReclaim
+from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.reclaim.runner import Taken
 
@@ -69,7 +69,8 @@ def run(kernel: Kernel, wanted_mib: int, *dead: str, parent: str = "/pods") -> R
         wanted_bytes=wanted_mib * MIB,
     )
     taken = Taken()
-    for _ in CgroupReclaim(kernel.tree, (parent,)).job(asked, dead, lambda: None).takes(taken):
+    reclaim = MemoryReclaim(kernel.tree, (parent,), counts_cache=True)
+    for _ in reclaim.of_no_pod(asked, dead, lambda: None).takes(taken):
         pass
     return taken.report()
 
@@ -79,7 +80,7 @@ def test_dead_cgroups_give_first_and_what_is_then_enough_is_enough(make_kernel) 
     kernel.gives = {"dead": 100 * MIB, "pods": 100 * MIB}
     report = run(kernel, 40, "/pods/dead")
     assert [
-        ("dead", "memory.reclaim", str(32 * MIB)),
+        *(("dead", "memory.reclaim", str(16 * MIB)) for _ in range(2)),
         ("dead", "memory.reclaim", str(8 * MIB)),
     ] == kernel.asked
     assert (("40Mi from /pods/dead",), ()) == (report.did, report.problems)

@@ -8,7 +8,7 @@ import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.reclaim import memory
-from reactor.reclaim.memory import PodReclaim
+from reactor.reclaim.memory import MemoryReclaim
 
 MIB = 1 << 20
 
@@ -39,7 +39,7 @@ class Pods:
         self.fake.file(cgroup, "memory.swap.current", f"{10 * MIB}\n")
 
     def found(self, *names: str, counts_cache: bool = True) -> list[tuple[str, int, int, int]]:
-        reclaim = PodReclaim(self.fake.tree, counts_cache=counts_cache, proc=self.proc)
+        reclaim = MemoryReclaim(self.fake.tree, counts_cache=counts_cache, proc=self.proc)
         return [
             (
                 one.cgroup.rpartition("/")[2],
@@ -104,7 +104,7 @@ def test_reclaim_comes_to_what_was_asked_or_what_usage_has_lost(pods, monkeypatc
         return wanted_bytes <= 30 * MIB
 
     monkeypatch.setattr(memory, "reclaim", reclaim)
-    reclaims = PodReclaim(pods.fake.tree, counts_cache=True, proc=pods.proc)
+    reclaims = MemoryReclaim(pods.fake.tree, counts_cache=True, proc=pods.proc)
     assert 20 * MIB == reclaims.take("/pods/a", 20 * MIB, to_swap=True)
     pods.fake.file("/pods/a", "memory.current", f"{100 * MIB}\n")
     assert 30 * MIB == reclaims.take("/pods/a", 40 * MIB, to_swap=False)
@@ -119,4 +119,4 @@ def test_pod_that_grows_under_a_reclaim_that_found_too_little_gave_nothing(pods,
         return False
 
     monkeypatch.setattr(memory, "reclaim", reclaim)
-    assert 0 == PodReclaim(pods.fake.tree, counts_cache=True).take("/pods/a", MIB, to_swap=True)
+    assert 0 == MemoryReclaim(pods.fake.tree, counts_cache=True).take("/pods/a", MIB, to_swap=True)

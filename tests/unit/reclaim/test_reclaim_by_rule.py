@@ -14,7 +14,7 @@ from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.rules import Firing, Rule, RuleAction
 from reactor.model.signals import Reclaim, RuleSignal
 from reactor.model.thresholds import ThresholdValue
-from reactor.reclaim.memory import PIECE_BYTES, PodReclaim
+from reactor.reclaim.memory import PIECE_BYTES, MemoryReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def firing(**others: Any) -> Firing:
     return Firing(rule=rule, cgroup=CGROUP, since_seconds=0.0, at_seconds=1.0, inputs=())
 
 
-class Taking(PodReclaim):
+class Taking(MemoryReclaim):
     """Gives what is asked for up to `gives_mib`, of what the cgroup holds; `meanwhile` goes first."""
 
     def __init__(self, fake: FakeTree, *, holds_mib: int = 200, gives_mib: int = 10_000) -> None:

@@ -26,7 +26,7 @@ from reactor.link.managed_oom import (
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import PodUsage
 from reactor.model.rules import Rule
-from reactor.reclaim.memory import PodReclaim
+from reactor.reclaim.memory import MemoryReclaim
 from reactor.rules.managed import ManagedOomRules, managed_rules
 from reactor.rules.observe import RuleObserver
 from reactor.rules.oomd_conf import OomdDefaults
@@ -72,7 +72,7 @@ class Node:
 
         observer = RuleObserver(fake.tree, proc=self.machine, pressure=self.machine, clock_seconds=now)
         loop.on_pass = self.records.append
-        self.firings = RuleFirings(lambda: loop, PodReclaim(fake.tree, counts_cache=True))
+        self.firings = RuleFirings(lambda: loop, MemoryReclaim(fake.tree, counts_cache=True))
         self.rules = RuleWatch(fake.tree, (), self.firings, {}, observer=observer, clock_seconds=now)
         self.managed = ManagedOomRules(
             self.rules.add, ("/node",), path=self.path, root=directory, clock_seconds=now

@@ -32,7 +32,7 @@ from reactor.model.rules import (
 )
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
-from reactor.reclaim.memory import PodReclaim
+from reactor.reclaim.memory import MemoryReclaim
 from reactor.rules.observe import RuleObserver
 from reactor.rules.pressure import Fired, RulePressure
 from reactor.rules.watch import RuleWatch
@@ -119,7 +119,7 @@ class Watched:
 
         observer.read = noted  # type: ignore[method-assign]
         self.loop.on_pass = self.records.append
-        firings = RuleFirings(lambda: self.loop, PodReclaim(self.fake.tree, counts_cache=True))
+        firings = RuleFirings(lambda: self.loop, MemoryReclaim(self.fake.tree, counts_cache=True))
         return RuleWatch(
             self.fake.tree,
             rules,
