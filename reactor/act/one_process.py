@@ -19,32 +19,36 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
-from reactor.act.process_group import Held, add_forked, hold_group, names_matcher
+from reactor.act.process_group import (
+    Held,
+    NoProcessError,
+    add_forked,
+    by_cgroup,
+    hold_group,
+    is_unkillable,
+    names_matcher,
+    present_in,
+)
 from reactor.act.processes import has_exited
 from reactor.act.protect import Untouchable
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
 from reactor.kernel.files import close_descriptor
-from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
+from reactor.kernel.procfs import PROC, MemoryUnknownError, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
-from reactor.policy.process_victims import in_order, is_spared, too_small_because
+from reactor.policy.process_victims import in_order, too_small_because
 
-_MOST_PROCESSES: Final = 3072
-_MOST_CGROUPS: Final = 64
-_MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
 # A status file takes 20 us, 40 if cold. A tenant makes it longer by its groups, an emulated machine as it is.
 _MOST_CPU_NS: Final = 120_000_000
 _FEW: Final = 32  # are read before a crossing is looked for, which takes as long as two
@@ -59,31 +63,22 @@ _MOST_STRUCK: Final = 16
 _UNITS: Final = {VictimUnit.TREE: "process with its descendants", VictimUnit.LEAF: "cgroup"}
 
 
-class NoProcessError(ReactorError):
-    """No process of the pod is killed alone, for this reason: the whole pod is."""
-
-
 class _UnreadError(NoProcessError):
     """There was no time to read all processes; what was read is kept, and the next observation goes on."""
 
 
 @dataclass(slots=True)
 class Chosen:
-    """A process of a pod, by its pidfd, which is owned. `killed_ns` is when it was sent SIGKILL.
+    """A process of a pod, or a group of them, by pidfds that are owned. `killed_ns`: when SIGKILL was sent.
 
-    `held` are the others that go with it, by pidfds that are owned, too.
+    `held` is the group; its pidfds are the same.
     """
 
     process: ProcessMemory
     pod: Pod
-    pidfd: int
+    pidfds: dict[int, int]
     killed_ns: int | None = None
     held: Held | None = None
-
-    @property
-    def pidfds(self) -> dict[int, int]:
-        """Return the pidfds of all that go, by process id."""
-        return {self.process.pid: self.pidfd, **({} if self.held is None else self.held.pidfds)}
 
     def report(self) -> KillReport:
         """Return the kill of it."""
@@ -97,11 +92,8 @@ class Chosen:
 
     def close(self) -> None:
         """Close the pidfds. Harmless when repeated."""
-        fd, self.pidfd = self.pidfd, -1
-        if fd >= 0:
-            close_descriptor(fd)
-        while self.held is not None and self.held.pidfds:
-            close_descriptor(self.held.pidfds.popitem()[1])
+        while self.pidfds:
+            close_descriptor(self.pidfds.popitem()[1])
 
 
 class _DyingProcess(NamedTuple):
@@ -229,7 +221,7 @@ class OneProcess:
         the signal is refused.
         """
         with closing(self._opened(chosen.pod)) as target:
-            present = _present(target)
+            present = present_in(target)
             if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
                 raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
 
@@ -263,7 +255,7 @@ class OneProcess:
         if chosen.held is not None:
             reserved = {*self._untouchable.pids, chosen.process.pid}
             with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
-                return add_forked(target, chosen.held, _by_cgroup, reserved, self._proc, kill=kill)
+                return add_forked(target, chosen.held, reserved, self._proc, kill=kill)
         return []
 
     async def terminate(
@@ -284,7 +276,7 @@ class OneProcess:
     async def reap(self, chosen: Chosen, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
         """Wait until the process has exited: its memory is free by then."""
         with trio.move_on_after(deadline_seconds) as patience:
-            for pidfd in chosen.pidfds.values():
+            for pidfd in tuple(chosen.pidfds.values()):
                 await trio.lowlevel.wait_readable(pidfd)
         freed_ns = None if patience.cancelled_caught else time.monotonic_ns()
         self._sweep()
@@ -310,7 +302,7 @@ class OneProcess:
             process = self._read(first.pid)
             if process is not None and self._may_be_killed(process, pidfd, is_never, reserved):
                 shared_bytes = min(process.shared_bytes, first.shared_bytes)  # what its death frees
-                return Chosen(replace(process, shared_bytes=shared_bytes), pod, pidfd)
+                return Chosen(replace(process, shared_bytes=shared_bytes), pod, {process.pid: pidfd})
             close_descriptor(pidfd)
         raise NoProcessError("no process of it may be killed alone")
 
@@ -323,15 +315,13 @@ class OneProcess:
             victim,
             seen.target,
             living,
-            _by_cgroup,
             wanted_bytes=wanted_bytes,
             reserved=self._untouchable.pids | struck,
             proc=self._proc,
         )
         if held is None:
             raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
-        pid = next(iter(held.pidfds))
-        chosen = Chosen(held.process, pod, held.pidfds.pop(pid), held=held)
+        chosen = Chosen(held.process, pod, held.pidfds, held=held)
         if used_bytes is not None:  # what several have inherited of one is counted for each of them
             anonymous_bytes = min(held.process.anonymous_bytes, used_bytes)
             shared_bytes = min(held.process.shared_bytes, used_bytes - anonymous_bytes)
@@ -340,19 +330,17 @@ class OneProcess:
         if why is not None:
             chosen.close()
             raise NoProcessError(why)
-        if pid != held.process.pid:  # the one that gave its name has just exited
-            chosen.process = replace(chosen.process, pid=pid)
+        if held.process.pid not in held.pidfds:  # the one that gave its name has just exited
+            chosen.process = replace(chosen.process, pid=next(iter(held.pidfds)))
         return chosen
 
     def _may_be_killed(
         self, process: ProcessMemory, pidfd: int, is_never: Callable[[str], bool], reserved: Collection[int]
     ) -> bool:
         """Return whether a process may be killed alone, and is still the one that was read."""
-        try:
-            score = read_oom_score_adj(process.pid, self._proc)
-        except (OSError, ReactorError):
-            return False  # gone
-        return not is_spared(process, score, is_never, reserved) and not has_exited(pidfd)
+        if process.pid in reserved or is_never(process.name) or is_unkillable(process.pid, self._proc):
+            return False
+        return not has_exited(pidfd)
 
     def _pidfd_of(self, seen: _Seen, pid: int) -> int | None:
         """Return a pidfd of a process that is listed, the caller's; None where it is gone.
@@ -366,7 +354,7 @@ class OneProcess:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
-        if pid in _present(seen.target):
+        if pid in present_in(seen.target):
             return pidfd
         close_descriptor(pidfd)
         return None
@@ -382,7 +370,7 @@ class OneProcess:
         for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
             close_descriptor(seen.pidfds.pop(pid))  # the id may be another's by now
             seen.processes.pop(pid, None)
-        pids = _listed(seen.target)
+        pids = list(dict.fromkeys(pid for some in by_cgroup(seen.target).values() for pid in some))
         seen.unread.intersection_update(pids)
         now_seconds = time.monotonic()
         age_seconds = now_seconds - seen.whole_seconds
@@ -467,39 +455,3 @@ def _signalled(pidfds: Mapping[int, int], number: signal.Signals) -> dict[int, i
     if refused is not None and not reached:
         raise refused
     return reached
-
-
-def _listed(target: Target) -> list[int]:
-    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among."""
-    return list(dict.fromkeys(pid for pids in _by_cgroup(target).values() for pid in pids))
-
-
-def _by_cgroup(target: Target) -> dict[str, list[int]]:
-    """Return the processes in a pod by their cgroup's path below it, "." for its own. Raises as `_listed`.
-
-    No more than that is listed: a tenant can have thousands of processes, and of cgroups in one directory.
-    """
-    found: dict[str, list[int]] = {}
-    count = 0
-    for directory in _directories(target):
-        pids = directory.processes(_MOST_PROCESSES)
-        found[directory.cgroup[len(target.cgroup) + 1 :] or "."] = pids
-        count += len(pids)
-        if count > _MOST_PROCESSES:
-            raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
-        if directory.children_count() > _MOST_IN_ONE:
-            raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
-    return found
-
-
-def _present(target: Target) -> set[int]:
-    """Return the processes in a pod, however many there are. Raises OSError."""
-    return {pid for directory in _directories(target) for pid in directory.processes()}
-
-
-def _directories(target: Target) -> Iterator[CgroupDirectory]:
-    """Yield the pod's first cgroups, its own first. Raises OSError."""
-    if target.directory is None:
-        return
-    with closing(walk(target.directory, fail, spared=target.spared)) as found:
-        yield from islice(found, _MOST_CGROUPS)

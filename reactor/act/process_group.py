@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.act.processes import close_all
 from reactor.act.target import Target
 from reactor.errors import ReactorError
+from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
 from reactor.kernel.procfs import read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.policy.process_victims import UNKILLABLE, Group, joined, leaf_of, tree_of
 
+_MOST_PROCESSES: Final = 3072
+_MOST_CGROUPS: Final = 64
+_MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
 _ROUNDS: Final = 3
 _CHOICES: Final = 4  # with each a process is found that must not be killed
 
-ListCgroups = Callable[[Target], Mapping[str, Sequence[int]]]
+
+class NoProcessError(ReactorError):
+    """No process of the pod is killed alone, for this reason: the whole pod is."""
 
 
 class Held(NamedTuple):
@@ -49,7 +56,6 @@ def hold_group(
     victim: ProcessVictim,
     target: Target,
     processes: Collection[ProcessMemory],
-    list_cgroups: ListCgroups,
     *,
     wanted_bytes: int | None,
     reserved: Collection[int],
@@ -61,15 +67,15 @@ def hold_group(
     """
     untouchable = set(reserved)
     for _ in range(_CHOICES):
-        group, cgroup = _chosen(victim, target, processes, list_cgroups, wanted_bytes, untouchable)
+        group, cgroup = _chosen(victim, target, processes, wanted_bytes, untouchable)
         if group is None:
             return None
-        unkillable = {one.pid for one in group.members if _is_unkillable(one.pid, proc)}
+        unkillable = {one.pid for one in group.members if is_unkillable(one.pid, proc)}
         if unkillable:
             untouchable |= unkillable
             continue
         pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
-        pidfds = _opened(target, pids, list_cgroups)
+        pidfds = _opened(target, pids)
         if pidfds:
             others = frozenset(one.pid for one in processes) - {one.pid for one in group.members}
             return Held(_summed(group), group, pidfds, cgroup, others)
@@ -80,7 +86,6 @@ def hold_group(
 def add_forked(
     target: Target,
     held: Held,
-    list_cgroups: ListCgroups,
     reserved: Collection[int],
     proc: Path,
     *,
@@ -93,14 +98,14 @@ def add_forked(
     added: list[int] = []
     for _ in range(_ROUNDS):
         known = {*held.pidfds, *(one.pid for one in held.group.members)}
-        listed = list_cgroups(target)
+        listed = by_cgroup(target)
         new = [pid for pids in listed.values() for pid in pids if pid not in known and pid not in reserved]
         if held.cgroup is not None:
             found = [pid for pid in new if pid in _within(listed, held.cgroup)]
         else:
             late = [pid for pid in new if pid not in held.others]
             found = [one.pid for one in joined(held.group, _read(late, proc), known)]
-        pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)], list_cgroups)
+        pidfds = _opened(target, [pid for pid in found if not is_unkillable(pid, proc)])
         if not pidfds:
             break
         for pidfd in pidfds.values() if kill else ():
@@ -115,7 +120,6 @@ def _chosen(
     victim: ProcessVictim,
     target: Target,
     processes: Collection[ProcessMemory],
-    list_cgroups: ListCgroups,
     wanted_bytes: int | None,
     untouchable: Collection[int],
 ) -> tuple[Group | None, str | None]:
@@ -132,7 +136,7 @@ def _chosen(
     names = names_matcher((*victim.built_in_never, *victim.never))
     by_pid = {one.pid: one for one in processes}
     listed = {
-        path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in list_cgroups(target).items()
+        path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in by_cgroup(target).items()
     }
     found = leaf_of(
         listed, wanted_bytes, is_untouchable=lambda one: one.pid in untouchable or names(one.name)
@@ -153,14 +157,14 @@ def _within(listed: Mapping[str, Sequence[int]], cgroup: str) -> set[int]:
     }
 
 
-def _opened(target: Target, pids: Sequence[int], list_cgroups: ListCgroups) -> dict[int, int]:
+def _opened(target: Target, pids: Sequence[int]) -> dict[int, int]:
     """Return pidfds of those that are in the pod while they are held. Raises OSError."""
     pidfds: dict[int, int] = {}
     try:
         for pid in pids:
             with suppress(ProcessLookupError):
                 pidfds[pid] = os.pidfd_open(pid)
-        present = {pid for some in list_cgroups(target).values() for pid in some} if pidfds else set()
+        present = {pid for some in by_cgroup(target).values() for pid in some} if pidfds else set()
     except BaseException:
         close_all(pidfds.values())
         raise
@@ -168,7 +172,7 @@ def _opened(target: Target, pids: Sequence[int], list_cgroups: ListCgroups) -> d
     return {pid: pidfd for pid, pidfd in pidfds.items() if pid in present}
 
 
-def _is_unkillable(pid: int, proc: Path) -> bool:
+def is_unkillable(pid: int, proc: Path) -> bool:
     try:
         return read_oom_score_adj(pid, proc) <= UNKILLABLE
     except (OSError, ReactorError):
@@ -203,3 +207,36 @@ def names_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     """Return the test whether a process's name is one of these, which may be patterns."""
     matchers = [matcher(pattern) for pattern in patterns]
     return lambda name: any(matches(name) for matches in matchers)
+
+
+def by_cgroup(target: Target) -> dict[str, list[int]]:
+    """Return the processes in a pod by their cgroup's path below it, "." for its own.
+
+    Raises OSError, and NoProcessError where they are too many to choose among.
+
+    No more than that is listed: a tenant can have thousands of processes, and of cgroups in one directory.
+    """
+    found: dict[str, list[int]] = {}
+    count = 0
+    for directory in _directories(target):
+        pids = directory.processes(_MOST_PROCESSES)
+        found[directory.cgroup[len(target.cgroup) + 1 :] or "."] = pids
+        count += len(pids)
+        if count > _MOST_PROCESSES:
+            raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
+        if directory.children_count() > _MOST_IN_ONE:
+            raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
+    return found
+
+
+def present_in(target: Target) -> set[int]:
+    """Return the processes in a pod, however many there are. Raises OSError."""
+    return {pid for directory in _directories(target) for pid in directory.processes()}
+
+
+def _directories(target: Target) -> Iterator[CgroupDirectory]:
+    """Yield the pod's first cgroups, its own first. Raises OSError."""
+    if target.directory is None:
+        return
+    with closing(walk(target.directory, fail, spared=target.spared)) as found:
+        yield from islice(found, _MOST_CGROUPS)

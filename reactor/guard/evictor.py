@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from reactor.act.one_process import NoProcessError
+from reactor.act.process_group import NoProcessError
 from reactor.errors import ReactorError
 from reactor.guard.endings import Endings, resumed_eviction
 from reactor.guard.record import EvictionAttempt

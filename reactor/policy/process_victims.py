@@ -62,13 +62,6 @@ def counts_shared_memory(
     return not recent or _has_helped(recent[-1:], used_bytes)
 
 
-def is_spared(
-    process: ProcessMemory, score: int, is_never: Callable[[str], bool], reserved: Collection[int]
-) -> bool:
-    """Return whether a process is never killed alone: by its oom_score_adj, its name, or as one of ours."""
-    return score <= UNKILLABLE or process.pid in reserved or is_never(process.name)
-
-
 def too_small_because(
     first: ProcessMemory, processes: Iterable[ProcessMemory], used_bytes: int | None
 ) -> str | None:

@@ -58,13 +58,16 @@ def test_a_descriptor_that_can_not_be_closed_keeps_no_other_open() -> None:
         os.fstat(second)
 
 
-def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_open() -> None:
+def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_open(tmp_path: Path) -> None:
     children = [subprocess.Popen(["sleep", "100"]) for _ in range(8)]
     pids = [child.pid for child in children]
     tree = [
         ProcessMemory(pid=pid, name="x", anonymous_bytes=1, shared_bytes=0, swap_bytes=0, parent_pid=pids[0])
         for pid in pids
     ]
+    (tmp_path / "pod").mkdir()
+    (tmp_path / "pod/cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    target = Target("/pod", CgroupDirectory.open(str(tmp_path), "/pod"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = sorted(os.listdir("/proc/self/fd"))
     resource.setrlimit(
@@ -74,9 +77,8 @@ def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_
         with pytest.raises(OSError, match="Too many open files"):
             hold_group(
                 ProcessVictim(entry="x", unit=VictimUnit.TREE),
-                cast("Target", None),
+                target,
                 tree,
-                lambda _: {".": pids},
                 wanted_bytes=None,
                 reserved=(),
                 proc=PROC,
@@ -84,6 +86,7 @@ def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_
         assert before == sorted(os.listdir("/proc/self/fd"))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        target.close()
         for child in children:
             child.kill()
             child.wait()

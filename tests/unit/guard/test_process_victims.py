@@ -11,7 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.one_process import Chosen, NoProcessError
+from reactor.act.one_process import Chosen
+from reactor.act.process_group import NoProcessError
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.record import PassRecord, attempt_document, why_ranked
 from reactor.guard.recorder import Tally
@@ -64,7 +65,7 @@ class FakeProcesses:
         self.counted_shared.append(counts_shared)
         if self.chosen is None:
             raise NoProcessError(self.why_none)
-        return Chosen(self.chosen, pod, -1)
+        return Chosen(self.chosen, pod, {})
 
     def kill_first(
         self,

@@ -22,7 +22,6 @@ from reactor.policy.process_victims import (
     counts_shared_memory,
     given_up_because,
     in_order,
-    is_spared,
     too_small_because,
 )
 
@@ -122,20 +121,6 @@ def test_the_order_does_not_depend_on_the_order_in_which_they_were_found(sizes, 
     found = [process(pid, mib) for pid, mib in sizes]
     mixed = random.sample(found, len(found))
     assert in_order(found) == in_order(mixed)
-
-
-@pytest.mark.parametrize(
-    ("score", "name", "reserved", "spared"),
-    [
-        (0, "tab", (), False),
-        (-999, "tab", (), False),
-        (-1000, "tab", (), True),
-        (0, "shell", (), True),
-        (0, "tab", (7,), True),
-    ],
-)
-def test_spared_are_the_unkillable_the_named_and_the_reserved(score, name, reserved, spared) -> None:
-    assert spared == is_spared(process(7, 1, name=name), score, lambda one: one == "shell", reserved)
 
 
 @pytest.mark.parametrize(
