@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -40,7 +40,7 @@ class PodList(Protocol):
         """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
 
 
-class Workloads:
+class Workloads(CgroupPods):
     """Lists pods. Nothing here raises: what is refused or can't be read is in `problems`, all else stands."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Workloads:
         daemon: str | None = None,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
-        self._cgroups = CgroupPods(tree, settings, proc=proc, daemon=daemon)
-        self._specs = _specs(tree, self._cgroups.boundaries, settings.manifests_path)
+        super().__init__(tree, settings, proc=proc, daemon=daemon)
+        self._specs = _specs(tree, self.boundaries, settings.manifests_path)
         self._reading = None if self._specs is None else Bounded(self._specs.read, timeout_seconds)
 
     @property
@@ -62,14 +62,7 @@ class Workloads:
         refused = {} if self._specs is None else self._specs.problems
         late = None if self._reading is None else self._reading.problem
         unread = {} if late is None else {"manifests": late}
-        return {**self._cgroups.problems, **refused, **unread}
-
-    @property
-    def matches(self) -> Mapping[str, Sequence[str]]:
-        return self._cgroups.matches
-
-    def changed_fd(self) -> int:
-        return self._cgroups.changed_fd()
+        return {**super().problems, **refused, **unread}
 
     async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh (manifests where their files changed).
@@ -80,13 +73,13 @@ class Workloads:
         """
         if self._reading is not None:
             await self._reading.ask()
-        return self._with_specs(await with_pauses(self._cgroups.turns(), trio.lowlevel.checkpoint))
+        return self._with_specs(await with_pauses(self.turns(), trio.lowlevel.checkpoint))
 
     def specified(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         return () if self._specs is None else tuple(pod for pod in pods if pod.cgroup in self._specs)
 
     def refresh(self) -> tuple[Pod, ...]:
-        return self._with_specs(self._cgroups.refresh())
+        return self._with_specs(super().refresh())
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
         return pods if self._specs is None else self._specs.with_specs(pods)
