@@ -18,27 +18,25 @@ from reactor.kernel.files import GONE
 from reactor.model.pods import Pod
 
 
-def populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return whether a process lives in a pod's cgroup, but for what a kill spares. Raises as Target.of."""
+def populated(tree: CgroupTree, pod: Pod, *, if_unknown: bool) -> bool:
+    """Return whether a process lives in a pod's cgroup, but for what a kill spares."""
     if pod.cgroup is None:
         return False
     is_said = tree.version is CgroupVersion.V2  # v1 has no file to ask: not to look for it saves a fifth
-    with closing(Target.of(tree, pod)) as target:
-        return not (is_said and _is_said_empty(target)) and bool(target.processes())
-
-
-def is_seen_populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return what `populated` does, False if that is unknown: for a pod that was killed before."""
     try:
-        return populated(tree, pod)
+        with closing(Target.of(tree, pod)) as target:
+            return not (is_said and _is_said_empty(target)) and bool(target.processes())
     except (ReactorError, OSError):
-        return False
+        return if_unknown
 
 
 def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return whether a process may live in a pod's cgroup, without listing it. Raises as Target.of."""
-    with closing(Target.of(tree, pod)) as target:
-        return not _is_said_empty(target)
+    """Return whether a process may live in a pod's cgroup, without listing it."""
+    try:
+        with closing(Target.of(tree, pod)) as target:
+            return not _is_said_empty(target)
+    except (ReactorError, OSError):
+        return True
 
 
 async def has_no_process(target: Target) -> bool:

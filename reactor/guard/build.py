@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reactor.act.kill import OnStruck
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import is_seen_populated
+from reactor.act.populated import populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import KernelKills, NoKernelKills
@@ -480,7 +480,7 @@ def loop_of(
         usages=usages,
         pods=pods,
         reclaims=Reclaims(reclaims),
-        populated=partial(is_seen_populated, tree),
+        populated=partial(populated, tree, if_unknown=False),
         arm_memory=arming.arm,
         oom_source=oom,
         oom_kills=PodOomKills(tree),

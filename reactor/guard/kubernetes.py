@@ -128,19 +128,14 @@ class RuntimeKills:
         left_seconds = grace_period_seconds - (trio.current_time() - began)
         if not stopped and left_seconds > 0:
             return await self._kills.terminate(pod, left_seconds, still_wanted) if still_wanted() else None
-        return self._kills.kill_now(pod) if self._may_live(pod) and still_wanted() else None
+        may_live = populated(self._tree, pod, if_unknown=True)
+        return self._kills.kill_now(pod) if may_live and still_wanted() else None
 
     async def _stop(self, pod: Pod, grace_period_seconds: float) -> None:
         """Return when the containers have ended. Raises StewardError where that can't be had."""
         over = await self._steward.ask(FrameKind.STOP, uid=pod.uid, grace_seconds=grace_period_seconds)
         if over.problems:
             raise StewardError("; ".join(over.problems))
-
-    def _may_live(self, pod: Pod) -> bool:
-        try:
-            return populated(self._tree, pod)
-        except (ReactorError, OSError):
-            return True
 
 
 class KubernetesNode:

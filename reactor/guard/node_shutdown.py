@@ -378,15 +378,9 @@ class NodeShutdown:
         for number, pod in enumerate(self.pods()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
-            if not _is_left_to_systemd(pod) and self._may_be_populated(pod):
+            if not _is_left_to_systemd(pod) and self.may_be_populated(pod):
                 found.append(pod)
         return found
-
-    def _may_be_populated(self, pod: Pod) -> bool:
-        try:
-            return self.may_be_populated(pod)
-        except (ReactorError, OSError):
-            return True  # ending it says why it can't be
 
     async def _end_group(
         self, step: ShutdownStep, nursery: Nursery, scope: trio.CancelScope, *, is_dry: bool

@@ -179,6 +179,7 @@ def _files_problem(names: FileNames) -> str | None:
 _SPEC: Final = Form(_Spec, check=_spec_problem)
 _RUNTIME: Final = Form(_Runtime, check=_runtime_problem)
 _FILES: Final = Form(FileNames, check=_files_problem)
+read_files = _FILES.read
 
 
 def joined(records: Iterable[bytes]) -> bytes:
@@ -322,11 +323,6 @@ def read_runtime(record: bytes) -> tuple[str, RuntimePod]:
         source=found.source,
     )
     return found.uid, pod
-
-
-def read_files(record: bytes) -> FileNames:
-    """Return what files say of a pod, in a record. Raises FormError."""
-    return _FILES.read(record)
 
 
 def _of_resources(requests: Mapping[Resource, Any]) -> tuple[Any, Any]:

@@ -93,7 +93,7 @@ def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     if used is None or resource in used.unreadable:
         return None
     amount = 0
-    for filesystem in _removed_with(pod, used, signal, layout):
+    for filesystem in charged_filesystems(pod, used, signal, layout, removed_with_pod=True):
         inodes = filesystem.inodes_used
         is_empty = inodes is not None and inodes <= 1
         if resource is Resource.INODES:
@@ -115,30 +115,22 @@ def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
 
 
 def charged_filesystems(
-    pod: Pod, used: PodUsage, signal: Signal, layout: Layout
+    pod: Pod, used: PodUsage, signal: Signal, layout: Layout, *, removed_with_pod: bool = False
 ) -> Iterable[FilesystemUsage]:
     """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
 
-    Images are charged to no pod. Source: buildSignalToRankFunc.
+    Images are charged to no pod. Source: buildSignalToRankFunc. With `removed_with_pod`: where no kubelet
+    removes files, of these those that are.
     """
     layers, logs_and_volumes = _charged(signal, layout)
     for container in used.containers:
         if layers and container.rootfs is not None:
             yield container.rootfs
-        if logs_and_volumes and container.logs is not None:
+        if logs_and_volumes and container.logs is not None and not removed_with_pod:
             yield container.logs
     for volume in pod.volumes:
-        if logs_and_volumes and volume.is_local and volume.name in used.volumes:
-            yield used.volumes[volume.name]
-
-
-def _removed_with(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
-    layers, volumes = _charged(signal, layout)
-    for container in used.containers:
-        if layers and container.rootfs is not None:
-            yield container.rootfs
-    for volume in pod.volumes:
-        if volumes and _ends_with_pod(volume) and volume.name in used.volumes:
+        counts = _ends_with_pod(volume) if removed_with_pod else volume.is_local
+        if logs_and_volumes and counts and volume.name in used.volumes:
             yield used.volumes[volume.name]
 
 

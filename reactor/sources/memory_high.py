@@ -23,7 +23,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -148,7 +147,8 @@ class _Guard:
         with ExitStack() as owned:
             counters = counters_of(self.tree, self.cgroup, watermarks_of(self.levels))
             owned.callback(counters.close)
-            events_fd = watch_modifications(_events_of(self._directory))
+            # memory.events also counts those of pods: one past its own memory.high (MemoryQoS) has many.
+            events_fd = watch_modifications(self._directory / "memory.events.local")
             owned.callback(os.close, events_fd)
             writes_fd = watch_modifications(self.high.path)
             owned.callback(os.close, writes_fd)
@@ -260,13 +260,3 @@ class _Guard:
         if self._standing is not None:
             await in_thread(self.high.restore)
             self._standing = None
-
-
-def _events_of(directory: Path) -> Path:
-    """Return the file that counts the cgroup's own events.
-
-    memory.events also counts those of pods. One that is past a memory.high of its own, as MemoryQoS sets it,
-    has some all the time. Before Linux 5.2 it is the only one.
-    """
-    own = directory / "memory.events.local"
-    return own if own.exists() else directory / "memory.events"

@@ -42,8 +42,8 @@ async def test_a_kill_ends_the_containers_and_spares_the_pause_container(
     assert [-signal.SIGKILL] * 3 == [child.wait(60) for child in children]
     assert pause.poll() is None
     assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
-    assert not populated(yard.tree, pod)
-    assert populated(yard.tree, dataclasses.replace(pod, spared_cgroups=()))
+    assert not populated(yard.tree, pod, if_unknown=True)
+    assert populated(yard.tree, dataclasses.replace(pod, spared_cgroups=()), if_unknown=True)
 
 
 async def test_a_fork_storm_beside_a_pause_container_is_ended_to_the_last_process(

@@ -248,7 +248,7 @@ async def test_a_kill_spares_the_pause_container_and_leaves_no_shim_behind(
     report = kills.kill_now(pod)
     assert (2, ()) == (report.processes, report.problems)
     assert (await kills.reap(pod)).freed_ns is not None
-    assert not populated(tree, pod)
+    assert not populated(tree, pod, if_unknown=True)
     assert len(tree.processes(runtime.node.container_cgroup(hog.cgroup, hog.sandbox_id))) == 1
 
     client = runtime.client()
@@ -293,7 +293,7 @@ async def test_a_container_that_outstays_its_grace_period_is_killed(
     pod = (await listed(runtime, tree))[made.uid]
     await kills.terminate(pod, 1)
     await kills.reap(pod)
-    assert not populated(tree, pod)
+    assert not populated(tree, pod, if_unknown=True)
     await until(partial(exited, runtime.client(), made))
     answer = await runtime.client().container_status(made.containers["one"])
     assert answer.status is not None
@@ -309,7 +309,7 @@ async def test_with_the_runtime_gone_a_grace_period_is_still_given(
     runtime.node.stop_containerd()
     try:
         assert await kills.terminate(pod, 30) is None
-        assert not populated(tree, pod)
+        assert not populated(tree, pod, if_unknown=True)
     finally:
         await runtime.start_again()
 

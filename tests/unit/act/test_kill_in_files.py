@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import is_seen_populated, populated
+from reactor.act.populated import populated
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import Pod
@@ -332,9 +332,9 @@ def test_a_pod_is_empty_where_the_kernel_says_so_however_many_cgroups_are_in_it(
     v2.add("/pods/pod/a")
     v2.add("/pods/pod/a/b", 1)  # which is not listed to find that out
     v2.fake.file("/pods/pod", "cgroup.events", "populated 0\nfrozen 0\n")
-    assert not populated(v2.fake.tree, of("/pods/pod"))
+    assert not populated(v2.fake.tree, of("/pods/pod"), if_unknown=True)
     v2.fake.file("/pods/pod", "cgroup.events", "populated 1\nfrozen 0\n")
-    assert populated(v2.fake.tree, of("/pods/pod"))
+    assert populated(v2.fake.tree, of("/pods/pod"), if_unknown=True)
 
 
 def test_a_pod_beside_whose_sandbox_the_kernel_says_that_no_process_lives_is_empty(v2: Cgroups) -> None:
@@ -343,19 +343,19 @@ def test_a_pod_beside_whose_sandbox_the_kernel_says_that_no_process_lives_is_emp
     v2.add("/pods/pod/main/inner", 1)
     v2.fake.file("/pods/pod/pause", "cgroup.events", "populated 1\nfrozen 0\n")
     v2.fake.file("/pods/pod/main", "cgroup.events", "populated 0\nfrozen 0\n")
-    assert not populated(v2.fake.tree, pod)
+    assert not populated(v2.fake.tree, pod, if_unknown=True)
     v2.fake.file("/pods/pod/main", "cgroup.events", "populated 1\nfrozen 0\n")
-    assert populated(v2.fake.tree, pod)
+    assert populated(v2.fake.tree, pod, if_unknown=True)
 
 
 def test_a_pod_that_can_not_be_asked_for_its_processes_is_seen_as_it_was_left(
     cgroups: Cgroups,
 ) -> None:
     cgroups.add("/pods/pod", 1)
-    assert is_seen_populated(cgroups.fake.tree, of("/pods/pod"))
+    assert populated(cgroups.fake.tree, of("/pods/pod"), if_unknown=False)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        assert not is_seen_populated(cgroups.fake.tree, of("/pods/pod"))
+        assert not populated(cgroups.fake.tree, of("/pods/pod"), if_unknown=False)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -110,17 +110,6 @@ async def test_the_level_stays_while_a_pod_is_throttled_at_its_own(node: FakeNod
     assert {str(100 * MIB)} == seen
 
 
-async def test_without_events_of_its_own_those_of_the_whole_tree_count(
-    node: FakeNode, level, mock_clock
-) -> None:
-    (node.directory / "memory.events.local").unlink()  # before Linux 5.2
-    async with node.watched(level(100)):
-        await eventually(lambda: node.high == str(100 * MIB))
-        node.uses(101)
-        node.happens(1, "memory.events")
-        await node.woken()
-
-
 async def test_a_lower_value_of_the_operators_is_left_alone(node: FakeNode, level, mock_clock) -> None:
     node.high = str(80 * MIB)
     async with node.watched(level(100)):
