@@ -1,6 +1,6 @@
 """One process of a pod is killed, and no other: the largest of those that may be; or one group of them.
 
-    prepare     beforehand: see what the pod's processes hold, and hold pidfds of the largest
+    prepare     beforehand: see what the pod's processes hold
     choose      hot, synchronous: list them again, read the largest again and those that came since
     kill        SIGKILL, and its memory freed in our own context
     terminate   a soft eviction: SIGTERM, the grace period, then the kill
@@ -32,9 +32,7 @@ from reactor.act.process_group import (
     NoProcessError,
     add_forked,
     by_cgroup,
-    hold_group,
-    is_unkillable,
-    names_matcher,
+    hold_first,
     present_in,
 )
 from reactor.act.processes import has_exited
@@ -45,7 +43,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.procfs import PROC, MemoryUnknownError, read_process_memory
 from reactor.model.kills import ProcessMemory
-from reactor.model.pod_lists import SPARED_PROCESSES, ProcessVictim, VictimUnit
+from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from reactor.policy.process_victims import in_order, too_small_because
 
@@ -60,7 +58,11 @@ _STALE_SECONDS: Final = 1.0
 _TRIES: Final = 2  # a process may end between its choice and its signal
 _STUCK_SECONDS: Final = 1.0
 _MOST_STRUCK: Final = 16
-_UNITS: Final = {VictimUnit.TREE: "process with its descendants", VictimUnit.LEAF: "cgroup"}
+_UNITS: Final = {
+    VictimUnit.PROCESS: "process",
+    VictimUnit.TREE: "process with its descendants",
+    VictimUnit.LEAF: "cgroup",
+}
 
 
 class _UnreadError(NoProcessError):
@@ -106,7 +108,7 @@ class _DyingProcess(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """A pod's processes as they were seen last, by id, and pidfds of the largest. `target` is owned.
+    """A pod's processes as they were seen last, by id. `target` is owned.
 
     `whole_seconds` is when it was begun to read what each of them holds, and not only the largest, which took
     `cost_seconds` until now; `unread` are those that are still to be read for it.
@@ -114,15 +116,9 @@ class _Seen:
 
     target: Target
     processes: dict[int, ProcessMemory] = field(default_factory=dict)
-    pidfds: dict[int, int] = field(default_factory=dict)
     unread: set[int] = field(default_factory=set)
     whole_seconds: float = -math.inf
     cost_seconds: float = 0.0
-
-    def close(self) -> None:
-        while self.pidfds:
-            close_descriptor(self.pidfds.popitem()[1])
-        self.target.close()
 
 
 class OneProcess:
@@ -155,17 +151,16 @@ class OneProcess:
         wanted = {pod.uid: pod for pod in pods if pod.process_victim is not None}
         for uid, seen in list(self._seen.items()):
             if uid not in wanted or not seen.target.is_of(wanted[uid]):
-                self._seen.pop(uid).close()
+                self._seen.pop(uid).target.close()
         for uid, pod in wanted.items():
             try:
                 if uid not in self._seen:
                     self._seen[uid] = _Seen(self._opened(pod))
                 with suppress(_UnreadError):
                     self._observe(self._seen[uid], _RENEWED_SECONDS, gives_way)
-                self._hold_largest(self._seen[uid])
             except (ReactorError, OSError):
                 if uid in self._seen:
-                    self._seen.pop(uid).close()
+                    self._seen.pop(uid).target.close()
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""
@@ -187,16 +182,14 @@ class OneProcess:
         self._refuse_stuck(pod.uid)
         seen = self._seen.pop(pod.uid, None)
         if seen is not None and not seen.target.is_of(pod):
-            seen.close()
+            seen.target.close()
             seen = None
         seen = seen or _Seen(self._opened(pod))
         try:
             self._observe(seen, _STALE_SECONDS)
-            if pod.process_victim is not None and pod.process_victim.unit is not VictimUnit.PROCESS:
-                return self._chosen_group(pod, pod.process_victim, seen, used_bytes, wanted_bytes)
-            return self._chosen(pod, seen, used_bytes, counts_shared=counts_shared)
+            return self._chosen(pod, seen, used_bytes, wanted_bytes, counts_shared=counts_shared)
         finally:
-            seen.close()
+            seen.target.close()
 
     def kill_first(
         self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True, wanted_bytes: int | None = None
@@ -284,45 +277,32 @@ class OneProcess:
         problems = () if freed_ns is not None else (late,)
         return ReapReport(cgroup=chosen.pod.cgroup or "", freed_ns=freed_ns, problems=problems)
 
-    def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
-        wanted = pod.process_victim
-        is_never = names_matcher(
-            SPARED_PROCESSES if wanted is None else (*wanted.built_in_never, *wanted.never)
-        )
-        struck = {one.pid for one in self._struck.get(pod.uid, ())}
-        reserved = self._untouchable.pids | struck
-        living = [one for one in seen.processes.values() if one.pid not in struck]
-        for first in in_order(living, counts_shared=counts_shared):
-            why = too_small_because(first, living, used_bytes)
-            if why is not None:
-                raise NoProcessError(why)  # so are all after it
-            pidfd = self._pidfd_of(seen, first.pid)
-            if pidfd is None:
-                continue
-            process = self._read(first.pid)
-            if process is not None and self._may_be_killed(process, pidfd, is_never, reserved):
-                shared_bytes = min(process.shared_bytes, first.shared_bytes)  # what its death frees
-                return Chosen(replace(process, shared_bytes=shared_bytes), pod, {process.pid: pidfd})
-            close_descriptor(pidfd)
-        raise NoProcessError("no process of it may be killed alone")
-
-    def _chosen_group(
-        self, pod: Pod, victim: ProcessVictim, seen: _Seen, used_bytes: int | None, wanted_bytes: int | None
+    def _chosen(
+        self,
+        pod: Pod,
+        seen: _Seen,
+        used_bytes: int | None,
+        wanted_bytes: int | None,
+        *,
+        counts_shared: bool,
     ) -> Chosen:
+        victim = pod.process_victim or ProcessVictim(entry="")
         struck = {one.pid for one in self._struck.get(pod.uid, ())}
         living = [one for one in seen.processes.values() if one.pid not in struck]
-        held = hold_group(
+        held = hold_first(
             victim,
             seen.target,
             living,
             wanted_bytes=wanted_bytes,
+            counts_shared=counts_shared,
             reserved=self._untouchable.pids | struck,
             proc=self._proc,
         )
         if held is None:
             raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
-        chosen = Chosen(held.process, pod, held.pidfds, held=held)
-        if used_bytes is not None:  # what several have inherited of one is counted for each of them
+        is_group = victim.unit is not VictimUnit.PROCESS
+        chosen = Chosen(held.process, pod, held.pidfds, held=held if is_group else None)
+        if is_group and used_bytes is not None:  # what several have inherited of one is counted for each
             anonymous_bytes = min(held.process.anonymous_bytes, used_bytes)
             shared_bytes = min(held.process.shared_bytes, used_bytes - anonymous_bytes)
             chosen.process = replace(held.process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes)
@@ -334,31 +314,6 @@ class OneProcess:
             chosen.process = replace(chosen.process, pid=next(iter(held.pidfds)))
         return chosen
 
-    def _may_be_killed(
-        self, process: ProcessMemory, pidfd: int, is_never: Callable[[str], bool], reserved: Collection[int]
-    ) -> bool:
-        """Return whether a process may be killed alone, and is still the one that was read."""
-        if process.pid in reserved or is_never(process.name) or is_unkillable(process.pid, self._proc):
-            return False
-        return not has_exited(pidfd)
-
-    def _pidfd_of(self, seen: _Seen, pid: int) -> int | None:
-        """Return a pidfd of a process that is listed, the caller's; None where it is gone.
-
-        One that was held before the list was read needs no second check.
-        """
-        held = seen.pidfds.pop(pid, None)
-        if held is not None:
-            return held
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return None
-        if pid in present_in(seen.target):
-            return pidfd
-        close_descriptor(pidfd)
-        return None
-
     def _observe(self, seen: _Seen, renewed_seconds: float, gives_way: Callable[[], bool] = bool) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
 
@@ -367,9 +322,6 @@ class OneProcess:
         held before counts until the next observation, which goes on there.
         """
         began_ns = time.thread_time_ns()
-        for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
-            close_descriptor(seen.pidfds.pop(pid))  # the id may be another's by now
-            seen.processes.pop(pid, None)
         pids = list(dict.fromkeys(pid for some in by_cgroup(seen.target).values() for pid in some))
         seen.unread.intersection_update(pids)
         now_seconds = time.monotonic()
@@ -407,15 +359,6 @@ class OneProcess:
             raise NoProcessError(str(error)) from None
         except (OSError, ReactorError):
             return None  # gone
-
-    def _hold_largest(self, seen: _Seen) -> None:
-        """Open pidfds of the largest, and see that each is in the pod's cgroup while it is held."""
-        wanted = [one.pid for one in in_order(seen.processes.values())[:_AFRESH]]
-        for pid in seen.pidfds.keys() - set(wanted):
-            close_descriptor(seen.pidfds.pop(pid))
-        for pid in [pid for pid in wanted if pid not in seen.pidfds]:
-            with suppress(ProcessLookupError):
-                seen.pidfds[pid] = os.pidfd_open(pid)
 
     def _refuse_stuck(self, uid: str) -> None:
         """Raise NoProcessError where a process of the pod that was killed should have exited by now."""

@@ -1,4 +1,4 @@
-"""Several processes of a pod are killed together: one with its descendants, or a cgroup below the pod's.
+"""What is killed of a pod in its place: one process, one with its descendants, or a cgroup below the pod's.
 
 Which ones is decided by policy/process_victims.py. A tenant forks while it is killed: what has come of the
 killed processes meanwhile is looked for again, a few times, and killed as well. What a process has moved out
@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from reactor.act.processes import close_all
+from reactor.act.processes import close_all, has_exited
 from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
@@ -25,7 +25,7 @@ from reactor.kernel.procfs import read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
 from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
-from reactor.policy.process_victims import UNKILLABLE, Group, joined, leaf_of, tree_of
+from reactor.policy.process_victims import UNKILLABLE, Group, in_order, joined, leaf_of, tree_of
 
 _MOST_PROCESSES: Final = 3072
 _MOST_CGROUPS: Final = 64
@@ -52,35 +52,58 @@ class Held(NamedTuple):
     others: frozenset[int] = frozenset()
 
 
-def hold_group(
+def hold_first(
     victim: ProcessVictim,
     target: Target,
     processes: Collection[ProcessMemory],
     *,
     wanted_bytes: int | None,
+    counts_shared: bool = True,
     reserved: Collection[int],
     proc: Path,
 ) -> Held | None:
-    """Return the processes of a pod that go together, None if none may be killed. Raises OSError.
+    """Return the process of a pod that goes, or those that go together; None if none may. Raises OSError.
 
     Each is held by its pidfd before it is listed in the pod once more.
     """
     untouchable = set(reserved)
-    for _ in range(_CHOICES):
-        group, cgroup = _chosen(victim, target, processes, wanted_bytes, untouchable)
-        if group is None:
-            return None
+    for group, cgroup in _candidates(victim, target, processes, wanted_bytes, untouchable, counts_shared):
         unkillable = {one.pid for one in group.members if is_unkillable(one.pid, proc)}
         if unkillable:
             untouchable |= unkillable
             continue
         pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
         pidfds = _opened(target, pids)
+        if len(pids) == 1 and [one.name for one in _read(pids, proc)] != [group.named.name]:
+            close_all(pidfds.values())  # the id is another's by now, or it has taken another name
+            pidfds = {}
         if pidfds:
             others = frozenset(one.pid for one in processes) - {one.pid for one in group.members}
             return Held(_summed(group), group, pidfds, cgroup, others)
         untouchable |= set(pids)
     return None
+
+
+def _candidates(
+    victim: ProcessVictim,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    wanted_bytes: int | None,
+    untouchable: Collection[int],
+    counts_shared: bool,  # noqa: FBT001
+) -> Iterator[tuple[Group, str | None]]:
+    """Yield what may go, the first choice first; of `untouchable` there may be more by the next."""
+    if victim.unit is VictimUnit.PROCESS:
+        is_never = names_matcher((*victim.built_in_never, *victim.never))
+        for one in in_order(processes, counts_shared=counts_shared):
+            if one.pid not in untouchable and not is_never(one.name):
+                yield Group(one, (one,), one.held_bytes), None
+        return
+    for _ in range(_CHOICES):
+        group, cgroup = _chosen(victim, target, processes, wanted_bytes, untouchable)
+        if group is None:
+            return
+        yield group, cgroup
 
 
 def add_forked(
@@ -168,8 +191,9 @@ def _opened(target: Target, pids: Sequence[int]) -> dict[int, int]:
     except BaseException:
         close_all(pidfds.values())
         raise
-    close_all(pidfd for pid, pidfd in pidfds.items() if pid not in present)
-    return {pid: pidfd for pid, pidfd in pidfds.items() if pid in present}
+    held = {pid: fd for pid, fd in pidfds.items() if pid in present and not has_exited(fd)}
+    close_all(fd for pid, fd in pidfds.items() if pid not in held)
+    return held
 
 
 def is_unkillable(pid: int, proc: Path) -> bool:

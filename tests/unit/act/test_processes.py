@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from reactor.act import processes
-from reactor.act.process_group import hold_group
+from reactor.act.process_group import hold_first
 from reactor.act.processes import SignalSweep
 from reactor.act.target import Target
 from reactor.errors import RefusedError
@@ -75,7 +75,7 @@ def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_
     )
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            hold_group(
+            hold_first(
                 ProcessVictim(entry="x", unit=VictimUnit.TREE),
                 target,
                 tree,
