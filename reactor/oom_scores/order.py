@@ -181,7 +181,6 @@ class OomOrder(Ahead):
         self._changed = trio.Event()
         self._again_seconds = _AGAIN_SECONDS
         self._first: dict[str, Any] | None = None
-        self._since = ""
 
     def near(self, forecast: Forecast, *_: object) -> None:
         """Have no pod go before that which the next crossing would evict, unless it would by the policy.
@@ -325,10 +324,11 @@ class OomOrder(Ahead):
             held = self._written.held[uid]
             for pid, (start_ticks, own) in held.own.items():
                 self._written.write(pid, start_ticks, own, held.written)
-        is_taken, self._first = self._first is not None, {**plan.first, "since": self._since}
-        if not is_taken:
-            self._first["since"] = self._since = instant(time.time())
+        before, self._first = self._first, {**plan.first, "since": instant(time.time())}
+        if before is None:
             self._report("taken")
+        else:
+            self._first["since"] = before["since"]
 
     def _hold(self, changes: Sequence[_Change]) -> None:
         """Keep what processes have of their own that is about to be written over."""
