@@ -29,7 +29,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import read_file
 from reactor.kernel.procfs import BOOT_ID, PROC, parse_meminfo, parse_swap, read_oom_score_adj
-from reactor.kernel.small_file import KeptFile, replace
+from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import instant
 from reactor.model.decisions import Inputs
 from reactor.model.pods import Pod
@@ -396,18 +396,3 @@ class OomOrder(Ahead):
         of_whom = "" if first is None else f": {first['pod']} first, {document['others']} processes behind it"
         _LOG.info("order of the OOM killer: %s%s", action, of_whom)
         self._journal(lambda: document)
-
-
-def restore_left(path: Path) -> int:
-    """Restore what a guard that did not end in order has written, by its file; return of how many processes.
-
-    Raises OSError, ValueError, OrderError. To call it again changes nothing.
-    """
-    written, boot = Written(str(PROC)), BOOT_ID.read_text().strip()
-    written.load(str(path), boot)
-    if written.held:
-        written.restore()
-        if written.held:
-            raise OrderError(written.refused or "processes are started faster than they are restored")
-        replace(path, {**written.document(), "boot_id": boot})
-    return written.restored
