@@ -93,7 +93,7 @@ class Logind:
             if _is(message, _BUS, "NameOwnerChanged") and message.body[0] == LOGIND:
                 if message.body[2] != self._owner:
                     raise BusError(f"{LOGIND}: was restarted")
-            elif self._is_preparing(message):
+            elif _is(message, _MANAGER.interface, _SIGNAL) and len(message.body) == 1:
                 return bool(message.body[0])
         raise BusError("system bus: has closed the connection")
 
@@ -118,14 +118,6 @@ class Logind:
             raise BusError(f"{LOGIND}: Inhibit: got {answer!r:.80}; accepted: a descriptor")
         lock: int = answer[0].to_raw_fd()
         return lock
-
-    def _is_preparing(self, message: Message) -> bool:
-        return (
-            message.header.fields.get(HeaderFields.sender) == self._owner
-            and message.header.fields.get(HeaderFields.path) == _MANAGER.object_path
-            and _is(message, _MANAGER.interface, _SIGNAL)
-            and len(message.body) == 1
-        )
 
 
 def _is(message: Message, interface: str | None, member: str) -> bool:
