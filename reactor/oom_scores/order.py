@@ -65,13 +65,12 @@ class OrderError(ReactorError):
 
 
 class Restorer:
-    """Has a process stand by that restores scores by this file; `pid` is its id, None without.
+    """Has a process stand by that restores scores by this file.
 
     It is started when scores are to be written for the first time, and ends with the guard.
     """
 
     def __init__(self, path: Path, command: Sequence[str] = _COMMAND) -> None:
-        self.pid: int | None = None
         self._command = (*command, str(path))
         self._process: ChildProcess | None = None
 
@@ -91,18 +90,17 @@ class Restorer:
 
     async def end(self) -> None:
         """End it. It restores by the file then."""
-        process, self._process, self.pid = self._process, None, None
+        process, self._process = self._process, None
         if process is not None:
             await process.end(_START_SECONDS)
 
     async def _start(self) -> None:
-        process = await ChildProcess.start(self._command)
-        self._process, self.pid = process, process.pid
+        self._process = process = await ChildProcess.start(self._command)
         answer = b""
         with trio.move_on_after(_START_SECONDS), suppress(OSError):  # it has ended
             answer = await process.connection.recv(len(READY))
         if answer != READY:
-            self._process = self.pid = None
+            self._process = None
             ended = await process.end()
             raise OrderError(f"not taken: no process stands by to restore scores: {ended}")
 

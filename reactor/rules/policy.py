@@ -98,23 +98,20 @@ def observed(
         samples.append(kept)
         grown.append(value)
     limits = [condition.limit for condition in rule.conditions]
-    if not all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True)):
-        if not grows:
-            return None
-        return RuleState(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
-    known = [value for value in grown if value is not None]
-    if (
-        before is None
-        or before.since_seconds is None
-        or now_seconds - before.at_seconds > longest_gap_seconds
-    ):
-        since_seconds, extremes = now_seconds, tuple(Extremes(value, value) for value in known)
-    else:
-        since_seconds = before.since_seconds
-        extremes = tuple(
-            Extremes(min(value, one.lowest), max(value, one.highest))
-            for value, one in zip(known, before.extremes, strict=True)
-        )
+    holds = all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True))
+    if not holds and not grows:
+        return None
+    since_seconds = now_seconds if holds else None
+    extremes: tuple[Extremes, ...] = ()
+    if holds:
+        extremes = tuple(Extremes(value, value) for value in grown if value is not None)
+        is_fresh = before is not None and now_seconds - before.at_seconds <= longest_gap_seconds
+        if before is not None and before.since_seconds is not None and is_fresh:
+            since_seconds = before.since_seconds
+            both = zip(extremes, before.extremes, strict=True)
+            extremes = tuple(
+                Extremes(min(new.lowest, old.lowest), max(new.highest, old.highest)) for new, old in both
+            )
     return RuleState(
         at_seconds=now_seconds,
         samples=tuple(samples),
