@@ -480,10 +480,11 @@ class RuleWatch:
         if counters:
             group.counters[cgroup] = (now_seconds, counters)
         growth = {} if reported is None else _reported(reported, counters, now_seconds)
+        changed = {one for one, value in counters.items() if before.get(one, value) != value} | growth.keys()
         earlier = {metric: Sample(at_seconds, value) for metric, value in before.items()}
         for rule in group.rules:
             states = group.states[rule.name]
-            if cgroup not in states and not _may_hold(rule, values):
+            if cgroup not in states and not _may_hold(rule, values, changed):
                 continue
             state = observed(rule, states.get(cgroup), values, now_seconds, earlier, reported=growth)
             if state is None:
@@ -727,10 +728,11 @@ def _only(found: Mapping[str, _Value], kept: Collection[str]) -> dict[str, _Valu
     return {key: value for key, value in found.items() if key in kept}
 
 
-def _may_hold(rule: Rule, values: Mapping[Metric, float | None]) -> bool:
-    """Return whether all gauges of a rule are past their limits, so that its counters matter."""
+def _may_hold(rule: Rule, values: Mapping[Metric, float | None], changed: Collection[Metric]) -> bool:
+    """Return whether all gauges of a rule are past their limits, and any of its counters has changed."""
     gauges = [(values.get(metric), limit) for metric, limit, _ in rule.conditions if not metric.is_counter]
-    return all(value is not None and value >= limit for value, limit in gauges)
+    grows = len(gauges) == len(rule.conditions) or any(one.metric in changed for one in rule.conditions)
+    return grows and all(value is not None and value >= limit for value, limit in gauges)
 
 
 def _gate(rule: Rule) -> Condition | None:
