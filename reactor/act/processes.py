@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import Final, NamedTuple
 
 import trio
@@ -147,22 +146,25 @@ class SignalSweep:
         What was refused before is tried once more. Raises RefusedError where a process is found that is
         never to be signalled.
         """
-        with closing(self.steps(most_cgroups)) as pieces:
+        pieces = self.steps(most_cgroups)
+        try:
             self.is_cut = next(pieces, False) is None
+        finally:
+            pieces.close()
         return self.found_new_process
 
     def steps(self, cgroups: int) -> Generator[None, None, None]:
         """Make a round that stops, to be continued, after every so many cgroups. Raises as `fire`."""
         self.ran_out_of_fds = self.found_new_process = self.is_cut = False
         self._unlisted.clear()
-        rounds = walk(self._top, self._note, spared=self._spared, held=self._breadth)
+        directories = walk(self._top, self._note, spared=self._spared, held=self._breadth)
         try:
-            with closing(rounds) as directories:
-                for count, directory in enumerate(directories, 1):
-                    self._signal_in(directory)
-                    if count % cgroups == 0:
-                        yield
+            for count, directory in enumerate(directories, 1):
+                self._signal_in(directory)
+                if count % cgroups == 0:
+                    yield
         finally:
+            directories.close()
             close_all(self._ready.values())  # of those who are not in the cgroup any more
             self._ready.clear()
 

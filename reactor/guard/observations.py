@@ -403,7 +403,7 @@ class Observations:
 
         Page cache that a pod has left is no growth of it.
         """
-        left = [one.uid for one in self._node.state.claims if one.uid and one.kind is ClaimKind.FILES]
+        left = [one.uid for one in self._node.state.in_flight if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
         usages, used = self.usages, self.usages.of(left)
@@ -423,4 +423,4 @@ def is_housekeeping(wakes: Sequence[Wake]) -> bool:
 
 
 def _only_memory(wakes: Sequence[Wake]) -> bool:
-    return all(wake.kind is WakeKind.MEMORY for wake in wakes)
+    return {wake.kind for wake in wakes} <= {WakeKind.MEMORY}

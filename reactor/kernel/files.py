@@ -104,8 +104,10 @@ class LastingFile(KernelFile):
 
 def close_descriptor(fd: int) -> None:
     """Close a descriptor. What close(2) answers changes nothing: it is gone in any case."""
-    with suppress(OSError):
+    try:  # noqa: SIM105 - on the way to a kill, where suppress() takes three times as long
         os.close(fd)
+    except OSError:
+        pass
 
 
 class Reserve:

@@ -276,12 +276,12 @@ class PolicyState(NamedTuple):
     @property
     def in_flight(self) -> tuple[Claim, ...]:
         """Return the claims of evictions: pods and processes that are to end, files that they have left."""
-        return tuple(claim for claim in self.claims if claim.kind.is_eviction)
+        return self.claims and tuple(claim for claim in self.claims if claim.kind.is_eviction)
 
     @property
     def killed_alone(self) -> tuple[Claim, ...]:
         """Return the claims of processes that were killed alone, by the kernel's OOM killer or here."""
-        return tuple(claim for claim in self.claims if not claim.kind.is_eviction)
+        return self.claims and tuple(claim for claim in self.claims if not claim.kind.is_eviction)
 
     def dying(self, now_seconds: float) -> frozenset[str]:
         """Return the pods, by uid, that were evicted and are not in their grace period."""

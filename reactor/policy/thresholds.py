@@ -12,7 +12,9 @@ _FIRST = {Signal.MEMORY_AVAILABLE: 0, Signal.ALLOCATABLE_MEMORY_AVAILABLE: 1}
 
 def absurdities(observations: Mapping[Signal, Observation]) -> dict[Signal, str]:
     """Return the signals whose numbers can't be true, each with the reason. They count as unobserved."""
-    return {signal: reason for signal, seen in observations.items() if (reason := seen.absurdity) is not None}
+    seen = observations.items()  # a pass asks this of all signals
+    doubted = [(signal, one) for signal, one in seen if not 0 <= one.available <= one.capacity > 0]
+    return {signal: why for signal, one in doubted if (why := one.absurdity) is not None}
 
 
 def is_met(threshold: Threshold, observation: Observation, *, with_minimum_reclaim: bool = False) -> bool:

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -66,13 +66,12 @@ class _Found(NamedTuple):
     is_trusted: bool  # root chose its name
 
 
+@dataclass(slots=True)
 class _Young:
     """When a pod came and was last read."""
 
-    __slots__ = ("came_seconds", "read_seconds")
-
-    def __init__(self, now_seconds: float) -> None:
-        self.came_seconds = self.read_seconds = now_seconds
+    came_seconds: float
+    read_seconds: float
 
     def has_settled(self, now_seconds: float) -> bool:
         return now_seconds - self.came_seconds >= _SETTLES_SECONDS
@@ -214,11 +213,10 @@ class CgroupPods:
         """
         problems = dict(self._problems)
         children = self._by_parent(problems)
-        changed: Mapping[str, Pod | None] = {}
-        if children is self._listed_from and problems == self._problems:
-            changed = self._changed_young(problems)
-            if not changed and problems == self._problems:
-                return self._pods
+        is_as_listed = children is self._listed_from and problems == self._problems
+        changed = self._changed_young(problems) if is_as_listed else {}
+        if is_as_listed and not changed and problems == self._problems:
+            return self._pods
         return self._reserve.lent()(self._listed)(children, problems, changed)
 
     def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
@@ -281,7 +279,7 @@ class CgroupPods:
         for young in again.values():
             young.read_seconds = now_seconds
         for uid in came:
-            self._young[uid] = _Young(now_seconds)
+            self._young[uid] = _Young(now_seconds, now_seconds)
         self._known = pods
         self._problems = problems
         self._pods = tuple(pods.values())
