@@ -197,6 +197,7 @@ def _opened(target: Target, pids: Sequence[int]) -> dict[int, int]:
 
 
 def is_unkillable(pid: int, proc: Path) -> bool:
+    """Return whether the kernel's OOM killer may not kill a process: no process may then."""
     try:
         return read_oom_score_adj(pid, proc) <= UNKILLABLE
     except (OSError, ReactorError):

@@ -49,7 +49,8 @@ _Records = Mapping[bytes, tuple[str, Any]]  # the uid and what is reported of it
 class PodFacts:
     """Keeps what was reported; `on_change` is called, a few times a second at the most, if it differs.
 
-    `run` is a part of the daemon, and so is `remembered.run`. It may be read in any thread.
+    `run` is a part of the daemon, and so is `remembered.run`. It may be read in any thread: `specs`, by the
+    uids of cgroups, `runtime` and `files` are mappings that never change.
     """
 
     def __init__(self, settings: Settings, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
@@ -69,9 +70,9 @@ class PodFacts:
             between_seconds=_BETWEEN_SECONDS,
         )
         self.on_change: Callable[[], None] = lambda: None
-        self._specs: Mapping[str, Pod] = {}
-        self._runtime: Inventory = {}
-        self._files = NodeFiles()
+        self.specs: Mapping[str, Pod] = {}
+        self.runtime: Inventory = {}
+        self.files = NodeFiles()
         self._known: dict[Section, _Records] = {}
         self._listings: dict[Section, _Listing] = {}
         self._numbers: dict[Section, int] = {}
@@ -84,21 +85,7 @@ class PodFacts:
         records = self.remembered.load()
         if records is not None:
             self._known[Section.SPECS] = records
-            self._specs = dict(records.values())
-
-    @property
-    def specs(self) -> Mapping[str, Pod]:
-        """Return the specs by the uids of cgroups; a mapping that never changes."""
-        return self._specs
-
-    @property
-    def runtime(self) -> Inventory:
-        """Return what the runtime knows of pods; a mapping that never changes."""
-        return self._runtime
-
-    @property
-    def files(self) -> NodeFiles:
-        return self._files
+            self.specs = dict(records.values())
 
     def is_complete(self) -> bool:
         """Return whether all pods are listed and changes arrive, as was confirmed lately."""
@@ -168,12 +155,12 @@ class PodFacts:
             return
         found = dict(records.values())
         if section is Section.SPECS:
-            self._specs = found
+            self.specs = found
             self.remembered.show(records)
         elif section is Section.RUNTIME:
-            self._runtime = found
+            self.runtime = found
         else:
-            self._files = _files(found.values())
+            self.files = _files(found.values())
         self._is_changed.set()
 
     def _reader_of(self, section: Section) -> Callable[[bytes], tuple[str, Any]]:

@@ -144,7 +144,7 @@ class GuardedLimits:
         directory = self._tree.path(cgroup)
         if self._tree.version is CgroupVersion.V1:
             return _EventNotice(register_oom(directory), inode)
-        return _CountNotice(KernelFile(directory / "memory.events.local"), inode)
+        return _CountNotice(directory / "memory.events.local", inode)
 
 
 class _EventNotice(OwnedDescriptor):
@@ -162,23 +162,19 @@ class _EventNotice(OwnedDescriptor):
             return False
 
 
-class _CountNotice:
+class _CountNotice(KernelFile):
     """The count of v2."""
 
-    def __init__(self, events: KernelFile, inode: int) -> None:
+    def __init__(self, path: Path, inode: int) -> None:
+        super().__init__(path)
         self.inode = inode
-        self._events = events
-        self._met = parse_field(events.read(), b"oom", events.path)
+        self._met = parse_field(self.read(), b"oom", self.path)
 
     def struck(self) -> bool:
         with suppress(OSError, ReactorError):
-            met = parse_field(self._events.read(), b"oom", self._events.path)
-            before, self._met = self._met, met
-            return met > before
+            before, self._met = self._met, parse_field(self.read(), b"oom", self.path)
+            return self._met > before
         return False
-
-    def close(self) -> None:
-        self._events.close()
 
 
 @dataclass(eq=False)

@@ -114,7 +114,7 @@ class CgroupPods:
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
         self._listing = CachedListing[Parents]()
-        self._matches: Mapping[str, Sequence[str]] = {}
+        self.matches: Mapping[str, Sequence[str]] = {}
         self._parents: Parents | None = None
         self._children: Mapping[str, Sequence[_Found] | None] = {}
 
@@ -123,10 +123,6 @@ class CgroupPods:
         """Return what could not be read, or was refused, when last listed: cgroup to one line."""
         unwatched = self._listing.unwatched_because
         return self._problems if unwatched is None else {**self._problems, "pods' cgroups": unwatched}
-
-    @property
-    def matches(self) -> Mapping[str, Sequence[str]]:
-        return self._matches
 
     def changed_fd(self) -> int:
         """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
@@ -238,7 +234,7 @@ class CgroupPods:
         lent, above = self._reserve.lent, self.boundaries.parents
         parents = self._listing.get(lambda: lent()(search.run)(above), again=again)
         if parents != self._parents:
-            self._parents, self._matches = parents, parents.matches
+            self._parents, self.matches = parents, parents.matches
             self._children = {
                 parent: None if children is None else self._may_be_pods(children)
                 for parent, children in parents.children.items()

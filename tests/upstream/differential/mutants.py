@@ -76,7 +76,7 @@ MUTANTS: Final = (
         "return (False, True) if signal in _NODEFS else (True, False)",
         "return (True, True)",
     ),
-    Mutant("policy/disks.py", "and volume.is_local and volume", "and volume"),
+    Mutant("policy/disks.py", "removed_with_pod else volume.is_local", "removed_with_pod else True"),
     Mutant(
         "policy/disks.py",
         "(Reclaim.CONTAINERS,) if signal in _NODEFS else (Reclaim.CONTAINERS, Reclaim.IMAGES)",
