@@ -14,7 +14,7 @@ import cgroups
 import images
 from api import Api, Object
 from control_plane import ControlPlane
-from machine import LostError, Machine, wait_until
+from machine import HANG_SECONDS, LostError, Machine, wait_until
 from node import NODE_BYTES, PODS_BYTES, Node
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -162,7 +162,9 @@ class Pods:
         """Return a pod."""
         return self.cluster.api.get(f"{self.path}/{name}")
 
-    def wait(self, name: str, true: Callable[[Object], object], what: str, seconds: float = 60.0) -> Object:
+    def wait(
+        self, name: str, true: Callable[[Object], object], what: str, seconds: float = HANG_SECONDS
+    ) -> Object:
         """Wait until `true` holds for the pod and return it. Raises TimeoutError with its status."""
         seen: list[Object] = []
 
@@ -198,8 +200,8 @@ class Pods:
         ours = {pod["metadata"]["uid"] for pod in self.cluster.api.get(self.path)["items"]}
         for name in self.names():
             self.cluster.api.delete(f"{self.path}/{name}", grace_seconds=0)
-        wait_until(lambda: not self.names(), f"the pods of {self.namespace} are gone", 60)
-        wait_until(lambda: not ours & self._with_cgroups(), f"{self.namespace}'s cgroups are gone", 60)
+        wait_until(lambda: not self.names(), f"the pods of {self.namespace} are gone")
+        wait_until(lambda: not ours & self._with_cgroups(), f"{self.namespace}'s cgroups are gone")
 
     def _with_cgroups(self) -> set[str]:
         """Return the uids of the pods that have a cgroup, of whatever namespace."""

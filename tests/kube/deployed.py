@@ -126,7 +126,7 @@ class Deployment:
     def wait_ready(self, name: str) -> None:
         """Wait until the pod is ready. Raises TimeoutError with its log."""
         try:
-            wait_until(lambda: self.is_ready(name), f"{name} is ready", 60)
+            wait_until(lambda: self.is_ready(name), f"{name} is ready")
         except TimeoutError as error:
             status = self.cluster.api.get(f"{self.pods_path}/{name}")["status"]
             raise TimeoutError(f"{error}: {status}; its log:\n{self.log(name)}") from None
@@ -138,9 +138,12 @@ class Deployment:
         return conditions.get("Ready") == "True"
 
     def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
-        """Delete the pod as a controller does, and wait until it is gone."""
+        """Delete the pod as a controller does, which does not wait for it: its daemon ends first."""
         self.cluster.api.delete(f"{self.pods_path}/{name}", grace_seconds)
-        wait_until(lambda: self.cluster.api.find(f"{self.pods_path}/{name}") is None, f"{name} is gone", 60)
+
+    def wait_gone(self, name: str) -> None:
+        """Wait until the kubelet has removed all of a deleted pod, its object last."""
+        wait_until(lambda: self.cluster.api.find(f"{self.pods_path}/{name}") is None, f"{name} is gone")
 
     def log(self, name: str) -> str:
         """Return what the pod's container has written."""
@@ -164,6 +167,7 @@ class Deployment:
         """Delete the pods and the objects."""
         for pod in self.cluster.api.get(self.pods_path)["items"]:
             self.delete_pod(pod["metadata"]["name"], grace_seconds=0)
+            self.wait_gone(pod["metadata"]["name"])
         remove_objects(self.cluster)
 
     def validate_daemon_set(self) -> Object:

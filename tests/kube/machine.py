@@ -21,6 +21,8 @@ _KEEPER_SECONDS: Final = 120.0
 _END_SECONDS: Final = 20.0
 # By how much everything may take longer than on a machine; more than 1 where a processor is emulated.
 PATIENCE: Final = float(os.environ.get("REACTOR_KUBE_PATIENCE") or 1)
+# What takes longer hangs. It says nothing of how long things take: a busy machine is waited for.
+HANG_SECONDS: Final = 240.0
 # $$ stays the same across exec, so the program is in its cgroups from its first instruction on.
 _ENTER: Final = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 # Whether kubelet and runtime have systemd make the pods' cgroups: in a machine that is the tests' alone.
@@ -31,7 +33,9 @@ class LostError(Exception):
     """Something that the tests stand on is missing or gone: nothing is known about the code then."""
 
 
-def wait_until(true: Callable[[], object], what: str, seconds: float = 30.0, pause: float = 0.05) -> None:
+def wait_until(
+    true: Callable[[], object], what: str, seconds: float = HANG_SECONDS, pause: float = 0.05
+) -> None:
     """Wait until `true` holds. Raises TimeoutError that names `what` did not happen."""
     deadline = time.monotonic() + seconds * PATIENCE
     while not true():

@@ -89,4 +89,4 @@ class OwnPod:
         if self._cluster.api.find(self._path) is not None:
             self._cluster.api.merge_patch(self._path, {"metadata": {"finalizers": None}})
         for path in (self._path, f"{self._pods_path}/{_POD}"):
-            wait_until(lambda path=path: self._cluster.api.find(path) is None, f"{path} is gone", 60)
+            wait_until(lambda path=path: self._cluster.api.find(path) is None, f"{path} is gone")

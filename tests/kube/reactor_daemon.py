@@ -126,7 +126,7 @@ class Reactor:
 
         A decision is written when its pods have ended: there is one to wait for.
         """
-        wait_until(self.evictions, "the journal tells of an eviction", 30)
+        wait_until(self.evictions, "the journal tells of an eviction")
         return [each["pod"].rpartition("/")[2] for line in self.evictions() for each in line["evictions"]]
 
     def status(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def static_pod(cluster: Cluster) -> Iterator[str]:
     )
     yield name
     manifest.unlink()
-    wait_until(lambda: name not in mirrors(cluster), "the static pod is gone", 60)
+    wait_until(lambda: name not in mirrors(cluster), "the static pod is gone")
 
 
 def mirrors(cluster: Cluster) -> set[str]:
@@ -70,7 +70,7 @@ def test_without_runtime_and_api_server_from_the_start_the_right_pod_is_killed(
     reactor.configure({"evictionHard": HARD})
     with cluster.without(server=True, runtime=True):
         reactor.start()
-        wait_until(reactor.evicted, "a pod is evicted", 90)
+        wait_until(reactor.evicted, "a pod is evicted")
         assert reactor.evicted() == ["hog"]
         problems = reactor.status()["problems"]
         assert "without their spec" in problems["specs"]
@@ -79,7 +79,7 @@ def test_without_runtime_and_api_server_from_the_start_the_right_pod_is_killed(
     pods.wait("hog", is_evicted, "is evicted", 120)
     assert pods.names(phase="Running") == ["innocent"]
     assert is_running(cluster.api.get(f"/api/v1/namespaces/default/pods/{static_pod}"))
-    wait_until(lambda: not {"specs", "runtime"} & reactor.status()["problems"].keys(), "all is well", 60)
+    wait_until(lambda: not {"specs", "runtime"} & reactor.status()["problems"].keys(), "all is well")
     assert reactor.evicted() == ["hog"]
 
 
@@ -103,11 +103,11 @@ def test_what_was_told_before_a_restart_is_still_known_after_it(
             return False
         return b"hog" in base64.b64decode(json.loads(remembered.read_text())["specs"])
 
-    wait_until(is_remembered, "the pods are remembered", 30)
+    wait_until(is_remembered, "the pods are remembered")
     reactor.stop()
     with cluster.without(server=True, runtime=True):
         reactor.start()
-        wait_until(reactor.evicted, "a pod is evicted", 90)
+        wait_until(reactor.evicted, "a pod is evicted")
         assert reactor.evicted() == ["hog"]
         assert "specs" not in reactor.status()["problems"]
     pods.wait("hog", is_evicted, "is evicted", 120)

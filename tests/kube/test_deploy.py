@@ -80,18 +80,19 @@ def test_a_rolling_update_leaves_the_node_alone_for_less_than_a_pods_start(
     deployment.create_pod("reactor-a")
     deployment.wait_ready("reactor-a")
     deployment.create_pod("reactor-b")
-    wait_until(lambda: "standing by" in deployment.log("reactor-b"), "the new pod stands by", 60)
+    wait_until(lambda: "standing by" in deployment.log("reactor-b"), "the new pod stands by")
     deployment.wait_ready("reactor-b")
     assert ARMED not in deployment.log("reactor-b")
     surge_seconds = unwatched_seconds(deployment, "reactor-a", "reactor-b")
 
     with open_log(deployment, "reactor-b") as old:
         deployment.delete_pod("reactor-b")
+        deployment.wait_gone("reactor-b")
         removed_at = time.time()
         deployment.create_pod("reactor-c")
-        wait_until(lambda: deployment.log_paths("reactor-c"), "the third pod's container is started", 60)
+        wait_until(lambda: deployment.log_paths("reactor-c"), "the third pod's container is started")
         started_at = time.time()
-        wait_until(lambda: ARMED in deployment.log("reactor-c"), "the third pod guards the node", 60)
+        wait_until(lambda: ARMED in deployment.log("reactor-c"), "the third pod guards the node")
         said = old.read()
         ends = [said_at(said, ENDING), said_at(said, ENDED), removed_at, started_at]
         ends.append(said_at(deployment.log("reactor-c"), ARMED))
@@ -117,15 +118,15 @@ def test_a_new_pod_whose_configuration_is_refused_is_never_ready_and_the_old_one
     deployment.write_configuration(lambda text: text.replace(*change))
     try:
         deployment.create_pod("reactor-b")
-        wait_until(lambda: "standing by" in deployment.log("reactor-b"), "the new pod stands by", 60)
-        wait_until(lambda: refused_probes(deployment, "reactor-b") >= 3, "its probe has failed thrice", 90)
+        wait_until(lambda: "standing by" in deployment.log("reactor-b"), "the new pod stands by")
+        wait_until(lambda: refused_probes(deployment, "reactor-b") >= 3, "its probe has failed thrice")
         assert not deployment.is_ready("reactor-b")
         assert 1 == len(deployment.log_paths("reactor-b"))  # it was not restarted for that
         assert deployment.is_ready("reactor-a")
     finally:
         deployment.write_configuration()
     deployment.delete_pod("reactor-a")
-    wait_until(lambda: ARMED in deployment.log("reactor-b"), "the new pod guards the node", 60)
+    wait_until(lambda: ARMED in deployment.log("reactor-b"), "the new pod guards the node")
     pods.create("hog", ["grow", "700", "200"])
     pods.wait("hog", is_evicted, "is ended")
     assert not deployment.is_ready("reactor-b")
@@ -147,7 +148,7 @@ def unwatched_seconds(deployment: Deployment, old: str, new: str) -> float:
     """Delete the old pod; return how long it took the new one to stand in for it."""
     with open_log(deployment, old) as log:
         deployment.delete_pod(old)
-        wait_until(lambda: ARMED in deployment.log(new), "the new pod guards the node", 60)
+        wait_until(lambda: ARMED in deployment.log(new), "the new pod guards the node")
         return said_at(deployment.log(new), ARMED) - said_at(log.read(), ENDING)
 
 

@@ -37,7 +37,7 @@ def test_the_summary_tells_what_a_pod_uses(cluster: Cluster, pods: Pods) -> None
                 return int(each.get("memory", {}).get("workingSetBytes", 0))
         return 0
 
-    wait_until(lambda: reported() >= 64 * MIB, "the Summary API has seen the pod's memory", 60)
+    wait_until(lambda: reported() >= 64 * MIB, "the Summary API has seen the pod's memory")
 
 
 def test_the_programs_can_be_restarted_and_the_pod_lives_on(cluster: Cluster, pods: Pods) -> None:

@@ -134,7 +134,7 @@ def test_a_release_is_installed_upgraded_and_removed_and_nothing_of_it_is_left_o
     pods.run("holder", ["hold", "256"])
     assert node.taints() == set()
     helm("upgrade", *release, values=values_with(cluster, **SOFT), **to_cluster)
-    wait_until(lambda: TAINT in node.taints(), "the new configuration is in force", 60)
+    wait_until(lambda: TAINT in node.taints(), "the new configuration is in force")
     (second,) = pods_of(cluster)
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
     assert node.conditions()[CONDITION] == "True"
@@ -185,7 +185,7 @@ def test_a_node_has_the_daemon_of_its_pool_and_the_common_one_once_it_has_left_t
         helm("install", *release, "--post-renderer", placement.NAME, values=values, **to_cluster)
         (pod,) = pods_of(cluster)
         assert pod["metadata"]["labels"]["reactor/pool"] == "first"
-        wait_until(lambda: TAINT in node.taints(), "the pool's configuration is in force", 60)
+        wait_until(lambda: TAINT in node.taints(), "the pool's configuration is in force")
         told = helm("test", "reactor", "--namespace", NAMESPACE, "--timeout", "200s", **to_cluster)
         assert "Phase:          Succeeded" in told.stdout
 
@@ -194,8 +194,8 @@ def test_a_node_has_the_daemon_of_its_pool_and_the_common_one_once_it_has_left_t
         def daemons() -> list[str]:
             return [each["metadata"]["labels"].get("reactor/pool", "none") for each in pods_of(cluster)]
 
-        wait_until(lambda: daemons() == ["none"], "the common DaemonSet's pod has taken over", 90)
-        wait_until(lambda: TAINT in node.taints(), "the common daemon has the taint set", 60)
+        wait_until(lambda: daemons() == ["none"], "the common DaemonSet's pod has taken over")
+        wait_until(lambda: TAINT in node.taints(), "the common daemon has the taint set")
     finally:
         cluster.api.merge_patch(path, {"metadata": {"labels": {"pool": None}}})
         helm("uninstall", "reactor", "--namespace", NAMESPACE, "--timeout", "200s", **to_cluster)
@@ -245,8 +245,8 @@ class MetricsProxy:
         for body in (*self._objects, self._pod):
             self.cluster.api.create(self._path(body), body)
         pod = f"{self._path(self._pod)}/{self._pod['metadata']['name']}"
-        wait_until(lambda: is_running(self.cluster.api.get(pod)), "the proxy's pod runs", 60)
-        wait_until(lambda: self.status(None) == 401, "the proxy serves", 30)
+        wait_until(lambda: is_running(self.cluster.api.get(pod)), "the proxy's pod runs")
+        wait_until(lambda: self.status(None) == 401, "the proxy serves")
 
     def remove(self) -> None:
         """Delete all of it."""

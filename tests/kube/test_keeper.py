@@ -53,5 +53,5 @@ def test_processes_cgroups_mounts_and_files_go_with_the_tests_however_they_end(
         cgroups = list(Path("/sys/fs/cgroup").glob(f"*/{Path(state).name.replace('_', '-')}*"))
         return not (cgroups or Path(state).exists() or Path("/proc", pid).exists())
 
-    wait_until(is_all_gone, f"{state}, its cgroups and process {pid} are gone", 60)
+    wait_until(is_all_gone, f"{state}, its cgroups and process {pid} are gone")
     assert state not in Path("/proc/self/mounts").read_text()

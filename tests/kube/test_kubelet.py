@@ -35,7 +35,7 @@ def test_a_node_is_recorded_and_the_recording_replayed(
         ]
         return int(found[0].get("memory", {}).get("workingSetBytes", 0)) if found else 0
 
-    wait_until(lambda: used() >= 64 * MIB, "the Summary API has seen the pod's memory", 60)
+    wait_until(lambda: used() >= 64 * MIB, "the Summary API has seen the pod's memory")
     # No node has that much available: the holder would have to go.
     reactor.configure({"evictionHard": {"memory.available": "99%"}}, from_kubelet(cluster))
     recorded = reactor.directory / "node.json"

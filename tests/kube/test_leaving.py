@@ -134,7 +134,7 @@ def test_where_the_rights_are_gone_already_everything_stays_and_that_is_said(
     before = left(cluster)
     own_pod.delete_daemon_set()
     cluster.api.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/reactor-test")
-    wait_until(lambda: not may_list_pods(cluster), "the server refuses it", 30)
+    wait_until(lambda: not may_list_pods(cluster), "the server refuses it")
     try:
         assert stopped_in_seconds(reactor) < GRACE_SECONDS
     finally:

@@ -48,7 +48,7 @@ def is_ended(cgroup: str) -> bool:
 
 def only_event(pods: Pods) -> Object:
     """Wait for the pod's event and return it; there is no second one."""
-    wait_until(lambda: pods.events("Evicted"), "the event is there", 30)
+    wait_until(lambda: pods.events("Evicted"), "the event is there")
     (event,) = pods.events("Evicted")
     return event
 
@@ -65,18 +65,18 @@ def test_with_the_api_server_down_the_hog_is_ended_and_the_cluster_told_when_it_
     with cluster.without(server=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
-        wait_until(lambda: is_ended(cgroup), "the hog's memory is back", 20)
+        wait_until(lambda: is_ended(cgroup), "the hog's memory is back")
         assert all(usage_bytes(survivor) > 39 * MIB for survivor in survivors)
         # The kubelet, which knows of nothing, starts it again.
-        wait_until(lambda: "lived again" in guarded.log(), "what comes back is killed", 30)
+        wait_until(lambda: "lived again" in guarded.log(), "what comes back is killed")
         with pytest.raises(TimeoutError):
             wait_until(lambda: usage_bytes(cgroup) > 300 * MIB, "the hog has come back", 10)
     told = pods.wait("hog", is_evicted, "is evicted")
-    wait_until(lambda: not is_running(pods.get("hog")), "its container has ended", 30)
+    wait_until(lambda: not is_running(pods.get("hog")), "its container has ended")
     assert only_event(pods)["message"] == told["status"]["message"]
     # The kubelet may have sent its own status once more, with the hog running, before it saw the eviction.
     others = ["critical", "guaranteed", "innocent"]
-    wait_until(lambda: pods.names(phase="Running") == others, "the others alone are running", 30)
+    wait_until(lambda: pods.names(phase="Running") == others, "the others alone are running")
     assert guarded.evicted() == ["hog"]
 
 
@@ -87,7 +87,7 @@ def test_a_reactor_that_is_killed_before_it_could_tell_has_its_successor_tell(
     with cluster.without(server=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
-        wait_until(guarded.evictions, "the hog is ended", 30)
+        wait_until(guarded.evictions, "the hog is ended")
         untold = guarded.directory / "announcements.json"
         wait_until(lambda: untold.exists() and '"hog"' in untold.read_text(), "it is written down")
         guarded.kill()
@@ -110,7 +110,7 @@ def test_a_reactor_that_is_restarted_during_a_grace_period_sees_it_through(
     )
     reactor.start()
     pods.create("hog", ["hold", "450", "6"], spec={"terminationGracePeriodSeconds": 30})
-    wait_until(lambda: reactor.status()["in_flight"], "the eviction is under way", 30)
+    wait_until(lambda: reactor.status()["in_flight"], "the eviction is under way")
     assert reactor.stop() == 0
     reactor.start()
     pods.wait("hog", is_evicted, "is evicted")
@@ -124,10 +124,10 @@ def test_without_the_runtime_the_hog_is_ended_and_its_sandbox_taken_down_afterwa
     with cluster.without(runtime=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
-        wait_until(lambda: is_ended(cgroup), "the hog's memory is back", 20)
+        wait_until(lambda: is_ended(cgroup), "the hog's memory is back")
     pods.wait("hog", is_evicted, "is evicted")
     only_event(pods)
-    wait_until(lambda: not populated(cgroup), "the pod's sandbox has ended", 60)
+    wait_until(lambda: not populated(cgroup), "the pod's sandbox has ended")
 
 
 def populated(cgroup: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_an_expired_token_is_named_and_costs_no_defence(
     )
     reactor.start()
     pods.create("hog", ["grow", "600", "200"])
-    wait_until(reactor.evictions, "the hog is ended", 30)
+    wait_until(reactor.evictions, "the hog is ended")
     assert "401" in str(reactor.status()["problems"]) or "nauthorized" in str(reactor.status()["problems"])
     kubeconfig.write_text(text)
     pods.wait("hog", is_evicted, "is evicted")

@@ -61,7 +61,7 @@ def test_new_pods_are_admitted_when_the_pressure_is_over(
 ) -> None:
     pods.create("hog", ["grow", "600", "200"])
     pods.wait("hog", is_evicted, "is evicted")
-    wait_until(lambda: not cluster.node.taints(), "the taint is gone", 60)
+    wait_until(lambda: not cluster.node.taints(), "the taint is gone")
     pods.run("late", ["hold", "40"])
     assert pods.names(phase="Failed") == ["hog"]
 
@@ -175,7 +175,7 @@ def test_a_soft_threshold_met_for_less_than_its_grace_period_evicts_no_pod(
     )
     reactor.start()
     pods.create("brief", ["hold", "480"])
-    wait_until(lambda: reactor.status()["conditions"][0]["in_force"], "the pressure is seen", 20)
+    wait_until(lambda: reactor.status()["conditions"][0]["in_force"], "the pressure is seen")
     pods.cluster.api.delete(f"{pods.path}/brief", grace_seconds=0)
     with pytest.raises(TimeoutError):
         wait_until(reactor.evictions, "somebody is evicted", 22)

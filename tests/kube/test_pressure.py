@@ -45,7 +45,7 @@ def test_condition_and_taint_come_with_the_pressure_and_go_after_the_transition_
         {"evictionHard": HARD, "evictionPressureTransitionPeriod": "8s"}, {"kubernetes": {"role": role}}
     )
     reactor.start()
-    wait_until(lambda: cluster.node.conditions().get(condition) == "False", "the condition is there", 30)
+    wait_until(lambda: cluster.node.conditions().get(condition) == "False", "the condition is there")
     assert cluster.node.taints() == {foreign_taint}
 
     pods.create("hog", ["grow", "600", "200"])
@@ -57,8 +57,8 @@ def test_condition_and_taint_come_with_the_pressure_and_go_after_the_transition_
         wait_until(lambda: cluster.node.conditions()[condition] == "True", "the condition stands", 5)
         assert cluster.node.taints() == {TAINT, foreign_taint}
         time.sleep(0.2)
-    wait_until(lambda: TAINT not in cluster.node.taints(), "the taint is gone", 30)
-    wait_until(lambda: cluster.node.conditions()[condition] == "False", "the condition is over", 30)
+    wait_until(lambda: TAINT not in cluster.node.taints(), "the taint is gone")
+    wait_until(lambda: cluster.node.conditions()[condition] == "False", "the condition is over")
     assert cluster.node.taints() == {foreign_taint}
     assert "reactor/taints" not in cluster.node.state()["metadata"].get("annotations", {})
 
@@ -92,7 +92,7 @@ def test_under_memory_pressure_best_effort_pods_are_failed_and_others_admitted(
     pods.wait("burstable", is_running, "runs")
     pods.wait("tolerant", is_running, "runs")
 
-    wait_until(lambda: TAINT not in cluster.node.taints(), "the pressure is over", 60)
+    wait_until(lambda: TAINT not in cluster.node.taints(), "the pressure is over")
     pods.run("late", ["hold", "20"])
 
 
@@ -105,7 +105,7 @@ def test_a_restart_keeps_the_pressure_until_its_time(cluster: Cluster, pods: Pod
     reactor.kill()
     reactor.start()
     assert TAINT in cluster.node.taints()
-    wait_until(lambda: TAINT not in cluster.node.taints(), "the taint is gone", 60)
+    wait_until(lambda: TAINT not in cluster.node.taints(), "the taint is gone")
     assert len(pods.events("Evicted")) == 1
 
 
@@ -141,9 +141,9 @@ def test_a_lease_of_the_node_is_renewed_for_as_long_as_it_is_guarded(
         return "" if found is None else str(found["spec"]["renewTime"])
 
     before = renewed()
-    wait_until(lambda: renewed() > before, "there is a lease, or it is renewed", 20)
+    wait_until(lambda: renewed() > before, "there is a lease, or it is renewed")
     first = renewed()
-    wait_until(lambda: renewed() > first, "the lease is renewed", 20)
+    wait_until(lambda: renewed() > first, "the lease is renewed")
     lease = cluster.api.get(path)
     assert lease["spec"]["holderIdentity"] == cluster.node.name
     owners = [one["uid"] for one in lease["metadata"].get("ownerReferences", [])]

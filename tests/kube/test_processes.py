@@ -15,7 +15,7 @@ def test_the_pod_with_the_most_processes_is_evicted_and_the_others_stay(pods: Po
     (left,) = [each["available"] for each in reactor.status()["signals"] if each["signal"] == "pid.available"]
     reactor.configure({"evictionHard": {"pid.available": str(left - FORKED // 2)}})
     reactor.reload()
-    wait_until(lambda: str(left - FORKED // 2) in str(reactor.status()["signals"]), "the new threshold", 20)
+    wait_until(lambda: str(left - FORKED // 2) in str(reactor.status()["signals"]), "the new threshold")
 
     pods.run("few", ["fork", "20"])
     pods.create("many", ["fork", str(FORKED)])

@@ -71,7 +71,7 @@ def test_every_right_that_is_granted_is_used_and_none_is_missed(
     for name in ("first", "second"):  # the node's second event is counted up in the first one
         pods.create(name, ["grow", "600", "200"])
         pods.wait(name, is_evicted, "is evicted")
-        wait_until(lambda: not cluster.node.taints(), "the pressure is over", 60)
+        wait_until(lambda: not cluster.node.taints(), "the pressure is over")
     reactor.stop()
 
     asked = [one for one in cluster.plane.audited(REACTOR_USER)[before:] if "objectRef" in one]
@@ -126,7 +126,7 @@ def test_a_node_name_that_the_cluster_does_not_know_is_named_and_memory_defended
     assert "no node 'nowhere'; accepted: " in reactor.status()["problems"]["kubernetes node"]
     pods.run("innocent", ["hold", "64"], requests={"memory": "128Mi"})
     pods.create("hog", ["grow", "600", "200"])
-    wait_until(reactor.evictions, "somebody is evicted", 30)
+    wait_until(reactor.evictions, "somebody is evicted")
     assert reactor.evicted() == ["hog"]
 
 
@@ -136,7 +136,7 @@ def test_evicted_pods_are_deleted_after_their_time(pods: Pods, reactor: Reactor,
     pods.run("innocent", ["hold", "16"], requests={"memory": "32Mi"})
     pods.create("hog", ["grow", "600", "200"])
     pods.wait("hog", is_evicted, "is evicted")
-    wait_until(lambda: pods.names() == ["innocent"], "the evicted pod is deleted", 30)
+    wait_until(lambda: pods.names() == ["innocent"], "the evicted pod is deleted")
 
 
 def test_doctor_finds_the_cluster_well_and_the_kubelets_eviction_off(

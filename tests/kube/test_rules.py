@@ -58,7 +58,7 @@ def test_a_rules_taint_and_condition_are_there_while_it_holds_and_gone_after_its
     assert shows(cluster) == (False, False)
 
     pods.run("holder", ["hold", "320"])
-    wait_until(lambda: shows(cluster) == (True, True), "the node shows the rule", 30)
+    wait_until(lambda: shows(cluster) == (True, True), "the node shows the rule")
     node = cluster.node.state()
     (taint,) = [one for one in node["spec"]["taints"] if one["key"] == TAINT]
     assert taint["effect"] == "NoSchedule"
@@ -66,14 +66,14 @@ def test_a_rules_taint_and_condition_are_there_while_it_holds_and_gone_after_its
     assert (condition["status"], condition["reason"]) == ("True", "ReactorRuleHolds")
     assert condition["message"] == "rule contention: usage of the limit >= 40 %"
     cluster.api.merge_patch(f"/api/v1/nodes/{cluster.node.name}", {"spec": {"taints": None}})
-    wait_until(lambda: shows(cluster) == (True, True), "a taint that somebody removed is set again", 30)
+    wait_until(lambda: shows(cluster) == (True, True), "a taint that somebody removed is set again")
 
     reactor.kill()
     reactor.start()
     assert shows(cluster) == (True, True)  # a daemon that starts leaves what another has set
     assert is_running(pods.get("holder"))
     cluster.api.delete(f"{pods.path}/holder", grace_seconds=0)
-    wait_until(lambda: shows(cluster) == (False, False), "the rule is over", 60)
+    wait_until(lambda: shows(cluster) == (False, False), "the rule is over")
     annotations = cluster.node.state()["metadata"].get("annotations", {})
     assert "reactor/taints" not in annotations
 
@@ -85,10 +85,10 @@ def test_a_reload_without_the_rule_removes_what_it_has_set(
     reactor.configure(thresholds, {"rules": [contention(cluster, "1h")]})
     reactor.start()
     pods.run("holder", ["hold", "320"])
-    wait_until(lambda: shows(cluster) == (True, True), "the node shows the rule", 30)
+    wait_until(lambda: shows(cluster) == (True, True), "the node shows the rule")
     reactor.configure(thresholds)
     reactor.reload()
-    wait_until(lambda: shows(cluster) == (False, False), "what it showed is gone", 30)
+    wait_until(lambda: shows(cluster) == (False, False), "what it showed is gone")
     assert is_running(pods.get("holder"))
 
 
@@ -150,7 +150,7 @@ class SystemPod:
             self.process.communicate()
         path = cgroups.directory(self.container)
         for one in (path, *list(path.parents)[:3]):
-            wait_until(lambda one=one: _is_removed(one), f"{one} is gone", 20)
+            wait_until(lambda one=one: _is_removed(one), f"{one} is gone")
 
 
 def _is_removed(path: Any) -> bool:
@@ -195,10 +195,10 @@ def test_the_system_partition_is_guarded_by_its_own_limit_and_by_no_threshold_of
 
     pods.run("large", ["hold", "250"], requests={"memory": "64Mi"})
     near = system_pod(175)
-    wait_until(lambda: not near.is_alive(), "the partition's pod is evicted", 30)
+    wait_until(lambda: not near.is_alive(), "the partition's pod is evicted")
     assert near.process is not None
     assert near.process.returncode == -signal.SIGKILL
-    wait_until(lambda: len(reactor.evictions()) == 2, "the journal tells of both", 30)
+    wait_until(lambda: len(reactor.evictions()) == 2, "the journal tells of both")
     line = reactor.evictions()[-1]
     assert (line["rule"]["name"], line["rule"]["cgroup"]) == ("system-partition", partition)
     assert all(is_running(pods.get(name)) for name in ("innocent", "large"))

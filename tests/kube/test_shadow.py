@@ -66,13 +66,13 @@ def test_a_dry_run_chose_the_pod_that_the_real_kubelet_evicted_and_sooner(
     pods.run("innocent", ["hold", "64"], requests={"memory": "128Mi"})
     hog = pods.create("hog", ["grow", "480", "200"])
     pods.wait("hog", is_evicted, "is evicted by the kubelet", 90)
-    wait_until(lambda: lines(reactor, "pod-evicted"), "the journal has the kubelet's eviction", 30)
+    wait_until(lambda: lines(reactor, "pod-evicted"), "the journal has the kubelet's eviction")
 
     (evicted,) = lines(reactor, "pod-evicted")
     assert (evicted["pod"], evicted["uid"]) == (f"{pods.namespace}/hog", hog["metadata"]["uid"])
     assert evicted["message"].startswith("The node was low on resource: memory.")
     assert evicted["evicted_at"] is None  # a kubelet has DisruptionTarget since 1.26
-    wait_until(lambda: is_pressed(reactor), "the journal has the kubelet's condition", 30)
+    wait_until(lambda: is_pressed(reactor), "the journal has the kubelet's condition")
     (node, *_) = lines(reactor, "node")
     assert (node["node"], node["role"], node["dry_run"]) == (cluster.node.name, "alongside", True)
     found = verdicts(reactor)
@@ -91,7 +91,7 @@ def test_an_oom_kill_among_real_pods_is_one_that_the_dry_run_would_have_prevente
     reactor.start()
     pods.create("hog", ["grow", "700", "100"])
     pods.wait("hog", is_failed, "is killed by the kernel", 90)
-    wait_until(lambda: lines(reactor, "oom-kill"), "the journal has the kernel's kill", 30)
+    wait_until(lambda: lines(reactor, "oom-kill"), "the journal has the kernel's kill")
 
     assert lines(reactor, "pod-evicted") == []
     assert verdicts(reactor) == {"oom-kill-after": 1}
