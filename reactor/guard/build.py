@@ -148,7 +148,6 @@ class Core:
     workloads: Workloads | None
     evictor: Evictor
     wakes: Wakes
-    board: SourceBoard
     memory_reclaim: MemoryReclaim
     loop: Callable[[], Loop]
 
@@ -246,7 +245,7 @@ def _rules(core: Core) -> Joined:
     if settings.sources.psi:
         from reactor.rules.pressure import RulePressure  # noqa: PLC0415
 
-        triggers = RulePressure(core.board)
+        triggers = RulePressure(core.wakes.board)
     watch = RuleWatch(
         core.kept.tree,
         settings.rules,
@@ -424,8 +423,7 @@ def loop_of(
 ) -> Loop:
     """Return the loop over one configuration. `pods` lists the pods if not the cgroup tree shows them."""
     tree, known, steward = kept.tree, kept.known, kept.steward
-    board = SourceBoard(partial(_source_changed, kept.on_source))
-    wakes = Wakes(board)
+    wakes = Wakes(SourceBoard(partial(_source_changed, kept.on_source)))
     observer = NodeObserver(tree, settings)
     usages = PodObserver(
         tree,
@@ -446,7 +444,6 @@ def loop_of(
         workloads=workloads,
         evictor=evictor,
         wakes=wakes,
-        board=board,
         memory_reclaim=memory_reclaim,
         loop=lambda: loop,
     )
@@ -495,7 +492,6 @@ def loop_of(
         settings,
         known.observed,
         wakes,
-        board,
         timeout_seconds=_HANGING_SECONDS,
         on_layout=on_layout,
         on_filling=partial(storage.due, urgent=True),
@@ -506,7 +502,6 @@ def loop_of(
         settings=settings,
         passes=passes,
         wakes=wakes,
-        board=board,
         observer=observer,
         usages=usages,
         pod_list=pods,

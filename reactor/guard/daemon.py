@@ -366,7 +366,7 @@ class Daemon:
         node = NodeReport(
             settings=self.settings,
             known=self._known,
-            sources=() if loop is None else loop.board.states(),
+            sources=() if loop is None else loop.wakes.board.states(),
             started_unix_seconds=self._started_unix_seconds,
         )
         return Reports(node, (*self._own_reports, *(() if loop is None else loop.reports)))

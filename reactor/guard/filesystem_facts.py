@@ -36,10 +36,10 @@ from reactor.model.signals import (
     filesystems_of,
 )
 from reactor.model.thresholds import Observation, Observed, Threshold
-from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.observe.filesystems import filesystem_paths, observations
 from reactor.reclaim.reclaims import ReclaimReport
-from reactor.sources.catalogue import FILESYSTEMS, SourceBoard
+from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import Wakes
 from reactor.text import printable
 
@@ -68,7 +68,6 @@ class FilesystemFacts:
     settings: Settings
     observed: Observed
     wakes: Wakes
-    board: SourceBoard
     _: KW_ONLY
     timeout_seconds: float
     on_layout: Callable[[Layout], None]
@@ -96,8 +95,7 @@ class FilesystemFacts:
         while True:
             await self._is_to_wake.wait()
             self._is_to_wake = trio.Event()
-            self.board.count_wake(FILESYSTEMS)
-            self.wakes.notify(Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns()))
+            self.wakes.wake(FILESYSTEMS, WakeKind.HOUSEKEEPING, None)
             await trio.sleep(_BETWEEN_WAKES_SECONDS)
 
     async def _ask_again(self) -> None:
@@ -116,16 +114,16 @@ class FilesystemFacts:
             if self._is_unanswered.is_set():
                 self._is_unanswered = trio.Event()
             self.problems.pop("filesystems", None)
-            self.board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
+            self.wakes.board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
             self._starts_until_seconds = -math.inf
             return
         self._is_unanswered.set()
         if self.clock_seconds() < self._starts_until_seconds:
             self.problems["filesystems"] = _STARTING
-            self.board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
+            self.wakes.board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
         else:
             self.problems["filesystems"] = _LATE
-            self.board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
+            self.wakes.board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
 
     def document(self) -> dict[str, Any]:
         return {"layout": self.settings.eviction.layout, "layout_by_devices": None, "filesystems": []}

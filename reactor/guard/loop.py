@@ -44,7 +44,7 @@ from reactor.policy.holds import goes_on
 from reactor.policy.storm import memory_slowdowns
 from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
-from reactor.sources.catalogue import TICKER, SourceBoard
+from reactor.sources.catalogue import TICKER
 from reactor.sources.levels import MemoryLevels
 from reactor.sources.memory import MemorySource
 from reactor.sources.processes import ProcessSource, process_levels
@@ -80,7 +80,6 @@ class Loop:
     settings: Settings
     passes: Passes
     wakes: Wakes
-    board: SourceBoard
     observer: NodeObserver
     usages: PodObserver
     pod_list: PodList

@@ -28,7 +28,7 @@ from reactor.forms import FormError
 from reactor.guard.outbox import ClusterReports, RecordQueue, encode
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
-from reactor.link.orders import Orders, commands_of, write_commands, write_orders, write_places
+from reactor.link.orders import Orders, commands_of, write_commands, write_order
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,
@@ -277,7 +277,7 @@ class StewardLink:
         return why
 
     def _order(self) -> Message:
-        return Message(FrameKind.ORDERS, self._orders.number, write_orders(self._orders))
+        return Message(FrameKind.ORDERS, self._orders.number, write_order(self._orders))
 
     async def _send_orders(self, session: _Session) -> None:
         """Send orders, until other commands may be run than this steward was started with."""
@@ -441,7 +441,7 @@ class _Session:
         """Send which places have come or gone since the last time. Raises OSError where it has ended."""
         async with self._sending_places:
             for places in () if storage is None else storage.changes(self.places):
-                await self.send(Message(FrameKind.PLACES, 0, write_places(places)))
+                await self.send(Message(FrameKind.PLACES, 0, write_order(places)))
 
     def answered(self, answer: Request | ReclaimOver) -> None:
         """Pass an answer on. One that is not awaited any more is dropped."""

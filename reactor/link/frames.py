@@ -16,7 +16,7 @@ LONGEST_BYTES: Final = 16 << 20
 
 
 class FrameKind(IntEnum):
-    """What a document is. Each is JSON, but for the orders."""
+    """What a document is. Each is JSON, but for the orders and the places."""
 
     ORDERS = 1
     """What the steward works by (`reactor.link.orders`); the first ones are what it starts with."""

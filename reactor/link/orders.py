@@ -11,7 +11,7 @@ import json
 import os
 from _pickle import dumps, loads  # without pickle's own way in Python, which takes 0.4 MiB
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from reactor.model.settings import Command, Settings
 
@@ -32,16 +32,6 @@ class Orders:
     settings: Settings
 
 
-def write_orders(orders: Orders) -> bytes:
-    return dumps(orders)
-
-
-def read_orders(content: bytes) -> Orders:
-    """Return the orders that the guard has written. For the steward, which trusts it; never for the guard."""
-    orders: Orders = loads(content)
-    return orders
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedPlace:
     """A directory that is counted; `number` is never used twice. All places of a `uid` are one pod's."""
@@ -60,22 +50,13 @@ class Places:
     forget: tuple[int, ...] = ()
 
 
-def write_places(places: Places) -> bytes:
-    """Return a piece's bytes; a path's bytes that are no UTF-8 survive as surrogates."""
-    count = [(place.number, place.uid, place.pod, place.path) for place in places.count]
-    return json.dumps({"count": count, "forget": places.forget}).encode()
+def write_order(order: Orders | Places) -> bytes:
+    return dumps(order)
 
 
-def read_places(content: bytes) -> Places:
-    """Return what the guard has written. For the steward, which trusts it."""
-    document = json.loads(content)
-    return Places(
-        count=tuple(
-            CountedPlace(number=number, uid=uid, pod=pod, path=path)
-            for number, uid, pod, path in document["count"]
-        ),
-        forget=tuple(document["forget"]),
-    )
+def read_order(content: bytes) -> Any:
+    """Return the order that the guard has written. For the steward, which trusts it; never for the guard."""
+    return loads(content)
 
 
 # Which of the operator's commands may be run: a sealed file in memory, from the guard.

@@ -52,8 +52,7 @@ class Wakes:
 
     def notify(self, *wakes: Wake) -> None:
         """Wake the loop. The pass of a memory wake is made here, in the caller's task, but not inside one."""
-        for wake in wakes:
-            self._pending.setdefault((wake.source, wake.kind), wake)
+        self.leave(*wakes)
         on_memory_wake = self._on_memory_wake
         if on_memory_wake is not None and any(wake.kind is WakeKind.MEMORY for wake in wakes):
             self._on_memory_wake = None  # what comes of it waits for the loop
@@ -61,7 +60,6 @@ class Wakes:
                 on_memory_wake(self._take())
             finally:
                 self._on_memory_wake = on_memory_wake
-        self._arrived.set()
 
     def leave(self, *wakes: Wake) -> None:
         """Leave wakes for the loop's next turn: what calls this may be inside a pass."""

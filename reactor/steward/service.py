@@ -31,7 +31,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, evictions_of
 from reactor.link.frames import FrameKind, Message
-from reactor.link.orders import Orders, read_orders, read_places
+from reactor.link.orders import Orders, read_order
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.kills import OomScope
 from reactor.model.settings import RestartLoopSettings, Settings, SystemdOomd
@@ -264,9 +264,9 @@ class _Steward:
 
     def _take(self, message: Message) -> None:
         if message.kind is FrameKind.ORDERS:
-            self._take_orders(read_orders(message.content))
+            self._take_orders(read_order(message.content))
         elif message.kind is FrameKind.PLACES:
-            self._storage.know(read_places(message.content))
+            self._storage.know(read_order(message.content))
         elif message.kind is FrameKind.COUNT and not message.number:
             self._storage.due(urgent=json.loads(message.content)["urgent"])
         elif message.kind in _ASKED:

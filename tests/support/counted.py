@@ -9,7 +9,7 @@ from bench.disk import LooksHere
 from reactor.disks.usage import DiskUsage
 from reactor.disks.walker import Pace
 from reactor.guard.usage_facts import UsageFacts
-from reactor.link.orders import read_places, write_places
+from reactor.link.orders import read_order, write_order
 from reactor.link.requests import Usages, read_request, write_request
 from reactor.model.pods import Pod
 
@@ -33,7 +33,7 @@ class Counted:
         """Tell the steward which places these pods have."""
         self.storage.assign(pods)
         for places in self.storage.changes(self._told):
-            read = read_places(write_places(places))
+            read = read_order(write_order(places))
             self.usage.forget(read.forget)
             self.usage.know(read.count)
 

@@ -16,7 +16,6 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Observed
 from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import SourceBoard
 from reactor.sources.wakes import Wakes
 
 SETTINGS = Settings(by_layout={Layout.SPLIT: EvictionSettings()})
@@ -26,7 +25,8 @@ class Told:
     """What is told of the filesystems, and what comes of it."""
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
-        self.observed, self.wakes, self.board = Observed(stale_seconds=35.0), Wakes(), SourceBoard()
+        self.observed, self.wakes = Observed(stale_seconds=35.0), Wakes()
+        self.board = self.wakes.board
         self.layouts: list[Layout] = []
         self.now_seconds = 1000.0
         self.link = StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None)
@@ -35,7 +35,6 @@ class Told:
             settings,
             self.observed,
             self.wakes,
-            self.board,
             timeout_seconds=5.0,
             on_layout=self.layouts.append,
             on_filling=lambda: None,

@@ -15,7 +15,7 @@ import trio.testing
 
 from reactor.guard.single_instance import listen
 from reactor.link.frames import FrameKind, Message, write_frames
-from reactor.link.orders import Orders, write_orders
+from reactor.link.orders import Orders, write_order
 from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request
 from reactor.model.settings import (
     EventKind,
@@ -72,7 +72,7 @@ class Guard:
             restart_loop=RestartLoopSettings(evictions=evictions),
         )
         orders = Orders(start="now/1", number=self.number, settings=replace(settings, **more))
-        for frame in write_frames(Message(FrameKind.ORDERS, self.number, write_orders(orders))):
+        for frame in write_frames(Message(FrameKind.ORDERS, self.number, write_order(orders))):
             await self.connection.send(frame)
 
     async def line(self, seq: int, document: dict) -> None:
