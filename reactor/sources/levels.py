@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -13,6 +12,7 @@ import trio
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
+from reactor.kernel.files import LastingFile, parse_integer
 from reactor.kernel.mem_available import Watermarks
 from reactor.model.quantity import format_bytes
 from reactor.model.settings import Settings
@@ -236,12 +236,12 @@ class MemoryLevels:
             for parent in dict.fromkeys(parents)
             if not any(tree.contains(other, parent) for other in parents)
         )
-        self._counters: dict[str, MemoryCounters] = {}
+        self._usages: dict[str, LastingFile] = {}
 
     def of(self, memory: Mapping[Signal, Observation]) -> list[MemoryLevel]:
         """Return the levels for the memory signals as observed; a signal that is unknown has none.
 
-        The counters of hard ones are open from then on: a crossing that is imminent has no time for it.
+        The usages of hard ones are open from then on: a crossing that is imminent has no time for it.
         """
         levels = [
             level
@@ -251,14 +251,13 @@ class MemoryLevels:
         ]
         crossings = (level for level in levels if level.threshold.is_hard and not level.is_early)
         for cgroup in {level.cgroup for level in crossings} - {"/"}:
-            with suppress(OSError, ReactorError):
-                self._opened(cgroup)
+            self.usage_bytes(cgroup)
         return levels
 
     def close(self) -> None:
         """Close every descriptor."""
-        while self._counters:
-            self._counters.popitem()[1].close()
+        while self._usages:
+            self._usages.popitem()[1].close()
 
     def _levels(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
         """Yield the crossing, and where victims are prepared for a hard threshold, and a configured one."""
@@ -325,20 +324,13 @@ class MemoryLevels:
 
     def usage_bytes(self, cgroup: str) -> int | None:
         """Return a cgroup's usage by a descriptor held open, None where it has none."""
+        name = "memory.current" if self._tree.version is CgroupVersion.V2 else "memory.usage_in_bytes"
         try:
-            return self._opened(cgroup).usage_bytes()
+            if cgroup not in self._usages:
+                self._usages[cgroup] = LastingFile(self._tree.path(cgroup) / name)
+            return parse_integer(self._usages[cgroup].read(), name)
         except (OSError, ReactorError):
-            # Not there (yet), or recreated: opened again at the next pass.
-            gone = self._counters.pop(cgroup, None)
-            if gone is not None:
-                gone.close()
-            return None
-
-    def _opened(self, cgroup: str) -> MemoryCounters:
-        """Return a cgroup's counters, opened where they are not yet. Raises OSError, RefusedError."""
-        if cgroup not in self._counters:
-            self._counters[cgroup] = MemoryCounters(self._tree, cgroup)
-        return self._counters[cgroup]
+            return None  # not there (yet)
 
 
 def _crossing_bytes(threshold: Threshold, seen: Observation) -> int | None:
