@@ -20,7 +20,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,6 +29,7 @@ import trio
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
+from reactor.kernel.files import OwnedDescriptor
 from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
@@ -144,20 +145,18 @@ class _Guard:
 
     async def run(self) -> None:
         """Guard until cancelled, or until the cgroup fails (OSError)."""
-        with ExitStack() as owned:
-            counters = counters_of(self.tree, self.cgroup, watermarks_of(self.levels))
-            owned.callback(counters.close)
+        with (
+            closing(counters_of(self.tree, self.cgroup, watermarks_of(self.levels))) as counters,
             # memory.events also counts those of pods: one past its own memory.high (MemoryQoS) has many.
-            events_fd = watch_modifications(self._directory / "memory.events.local")
-            owned.callback(os.close, events_fd)
-            writes_fd = watch_modifications(self.high.path)
-            owned.callback(os.close, writes_fd)
+            OwnedDescriptor(watch_modifications(self._directory / "memory.events.local")) as events,
+            OwnedDescriptor(watch_modifications(self.high.path)) as writes,
+        ):
             try:
                 await in_thread(self.high.restore)  # what a killed daemon left
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._answer_writes, writes_fd)
+                    nursery.start_soon(self._answer_writes, writes.fileno())
                     while True:
-                        if await self._set_next(counters) or await self._wait_for_event(events_fd):
+                        if await self._set_next(counters) or await self._wait_for_event(events.fileno()):
                             await self._observe_until_calm(counters)
             finally:
                 with trio.CancelScope(shield=True):

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from reactor.errors import ReactorError
+from reactor.kernel.files import OwnedDescriptor
 from reactor.kernel.libc import watch_modifications
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -55,9 +56,8 @@ class SwapWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sample until cancelled."""
-        with ExitStack() as owned:
-            events_fd = self._opened_events(owned)
-            how = "sampled" if events_fd is None else "sampled, and events"
+        with self._opened_events() as events:
+            how = "sampled" if events.fileno() < 0 else "sampled, and events"
             self._wakes.board.set(SWAP, SourceHealth.ARMED, how)
             task_status.started()
             before: Observation | None = None
@@ -73,7 +73,7 @@ class SwapWatch:
                 rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)
                 before, before_seconds = seen, now_seconds
                 pause_seconds = _MET_SECONDS if is_met else self._pause_seconds(seen, rate)
-                await _wait(events_fd, min(pause_seconds, self._longest_seconds))
+                await _wait(events.fileno(), min(pause_seconds, self._longest_seconds))
 
     def _pause_seconds(self, seen: Observation | None, rate: float) -> float:
         """Return after how long swap may have run down to a threshold, half of it for safety."""
@@ -83,15 +83,11 @@ class SwapWatch:
         expected = max(_SAFETY * rate, _EXPECTED_BYTES_PER_SECOND)
         return max(_SHORTEST_SECONDS, margin / expected / _SAFETY)
 
-    def _opened_events(self, owned: ExitStack) -> int | None:
-        if self._events is None:
-            return None
-        try:
-            events_fd = watch_modifications(self._events)
-        except (OSError, ReactorError):  # the root has none, nor a kernel without swap; sampling goes on
-            return None
-        owned.callback(os.close, events_fd)
-        return events_fd
+    def _opened_events(self) -> OwnedDescriptor:
+        if self._events is not None:
+            with suppress(OSError, ReactorError):  # the root has none, nor a kernel without swap
+                return OwnedDescriptor(watch_modifications(self._events))
+        return OwnedDescriptor()
 
 
 def _missing(threshold: Threshold, seen: Observation) -> bool:
@@ -99,9 +95,9 @@ def _missing(threshold: Threshold, seen: Observation) -> bool:
     return not threshold.is_absurd_at(seen.capacity) and seen.available < threshold.value.of(seen.capacity)
 
 
-async def _wait(events_fd: int | None, seconds: float) -> None:
+async def _wait(events_fd: int, seconds: float) -> None:
     with trio.move_on_after(seconds):
-        if events_fd is None:
+        if events_fd < 0:
             await trio.sleep_forever()
         else:
             await trio.lowlevel.wait_readable(events_fd)

@@ -23,6 +23,9 @@ from tests.support.waiting import until
 MIB = 1 << 20
 
 
+_HIGH_BYTES = 24  # more than any limit has digits
+
+
 class FakeNode:
     """A v2 cgroup /node as a directory of files; whoever writes them is the kernel."""
 
@@ -46,7 +49,11 @@ class FakeNode:
 
     @high.setter
     def high(self, text: str) -> None:
-        (self.directory / "memory.high").write_text(text + "\n")
+        # In one write over what is there: a control file is never found empty.
+        with (self.directory / "memory.high").open("ab"):
+            pass
+        with (self.directory / "memory.high").open("r+b", buffering=0) as file:
+            file.write(f"{text}\n".encode().ljust(_HIGH_BYTES, b"\n"))
 
     def uses(self, mib: int, *, inactive_file_mib: int = 0) -> None:
         (self.directory / "memory.stat").write_text(f"inactive_file {inactive_file_mib * MIB}\n")
