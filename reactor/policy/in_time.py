@@ -53,6 +53,7 @@ def due_in_time(
     """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 
     Only asked with `soft_in_time`. Of those in `state.waits` the pod that ranks first is known to need less.
+    An estimate from before the last eviction does not count: it knows nothing of what that frees.
     """
     waiting = {
         one.threshold
@@ -66,15 +67,15 @@ def due_in_time(
         for threshold, since in state.first_observed.items()
         if is_soft_memory(threshold)
         and (left := time_left.get(threshold.signal)) is not None
+        and left.at_seconds > max(state.evicted_at, default=-math.inf)
         and _is_due(settings, left, max(since + threshold.grace_period_seconds, pause_end), now_seconds)
         and threshold not in waiting
     }
 
 
 def _is_due(settings: EvictionSettings, left: TimeLeft, end_seconds: float, now_seconds: float) -> bool:
-    if left.latest_seconds is None or left.earliest_seconds is None:
-        return False
-    if settings.max_pod_grace_period_seconds == 0:  # sooner would be no gentler
+    can_end = settings.max_pod_grace_period_seconds != 0  # else sooner would be no gentler
+    if not can_end or left.latest_seconds is None or left.earliest_seconds is None:
         return False
     age_seconds = now_seconds - left.at_seconds
     wanted_seconds = min(_HELD_SECONDS, _HELD_SHARE * (left.earliest_seconds - _LAST_SECONDS))
@@ -107,9 +108,8 @@ def wait_in_time(inputs: Inputs, threshold: Threshold, pod: Pod, left: TimeLeft)
 
 def allowed_seconds(settings: EvictionSettings, pod: Pod) -> int:
     """Return how long a pod may take to end in a soft eviction."""
-    if settings.max_pod_grace_period_seconds < 0:
-        return pod.termination_grace_period_seconds
-    return min(settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds)
+    most, own = settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds
+    return own if most < 0 else min(most, own)
 
 
 def grace_period_seconds(settings: EvictionSettings, pod: Pod, left: TimeLeft | None) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -47,13 +48,9 @@ _READING: Final = 1.1  # a sample lies anywhere in its interval, an allocator ta
 _GAP_SECONDS: Final = 2.0
 _NEW: Final = 20
 
-_CROSSED: Final = "it is crossed"
 _FEW: Final = "too few samples yet"
-_SAMPLES: Final = "the samples contradict each other"
-_RISING: Final = "what is available does not fall steadily"
-_FAR: Final = "it is farther ahead than the fall has lasted for"
-_OVER: Final = "the fall has paused"
 _USUAL: Final = "falls as deep have come back within the last minute"
+_RISING: Final = "what is available does not fall steadily"
 
 
 class Sample(NamedTuple):
@@ -72,12 +69,14 @@ class Samples:
     def __init__(self) -> None:
         self._samples: list[Sample] = []
         self._capacity_bytes = 0
+        self._foreseen_since: float | None = None
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def clear(self) -> None:
         self._samples.clear()
+        self._foreseen_since = None
 
     def add(self, at_seconds: float, available_bytes: int, capacity_bytes: int) -> None:
         """Take over a sample, unless the clock stands still."""
@@ -117,6 +116,10 @@ class Samples:
                 del samples[place]
                 return
 
+    def rise(self, by_bytes: int) -> None:
+        """Go on as if so much more had been available all the time."""
+        self._samples = [Sample(one.at_seconds, one.available_bytes + by_bytes) for one in self._samples]
+
     def falls_within(self, seconds: float, value: ThresholdValue) -> bool:
         """Return whether the last step down, repeated for so long, would cross the threshold."""
         if len(self._samples) < _NEW:
@@ -127,7 +130,11 @@ class Samples:
         return fell_bytes * seconds > left_bytes * (last.at_seconds - before.at_seconds)
 
     def time_left(self, threshold_bytes: float, now_seconds: float) -> TimeLeft:
-        return time_left(tuple(self._samples), threshold_bytes, now_seconds)
+        left = time_left(tuple(self._samples), threshold_bytes, now_seconds)
+        if left.seconds is None or self._foreseen_since is None:
+            self._foreseen_since = None if left.seconds is None else now_seconds
+            return left
+        return replace(left, held_seconds=now_seconds - self._foreseen_since)
 
 
 class _Fall(NamedTuple):
@@ -140,20 +147,17 @@ class _Fall(NamedTuple):
 
 def time_left(samples: Sequence[Sample], threshold_bytes: float, now_seconds: float) -> TimeLeft:
     """Return how long it takes until less than the threshold is available, the oldest sample first."""
-
-    def unknown(because: str) -> TimeLeft:
-        return TimeLeft(at_seconds=now_seconds, because=because)
-
-    if not _are_sound(samples):
-        return unknown(_SAMPLES)
+    is_sound = all(math.isfinite(one.at_seconds) and one.available_bytes >= 0 for one in samples)
+    if not is_sound or any(before.at_seconds >= after.at_seconds for before, after in pairwise(samples)):
+        return TimeLeft(at_seconds=now_seconds, because="the samples contradict each other")
     if len(samples) < _FEWEST_POINTS:
-        return unknown(_FEW)
+        return TimeLeft(at_seconds=now_seconds, because=_FEW)
     left_bytes = samples[-1].available_bytes - threshold_bytes
     if left_bytes <= 0:
         return TimeLeft(at_seconds=now_seconds, seconds=0.0, earliest_seconds=0.0, latest_seconds=0.0)
     falls, because = _falls(samples, left_bytes)
     if not falls:
-        return unknown(because)
+        return TimeLeft(at_seconds=now_seconds, because=because)
     rate = sorted(fall.rate for fall in falls)[len(falls) // 2]
     return TimeLeft(
         at_seconds=now_seconds,
@@ -174,17 +178,12 @@ def _falls(samples: Sequence[Sample], left_bytes: float) -> tuple[list[_Fall], s
         if fall.slowest <= 0 or fall.fastest > _STEADY * fall.slowest:
             continue
         if left_bytes > fall.rate * _AHEAD * span_seconds:
-            because = _FAR
+            because = "it is farther ahead than the fall has lasted for"
         elif not _goes_on(samples[bisect_left(times, window[0].at_seconds) :]):
-            because = _OVER
+            because = "the fall has paused"
         else:
             falls.append(fall)
     return (falls, because) if not falls or _is_deeper(samples) else ([], _USUAL)
-
-
-def _are_sound(samples: Sequence[Sample]) -> bool:
-    is_sound = all(math.isfinite(one.at_seconds) and one.available_bytes >= 0 for one in samples)
-    return is_sound and all(before.at_seconds < after.at_seconds for before, after in pairwise(samples))
 
 
 def _windows(samples: Sequence[Sample], times: Sequence[float]) -> Iterator[tuple[list[Sample], float]]:

@@ -13,13 +13,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import trio
 
 from reactor.model.decisions import Eviction, PolicyState, Snapshot, TimeLeft
+from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
@@ -63,8 +64,8 @@ class TimeLeftWatch:
         self._soft = [one for one in memory if not one.is_hard and one.signal in self._hard]
         self._samples = {signal: Samples() for signal in self._hard}
         self._lefts: Mapping[Signal, TimeLeft] = {}
-        self._foreseen_since: dict[Signal, float] = {}
         self._was_awaiting = False
+        self._victims: dict[str, int] = {}  # by uid, what evicted pods held
         self._is_short = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -84,22 +85,27 @@ class TimeLeftWatch:
     def passed(self, snapshot: Snapshot, ordered: Sequence[Eviction]) -> None:
         """Take over what a pass has observed, and the evictions that it has ordered."""
         now_seconds = self.clock_seconds()
-        if self.needs.is_judging:
-            self.needs.judge(snapshot.signals, self.held_bytes, now_seconds)
+        self.needs.judge(snapshot.signals, self.held_bytes, now_seconds)
         for eviction in ordered:
-            self.needs.ordered(eviction, self._hard, self._grace_left_seconds(eviction, now_seconds))
+            if eviction.threshold is not None:
+                used = snapshot.pods.get(eviction.pod.uid)
+                self._ordered(eviction, eviction.threshold, used, now_seconds)
         if self.is_short(snapshot.signals):
             self.needs.seen(snapshot, now_seconds)
             self._is_short.set()
         else:
             self.needs.calm()
 
-    def _grace_left_seconds(self, eviction: Eviction, now_seconds: float) -> float:
-        threshold = eviction.threshold
-        if threshold is None:
-            return 0.0
+    def _ordered(
+        self, eviction: Eviction, threshold: Threshold, used: PodUsage | None, now_seconds: float
+    ) -> None:
+        """Judge an eviction, and have what it is to free count as available from the start."""
         since_seconds = self.state().first_observed.get(threshold, now_seconds)
-        return since_seconds + threshold.grace_period_seconds - now_seconds
+        self.needs.ordered(eviction, self._hard, since_seconds + threshold.grace_period_seconds - now_seconds)
+        if used is not None and self._lefts and not eviction.is_of_one_process:
+            uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
+            self._rise(held_bytes - self._victims.get(uid, 0))  # it may be asked to end before it is killed
+            self._victims[uid] = held_bytes
 
     def is_short(self, seen: Mapping[Signal, Observation]) -> bool:
         """Return whether a soft threshold is met, or a hard one nearer than is configured."""
@@ -122,38 +128,43 @@ class TimeLeftWatch:
             self._forget()
             return _SECONDS if self.needs.is_judging else math.inf
         state = self.state()
-        is_awaiting = is_memory_awaited(state)
-        if self._was_awaiting and not is_awaiting:
-            for samples in self._samples.values():
-                samples.clear()
-        self._was_awaiting = is_awaiting
-        self._lefts = dict(self._estimates(seen, now_seconds))
-        self.report(self._lefts)
+        self._lefts = lefts = dict(self._estimates(seen, self._awaited_bytes(state), now_seconds))
+        self.report(lefts)
         is_asked = self.settings.soft_in_time
-        due = due_in_time(self.settings, state, self._lefts, now_seconds) if is_asked else {}
+        due = due_in_time(self.settings, state, lefts, now_seconds) if is_asked else {}
         if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self.settings, state)):
             self.wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
-        pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, self._lefts.items())) else _SECONDS
-        lefts = self._lefts
+        pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, lefts.items())) else _SECONDS
         spares = (spare_seconds(one.needed_seconds, lefts.get(one.threshold.signal)) for one in state.waits)
         return max(_LEAST_SECONDS, min([pause_seconds, *(one for one in spares if one > 0)]))
 
+    def _awaited_bytes(self, state: PolicyState) -> int:
+        """Return what evicted pods are still to free. After other victims samples begin anew."""
+        left_bytes = sum(min(held, self.held_bytes(uid) or 0) for uid, held in self._victims.items())
+        was_awaiting, self._was_awaiting = self._was_awaiting, is_memory_awaited(state)
+        if self._was_awaiting:
+            return left_bytes
+        self._rise(-left_bytes)
+        if was_awaiting and not self._victims:
+            for samples in self._samples.values():
+                samples.clear()
+        self._victims.clear()
+        return 0
+
+    def _rise(self, by_bytes: int) -> None:
+        for samples in self._samples.values():
+            samples.rise(by_bytes)
+
     def _estimates(
-        self, seen: Mapping[Signal, Observation], now_seconds: float
+        self, seen: Mapping[Signal, Observation], awaited_bytes: int, now_seconds: float
     ) -> Iterator[tuple[Signal, TimeLeft]]:
         for signal, samples in self._samples.items():
             one = seen.get(signal)
             if one is None or one.absurdity is not None or self._hard[signal].is_absurd_at(one.capacity):
                 samples.clear()
                 continue
-            samples.add(now_seconds, one.available, one.capacity)
-            left = samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
-            if left.seconds is None:
-                self._foreseen_since.pop(signal, None)
-                yield signal, left
-            else:
-                since_seconds = self._foreseen_since.setdefault(signal, now_seconds)
-                yield signal, replace(left, held_seconds=now_seconds - since_seconds)
+            samples.add(now_seconds, min(one.available + awaited_bytes, one.capacity), one.capacity)
+            yield signal, samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
 
     def _is_often(self, one: tuple[Signal, TimeLeft]) -> bool:
         signal, left = one
@@ -164,31 +175,21 @@ class TimeLeftWatch:
     def _forget(self) -> None:
         for samples in self._samples.values():
             samples.clear()
-        self._foreseen_since.clear()
         self._lefts = {}
         self._was_awaiting = False
+        self._victims.clear()
         self.report(self._lefts)
 
     def document(self) -> dict[str, Any]:
-        return {
-            "signals": [time_left_document(self._hard[one], left) for one, left in self._lefts.items()],
-            "in_time": {
-                "on": self.settings.soft_in_time,
-                **self.needs.document(),
-                "waits": [
-                    {
-                        "threshold": str(one.threshold),
-                        "uid": one.uid,
-                        "until_left_seconds": one.needed_seconds,
-                    }
-                    for one in self.state().waits
-                ],
-            },
-        }
-
-
-def time_left_document(threshold: Threshold, left: TimeLeft) -> dict[str, Any]:
-    return {"threshold": str(threshold), **left.document()}
+        waits = [
+            {"threshold": str(one.threshold), "uid": one.uid, "until_left_seconds": one.needed_seconds}
+            for one in self.state().waits
+        ]
+        signals = [
+            {"threshold": str(self._hard[one]), **left.document()} for one, left in self._lefts.items()
+        ]
+        in_time = {"on": self.settings.soft_in_time, **self.needs.document(), "waits": waits}
+        return {"signals": signals, "in_time": in_time}
 
 
 # Whether an eviction that came before its grace period was over was needed.

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from reactor.model.decisions import PolicyState, Snapshot, TimeLeft, Wait
+from reactor.model.decisions import Eviction, PolicyState, Snapshot, TimeLeft, Wait
+from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, ThresholdValue
 from reactor.model.wakes import Wake
 from reactor.time_left.watch import Needs, TimeLeftWatch
-from tests.support.builders import MIB, make_claim, make_observation, make_threshold
+from tests.support.builders import MIB, make_claim, make_observation, make_pod, make_threshold
 
 MEMORY = Signal.MEMORY_AVAILABLE
 SOFT = make_threshold(300 * MIB, grace_period_seconds=30)
@@ -37,13 +39,14 @@ class Shown:
     sampled: list[float] = field(default_factory=list)
     lefts: list[Mapping[Signal, TimeLeft]] = field(default_factory=list)
     wakes: list[Wake] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watch = TimeLeftWatch(
             self.settings,
             state=lambda: self.state,
             observe=self.observe,
-            held_bytes=lambda _: None,
+            held_bytes=self.held.get,
             report=self.lefts.append,
             wake=self.wakes.append,
             needs=Needs(),
@@ -64,6 +67,20 @@ class Shown:
         self.mib_per_second, self.since, self.start_mib = mib_per_second, trio.current_time(), start_mib
         self.state = PolicyState(first_observed={SOFT: trio.current_time()})
         self.watch.passed(Snapshot(signals=self.seen()), ())
+
+    def evict(self, mib: int) -> None:
+        """Have a pass order the eviction of a pod that holds so much."""
+        self.held["uid-a"] = mib * MIB
+        used = {"uid-a": PodUsage(memory_working_set_bytes=mib * MIB)}
+        eviction = Eviction(make_pod("a"), MEMORY, Resource.MEMORY, 1, threshold=SOFT)
+        self.state = self.state._replace(claims=(make_claim("uid-a"),))
+        self.watch.passed(Snapshot(signals=self.seen(), pods=used), (eviction,))
+
+    def free(self, mib: int) -> None:
+        """Have it give back so much, and be gone."""
+        self.start_mib += mib
+        self.held.clear()
+        self.state = self.state._replace(claims=())
 
     def seconds(self) -> list[float | None]:
         return [one[MEMORY].seconds for one in self.lefts if MEMORY in one]
@@ -192,7 +209,51 @@ async def test_sampling_begins_at_the_configured_distance(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_victim_that_is_gone_begins_the_samples_anew(
+@pytest.mark.parametrize("ends_after_seconds", [0.01, 0.35])
+async def test_what_an_evicted_pod_is_to_free_counts_from_the_start_and_the_fall_goes_on(
+    autojump_clock: MockClock, nursery: trio.Nursery, ends_after_seconds: float
+) -> None:
+    """Also if it has ended before the next sample: else its memory would look like a fall that came back."""
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(40.0)
+    await trio.sleep(3)
+    left_seconds, before = shown.seconds()[-1], len(shown.lefts)
+    shown.evict(60)
+    await trio.sleep(ends_after_seconds)
+    shown.free(60)
+    await trio.sleep(1 - ends_after_seconds)
+    after = [one[MEMORY] for one in shown.lefts[before:]]
+    assert len(after) > 5
+    assert left_seconds is not None
+    expected = [left_seconds + 60 / 40 - (one.at_seconds - 3) for one in after]
+    assert expected == pytest.approx([one.seconds for one in after], abs=0.2)
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_an_evicted_pod_does_not_free_counts_no_longer_once_it_is_not_awaited(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """It is asked to end, and killed before it has; what it leaves is no fall."""
+    del autojump_clock
+    shown = Shown()
+    nursery.start_soon(shown.watch.run)
+    shown.fall(20.0)
+    await trio.sleep(4)
+    shown.evict(60)
+    await trio.sleep(0.3)
+    shown.evict(60)
+    await trio.sleep(0.3)
+    shown.free(20)
+    shown.held["uid-a"] = 40 * MIB
+    await trio.sleep(0.5)
+    last = shown.lefts[-1][MEMORY]
+    assert (199 + 20 - 20 * last.at_seconds) / 20 == pytest.approx(last.seconds, abs=0.2)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_victim_of_which_nothing_is_known_begins_the_samples_anew(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """What comes back of it is no sawtooth: the next fall is foreseen as the first one was."""
