@@ -36,8 +36,8 @@ from reactor.workloads.attributes import (
     read_attributes,
     read_main_process,
 )
-from reactor.workloads.parents import PodBoundaries
-from reactor.workloads.search import Children, Parents, Search
+from reactor.workloads.parents import Children, NamedParents, Parents, PodBoundaries
+from reactor.workloads.search import Search
 
 NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
@@ -99,6 +99,7 @@ class CgroupPods:
         self._clock_seconds = clock_seconds
         self._proc = proc
         self.boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+        self._search = Search if any(one.is_pattern for one in self.boundaries.parents) else NamedParents
         self._lists = Lists(settings.pod_lists)
         self._exact_names = ExactNames.of(settings.pod_lists)
         self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
@@ -230,7 +231,7 @@ class CgroupPods:
         self, problems: dict[str, str], *, again: bool = False
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        search = Search(self._tree, problems, self._listing, again=again)
+        search = self._search(self._tree, problems, self._listing, again=again)
         lent, above = self._reserve.lent, self.boundaries.parents
         parents = self._listing.get(lambda: lent()(search.run)(above), again=again)
         if parents != self._parents:

@@ -1,16 +1,121 @@
-"""What below the parents of pods can never be a pod."""
+"""The parents of pods: which there are, their children, and what below them can never be a pod."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
-from reactor.errors import RefusedError
+from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, own_cgroup, stewards_beside
 from reactor.kernel.cgroup_directory import cgroup_components
+from reactor.kernel.directories import CachedListing
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent
+from reactor.workloads.attributes import names_are_trusted
+
+# The most that is taken from a part of the tree that was delegated (search.py).
+MOST_OF_A_PART: Final = 256
+MOST_ENTRIES: Final = 2_048
+Matches = Callable[[str], bool] | None
+Names = Sequence[tuple[str, int]]
+_Read = TypeVar("_Read")
+
+
+class Children(NamedTuple):
+    """The cgroups in a directory that may be pods: their parent, their names and their inodes."""
+
+    cgroup: str
+    directory: str
+    names: Names
+    is_trusted: bool
+
+
+class Parents(NamedTuple):
+    """The children of each parent, by its cgroup; None if they can't be listed.
+
+    `matches` are the parents that were found by each pattern.
+    """
+
+    children: Mapping[str, Children | None]
+    matches: Mapping[str, Sequence[str]]
+
+
+class Listing(NamedTuple):
+    """Cgroups in a directory, how many of its entries were read, and whether those are not all."""
+
+    names: Names
+    entries: int
+    is_cut: bool
+
+
+class NamedParents:
+    """Lists the children of parents that are named by their paths. Never raises: what fails is in `problems`.
+
+    With a listing it reads only directories that changed.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        problems: dict[str, str],
+        listing: CachedListing[Parents] | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
+        self._tree = tree
+        self._problems = problems
+        self._listing = listing
+        self._again = again
+        self._failed: list[str] = []
+
+    def run(self, parents: Sequence[PodParent]) -> Parents:
+        """Return what there is of all parents."""
+        return Parents({parent.text: self._named(parent.text) for parent in parents}, {})
+
+    def _named(self, cgroup: str) -> Children | None:
+        """Return the children of a parent that is named by its path, None if they can't be listed."""
+        try:
+            path = os.fspath(self._tree.path(cgroup))
+            found = self._read(path, None, lambda: listed(path), again=self._again)
+            return Children(cgroup, path, found.names, names_are_trusted(cgroup, path))
+        except FileNotFoundError:
+            return Children(cgroup, "", (), is_trusted=False)  # holds no pod (yet)
+        except (OSError, ReactorError) as error:
+            self._fail(cgroup, error)
+            return None
+
+    def _read(self, directory: str, what: object, find: Callable[[], _Read], *, again: bool = False) -> _Read:
+        """Return what `find` reads in a directory; with a listing, as it was before if nothing changed."""
+        if self._listing is None:
+            return find()
+        return self._listing.section(directory, what, find, again=again)
+
+    def _fail(self, cgroup: str, error: Exception) -> None:
+        """Record what can't be listed: out of descriptors, say, just when a pod may have to be evicted."""
+        self._problems[cgroup] = str(error)
+        self._failed.append(cgroup)
+        if self._listing is not None:
+            self._listing.invalidate()
+
+
+def listed(path: str, *, is_trusted: bool = True, matches: Matches = None) -> Listing:
+    """Return the cgroups in a directory by name; of one that is not root's the first, if it holds too many.
+
+    Raises OSError.
+    """
+    names: list[tuple[str, int]] = []
+    count, is_cut = 0, False
+    with os.scandir(path) as entries:
+        for entry in entries:
+            count += 1
+            if not is_trusted and (count > MOST_ENTRIES or (matches is None and len(names) > MOST_OF_A_PART)):
+                is_cut = True
+                break
+            if entry.is_dir(follow_symlinks=False) and (matches is None or matches(entry.name)):
+                names.append((entry.name, entry.inode()))
+    return Listing(sorted(names), count, is_cut)
 
 
 class PodBoundaries:

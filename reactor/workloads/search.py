@@ -13,52 +13,29 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.directories import CachedListing
 from reactor.kernel.files import GONE
 from reactor.model.name_patterns import PodParent
 from reactor.workloads.attributes import names_are_trusted
+from reactor.workloads.parents import (
+    MOST_ENTRIES,
+    MOST_OF_A_PART,
+    Children,
+    Listing,
+    Matches,
+    NamedParents,
+    Names,
+    Parents,
+    listed,
+)
 
-# The most that is taken from a part of the tree that was delegated.
-MOST_OF_A_PART: Final = 256
-MOST_ENTRIES: Final = 2_048
-Matches = Callable[[str], bool] | None
-Names = Sequence[tuple[str, int]]
-_Read = TypeVar("_Read")
 MOST_SELECTED: Final = 4_096
-
-
-class Children(NamedTuple):
-    """The cgroups in a directory that may be pods: their parent, their names and their inodes."""
-
-    cgroup: str
-    directory: str
-    names: Names
-    is_trusted: bool
-
-
-class Parents(NamedTuple):
-    """The children of each parent, by its cgroup; None if they can't be listed.
-
-    `matches` are the parents that were found by each pattern.
-    """
-
-    children: Mapping[str, Children | None]
-    matches: Mapping[str, Sequence[str]]
-
-
-class Listing(NamedTuple):
-    """Cgroups in a directory, how many of its entries were read, and whether those are not all."""
-
-    names: Names
-    entries: int
-    is_cut: bool
 
 
 class Selected(NamedTuple):
@@ -133,31 +110,17 @@ class _Match(NamedTuple):
     above: _Directory
 
 
-class Search:
-    """Finds the parents that are named, and what patterns match, level by level.
+class Search(NamedParents):
+    """Finds what patterns match, level by level, beside the parents that are named."""
 
-    Never raises: what fails is in `problems`. With a listing it reads only directories that changed. `parts`
-    are the delegated parts that were found.
-    """
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        problems: dict[str, str],
-        listing: CachedListing[Parents] | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        self.parts: list[_Part] = []
-        self._tree = tree
-        self._problems = problems
-        self._listing = listing
-        self._again = again
-        self._failed: list[str] = []
+    @cached_property
+    def parts(self) -> list[_Part]:
+        """The delegated parts that were found."""
+        return []
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
         """Return what there is of all parents."""
-        children = {parent.text: self._named(parent.text) for parent in parents if not parent.is_pattern}
+        children = dict(super().run([parent for parent in parents if not parent.is_pattern]).children)
         found = {parent.text: list(self._matched(parent)) for parent in parents if parent.is_pattern}
         by_pattern = _without_overlaps(found, self._problems) if len(found) > 1 else found
         children.update(dict.fromkeys(self._failed))
@@ -166,31 +129,6 @@ class Search:
         return Parents(
             children, {text: [cgroup for cgroup, _ in matches] for text, matches in by_pattern.items()}
         )
-
-    def _named(self, cgroup: str) -> Children | None:
-        """Return the children of a parent that is named by its path, None if they can't be listed."""
-        try:
-            path = os.fspath(self._tree.path(cgroup))
-            found = self._read(path, None, lambda: listed(path), again=self._again)
-            return Children(cgroup, path, found.names, names_are_trusted(cgroup, path))
-        except FileNotFoundError:
-            return Children(cgroup, "", (), is_trusted=False)  # holds no pod (yet)
-        except (OSError, ReactorError) as error:
-            self._fail(cgroup, error)
-            return None
-
-    def _read(self, directory: str, what: object, find: Callable[[], _Read], *, again: bool = False) -> _Read:
-        """Return what `find` reads in a directory; with a listing, as it was before if nothing changed."""
-        if self._listing is None:
-            return find()
-        return self._listing.section(directory, what, find, again=again)
-
-    def _fail(self, cgroup: str, error: Exception) -> None:
-        """Record what can't be listed: out of descriptors, say, just when a pod may have to be evicted."""
-        self._problems[cgroup] = str(error)
-        self._failed.append(cgroup)
-        if self._listing is not None:
-            self._listing.invalidate()
 
     def matches(self, pattern: PodParent) -> Iterator[_Match | None]:
         """Yield what matches, and None after each directory that was read."""
@@ -297,24 +235,6 @@ class Search:
             part = _Part(found)
             self.parts.append(part)
         return _Directory(found, is_trusted, part)
-
-
-def listed(path: str, *, is_trusted: bool = True, matches: Matches = None) -> Listing:
-    """Return the cgroups in a directory by name; of one that is not root's the first, if it holds too many.
-
-    Raises OSError.
-    """
-    names: list[tuple[str, int]] = []
-    count, is_cut = 0, False
-    with os.scandir(path) as entries:
-        for entry in entries:
-            count += 1
-            if not is_trusted and (count > MOST_ENTRIES or (matches is None and len(names) > MOST_OF_A_PART)):
-                is_cut = True
-                break
-            if entry.is_dir(follow_symlinks=False) and (matches is None or matches(entry.name)):
-                names.append((entry.name, entry.inode()))
-    return Listing(sorted(names), count, is_cut)
 
 
 def _without_overlaps(

@@ -20,7 +20,8 @@ from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
-from reactor.sources.oom import EbpfOom, GuardedLimits, GuardedNode, OomSource, ReportKill
+from reactor.sources.oom import GuardedLimits, OomSource
+from reactor.sources.oom_steps import EbpfOom, GuardedNode, ReportKill
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords

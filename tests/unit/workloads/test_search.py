@@ -18,8 +18,9 @@ from reactor.model.pod_lists import PodEntry, PodLists
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.parents import MOST_ENTRIES, MOST_OF_A_PART
 from reactor.workloads.pods import Workloads
-from reactor.workloads.search import MOST_ENTRIES, MOST_OF_A_PART, Selected, find_selected, matches_of
+from reactor.workloads.search import Selected, find_selected, matches_of
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -302,7 +303,7 @@ def test_what_roots_names_match_has_no_bound(small: FakeTree, tmp_path: Path) ->
 def test_of_a_directory_that_a_user_fills_no_more_is_read_than_its_bound_and_that_is_said(
     small: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 100)
+    monkeypatch.setattr("reactor.workloads.parents.MOST_ENTRIES", 100)
     assert MOST_ENTRIES > 100
     small.add(f"{USER.format(7)}/app.slice")
     for number in range(200):
@@ -439,7 +440,7 @@ def test_of_all_so_many_are_taken(fake: FakeTree, monkeypatch: pytest.MonkeyPatc
 def test_of_a_part_whose_entries_are_too_many_to_read_the_whole_is_taken_besides(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 20)
+    monkeypatch.setattr("reactor.workloads.parents.MOST_ENTRIES", 20)
     for number in range(40):
         (fake.directory("/u.service") / f"flood-{number}" / "a").mkdir(parents=True)
     found, problems = selected(fake, "/u.service/*/a")
@@ -451,7 +452,7 @@ def test_of_a_part_whose_entries_are_too_many_to_read_the_whole_is_taken_besides
 def test_a_cgroup_that_a_rule_names_is_found_however_much_its_owner_puts_beside_it(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reactor.workloads.search.MOST_ENTRIES", 20)
+    monkeypatch.setattr("reactor.workloads.parents.MOST_ENTRIES", 20)
     fake.add("/u.service/one/named")
     for number in range(40):
         (fake.directory("/u.service/one") / f"flood-{number}").mkdir()
