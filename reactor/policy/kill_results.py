@@ -234,6 +234,8 @@ def with_what_is_left(
     Once such a cgroup is gone, what was left in it is charged to none, and is taken out of what the kills
     are judged by that it does not count against: those after it, and those for the other signal.
     """
+    if not any(kill.left_bytes or kill.uid in used for kill in kills):  # on the way to a kill
+        return kills
     listed = {pod.uid for pod in pods}
     found = list(kills)
     for uid, index in _last_of(kills).items():

@@ -73,9 +73,6 @@ class _Young:
     came_seconds: float
     read_seconds: float
 
-    def has_settled(self, now_seconds: float) -> bool:
-        return now_seconds - self.came_seconds >= _SETTLES_SECONDS
-
     def is_due(self, now_seconds: float) -> bool:
         """Return whether it may be another than it was when it was read."""
         is_being_made = now_seconds - self.came_seconds < _BEING_MADE_SECONDS
@@ -299,7 +296,8 @@ class CgroupPods:
         self._take_changes()
         youngest = tuple(islice(reversed(self._young.items()), _MOST_READ_AGAIN))
         due = {uid: one for uid, one in youngest if uid not in self._as_read and one.is_due(now_seconds)}
-        self._young = {uid: one for uid, one in self._young.items() if not one.has_settled(now_seconds)}
+        since = now_seconds - _SETTLES_SECONDS
+        self._young = {uid: one for uid, one in self._young.items() if one.came_seconds > since}
         return due
 
     def _may_be_pods(self, children: Children) -> Sequence[_Found]:
