@@ -166,22 +166,6 @@ class Joined:
     reports: Sequence[Report] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
-    """One entry of the table. `idle` is reported if it is not `wanted`."""
-
-    name: str
-    make: Callable[[Core], Joined]
-    wanted: Callable[[Settings], bool] = lambda _: True
-    idle: Callable[[Settings], Report] = lambda _: Report()
-
-    def join(self, core: Core) -> Joined:
-        """Return what it adds to this configuration."""
-        if self.wanted(core.settings):
-            return self.make(core)
-        return Joined(reports=(self.idle(core.settings),))
-
-
 def _warrants(core: Core) -> Joined:
     """Have the kernel kill at crossings. Where it may no longer, a warrant that was served may be left."""
     warrants, settings = core.kept.features.warrants, core.settings
@@ -218,8 +202,10 @@ def _oom_order(core: Core) -> Joined:
 
 def _manifest_scores(core: Core) -> Joined:
     """Set the scores of pods in manifests, unless a kubelet does."""
-    workloads, known = core.workloads, core.kept.known
-    if workloads is None:
+    workloads, known, settings = core.workloads, core.kept.known, core.settings
+    if workloads is None or settings.manifests_path is None:
+        return Joined()
+    if settings.dry_run or not settings.pod_oom_scores:
         return Joined()
 
     def capacity_bytes() -> int | None:
@@ -230,7 +216,7 @@ def _manifest_scores(core: Core) -> Joined:
         core.kept.tree,
         lambda: workloads.specified(known.pods),
         capacity_bytes,
-        interval_seconds=core.settings.housekeeping_interval_seconds,
+        interval_seconds=settings.housekeeping_interval_seconds,
         is_ordered=core.kept.features.oom_order.is_ordered,
     )
     report = Report(problems=problem("oom_score_adj of pods", lambda: scores.problem))
@@ -239,9 +225,14 @@ def _manifest_scores(core: Core) -> Joined:
 
 def _rules(core: Core) -> Joined:
     """Observe the operator's rules and systemd's units; imported if there are any: few nodes have some."""
+    settings, triggers = core.settings, None
+    mode = {"mode": settings.systemd_oomd}
+    units = Report(document=lambda: {"systemd_oomd": mode})
+    if not settings.rules and settings.systemd_oomd is SystemdOomd.IGNORE:
+        none = Report(document=lambda: {"rules": []}, explanation=lambda: {"rules": []})
+        return Joined(reports=(none, units))
     from reactor.rules.watch import RuleWatch  # noqa: PLC0415
 
-    settings, triggers = core.settings, None
     if settings.sources.psi:
         from reactor.rules.pressure import RulePressure  # noqa: PLC0415
 
@@ -258,8 +249,6 @@ def _rules(core: Core) -> Joined:
     )
     parts: dict[str, StartedPart] = {}
     on_struck: OnStruck | None = None
-    mode = {"mode": settings.systemd_oomd}
-    units = Report(document=lambda: {"systemd_oomd": mode})
     if settings.systemd_oomd is not SystemdOomd.IGNORE:
         from reactor.rules.managed import ManagedOomRules, count_kill  # noqa: PLC0415
 
@@ -285,6 +274,11 @@ def _rules(core: Core) -> Joined:
 
 
 def _time_left(core: Core) -> Joined:
+    """Estimate the time left; imported if a soft memory threshold or the configuration asks for it."""
+    memory = [one for one in core.settings.eviction.thresholds if one.signal in MEMORY_SIGNALS]
+    is_asked = any(not one.is_hard for one in memory) or core.settings.time_left_within is not None
+    if not is_asked or not any(one.is_hard for one in memory):
+        return Joined(reports=(Report(document=lambda: {"time_left": None}),))
     from reactor.time_left.watch import TimeLeftWatch  # noqa: PLC0415
 
     known, usages = core.kept.known, core.usages
@@ -317,17 +311,6 @@ def _time_left(core: Core) -> Joined:
         parts={"time left": watch.run},
         reports=(Report(document=lambda: {"time_left": watch.document()}),),
     )
-
-
-def _estimates_time(settings: Settings) -> bool:
-    memory = [one for one in settings.eviction.thresholds if one.signal in MEMORY_SIGNALS]
-    is_soft = any(not one.is_hard for one in memory)
-    return any(one.is_hard for one in memory) and (is_soft or settings.time_left_within is not None)
-
-
-def _no_rules(settings: Settings) -> Report:
-    units = {"systemd_oomd": {"mode": settings.systemd_oomd}}
-    return Report(document=lambda: {"rules": [], **units}, explanation=lambda: {"rules": []})
 
 
 def _rules_reclaim(core: Core) -> Iterator[Report]:
@@ -384,27 +367,13 @@ class RuleFirings:
             loop.wake_passes.on_pass(replace(asked, reclaimed=reclaimed))
 
 
-FEATURES: Final = (
-    Feature(
-        name="scores of manifests' pods",
-        make=_manifest_scores,
-        wanted=lambda one: one.pod_oom_scores and one.manifests_path is not None and not one.dry_run,
-    ),
-    Feature(name="black box", make=lambda core: Joined(ahead=core.kept.features.black_box)),
-    Feature(name="warrants", make=_warrants),
-    Feature(name="order of the OOM killer", make=_oom_order),
-    Feature(
-        name="rules and systemd's units",
-        make=_rules,
-        wanted=lambda one: bool(one.rules) or one.systemd_oomd is not SystemdOomd.IGNORE,
-        idle=_no_rules,
-    ),
-    Feature(
-        name="time left",
-        make=_time_left,
-        wanted=_estimates_time,
-        idle=lambda _: Report(document=lambda: {"time_left": None}),
-    ),
+FEATURES: Final[Sequence[Callable[[Core], Joined]]] = (
+    _manifest_scores,
+    lambda core: Joined(ahead=core.kept.features.black_box),
+    _warrants,
+    _oom_order,
+    _rules,
+    _time_left,
 )
 
 
@@ -457,7 +426,7 @@ def loop_of(
     )
     swap = _swap_watch(tree, settings, observer, wakes)
     processes = ProcessSource(tree, settings.sources, wakes)
-    joined = [feature.join(core) for feature in FEATURES]
+    joined = [join(core) for join in FEATURES]
     kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
     levels = MemoryLevels(tree, settings, lambda: observer.watermarks)
     arming = Arming(levels, memory, kernel)
