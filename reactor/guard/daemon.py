@@ -53,7 +53,7 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.scheduling import following
 from reactor.kernel.small_file import KeptFile
-from reactor.link.documents import instant
+from reactor.link.documents import CONFIGURATION, instant
 from reactor.link.requests import Request, RequestKind
 from reactor.model.decisions import Claim, ClaimKind
 from reactor.model.kills import OomKill
@@ -79,7 +79,6 @@ _AT_START_ONLY: Final = {
     "kubernetes": "reactor.kubernetes",
 }
 _RESTART: Final = "restart"
-_CONFIGURATION: Final = "configuration"
 _LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
 _LEAVING_SECONDS: Final = 6.0  # a pod has 10 s to end, as the manifests have it
 _LEAVING_IN_SERVICE_SECONDS: Final = 15.0
@@ -350,9 +349,7 @@ class Daemon:
             file=shutdown_file(Path(settings.journal.path)),
             reporter=self._cluster,
         )
-        self._oom = OomKills(
-            self._known, self._lines.write, self._tally.count_oom_kill, self._reloads.refresh_pods
-        )
+        self._oom = OomKills(self._known, self._lines.write, self._reloads.refresh_pods)
         self._own_reports = tuple(self._lasting_reports())
 
     @property
@@ -422,7 +419,7 @@ class Daemon:
             changed = f"changed in the file, in force after a restart only: {', '.join(waiting)}"
             self._problems[_RESTART] = changed
         self._tally.count_reload(taken=True)
-        self._problems.pop(_CONFIGURATION, None)
+        self._problems.pop(CONFIGURATION, None)
         self.not_ready_because = None
         self._notice.reloading()
         self._reloads.begin(dataclasses.replace(settings, **kept))
@@ -451,13 +448,12 @@ class Daemon:
             _LOG.error("configuration refused: %s", refused)
         _LOG.error("configuration refused: the last good configuration is in force")
         self._refused(error, "the last good configuration is in force")
-        self.not_ready_because = f"configuration: {self._problems[_CONFIGURATION]}"
+        self.not_ready_because = f"configuration: {self._problems[CONFIGURATION]}"
 
     def _refused(self, error: Exception, instead: str) -> None:
-        self._tally.refuse_configuration()
         first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
         more = f" (and {len(others)} more)" if others else ""
-        self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
+        self._problems[CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
         if self._is_started:
             self._report_ready()
 
@@ -675,7 +671,7 @@ class Daemon:
         pressure = ", ".join(self._conditions_reported) or "no pressure"
         if self._unobserved_reported is not None:
             pressure = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_reported}"
-        refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
+        refused = "; the configuration file is refused" if CONFIGURATION in self._problems else ""
         text = f"{len(self._known.pods)} pods, {pressure}{refused}"
         if self.settings.dry_run:
             text = f"dry run: {text}; {in_dry_run(self.settings, self._end_of_dry_run)}"

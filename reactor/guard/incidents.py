@@ -166,13 +166,12 @@ class OomKills:
     """The kernel's own OOM kills: a journal line, a log line, a count.
 
     A kill at a limit that reactor guards means that the kernel was faster. One at a pod's own limit is the
-    kernel doing what that limit asks for. `count` may not block. `refresh_pods` brings the known pods up to
-    date: a pod that meets its limit at its start is younger than the last housekeeping.
+    kernel doing what that limit asks for. `refresh_pods` brings the known pods up to date: a pod that meets
+    its limit at its start is younger than the last housekeeping.
     """
 
     known: Node
     write: Write
-    count: Callable[[OomKill], None]
     refresh_pods: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -182,7 +181,6 @@ class OomKills:
         """Record one kill, or several that were only counted."""
         document = self._document(kill)
         self.counted[kill.scope] += kill.kills
-        self.count(kill)
         self.write(lambda: document)
         level = logging.ERROR if kill.scope is OomScope.NODE else logging.WARNING
         _OOM_LOG.log(level, "%s; scope=%s decision=%d", document["message"], kill.scope, document["decision"])

@@ -23,7 +23,6 @@ from reactor.guard.record import (
 )
 from reactor.link.documents import RESUMED, Durations, Outcome, process_text
 from reactor.model.decisions import Decision, Eviction, PolicyState
-from reactor.model.kills import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.rules import Firing
@@ -142,7 +141,6 @@ class Tally:
     """All counts. Nothing here is done between a wake and its kill."""
 
     def __init__(self) -> None:
-        self.is_configuration_refused = False
         self._configured_unix_seconds = time.time()
         self._labelled: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _LABELLED}
         self._counted = Counter(unhelpful=0, state_failures=0)
@@ -150,7 +148,6 @@ class Tally:
         self._stages: dict[str, Durations] = {}
         self._stats_ages: dict[str, Durations] = {}
         self._reloads = Counter(taken=0, refused=0)
-        self._oom_kills: Counter[str] = Counter(dict.fromkeys(OomScope, 0))
 
     def observe_pass(self, record: PassRecord) -> None:
         """Count one pass, and the stages of one that evicted."""
@@ -199,15 +196,8 @@ class Tally:
     def count_reload(self, *, taken: bool) -> None:
         """Count a reload of the configuration."""
         self._reloads["taken" if taken else "refused"] += 1
-        self.is_configuration_refused = not taken
         if taken:
             self._configured_unix_seconds = time.time()
-
-    def refuse_configuration(self) -> None:
-        self.is_configuration_refused = True
-
-    def count_oom_kill(self, kill: OomKill) -> None:
-        self._oom_kills[kill.scope] += kill.kills
 
     def count_state_failure(self) -> None:
         self._counted["state_failures"] += 1
@@ -223,9 +213,7 @@ class Tally:
             "stages": {stage: durations.document() for stage, durations in self._stages.items()},
             "stats_ages": {signal: durations.document() for signal, durations in self._stats_ages.items()},
             "reloads": dict(self._reloads),
-            "configuration_refused": self.is_configuration_refused,
             "configured_unix_seconds": self._configured_unix_seconds,
-            "oom_kills": dict(self._oom_kills),
             **self._counted,
         }
 

@@ -24,6 +24,7 @@ NODE_CONDITION: Final = "node-condition"
 NODE: Final = "node"
 UNASKED: Final = "glance"  # the source of a wake: the loop has found a crossing that it was near
 
+CONFIGURATION: Final = "configuration"  # the problem: its file is refused
 # Keys of what was removed, for readers that expect them: of `status`, and of decisions in the journal.
 REMOVED_FROM_STATUS: Final[Mapping[str, Any]] = {
     "brake": {"mode": "off", "on": [], "times": 0, "seconds": 0.0}

@@ -23,7 +23,7 @@ from itertools import accumulate, product
 from typing import Any, Final
 
 from reactor.kernel.swap import SwapTraffic
-from reactor.link.documents import BUCKETS_SECONDS, STAGES, Durations, Outcome
+from reactor.link.documents import BUCKETS_SECONDS, CONFIGURATION, STAGES, Durations, Outcome
 from reactor.model.kills import SlowReason, WarrantEnd
 from reactor.model.signals import (
     FREED_TOGETHER,
@@ -342,7 +342,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
     """Return the samples of each metric, or its number if it has no labels; None: it has none."""
     tally, cluster, sources = reading["tally"], reading["kubernetes"], reading["sources"]
     swap, shutdown, slowdowns = steward.swap_traffic, reading["shutdown_times"], reading["slowdowns"]
-    refused = reading["processes"]["steward"]["refused_requests"]
+    is_refused = CONFIGURATION in reading["problems"]
     return {
         "reactor_evictions": _from_zero(product(_EVICTED_FOR, _OUTCOMES), tally["evictions"]),
         "reactor_rules_acted": tally["rules"],
@@ -356,10 +356,10 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_wake_to_kill_seconds": tally["wake_to_kill"],
         "reactor_pass_duration_seconds": tally["passes"],
         "reactor_config_reloads": tally["reloads"].items(),
-        "reactor_config_refused": float(tally["configuration_refused"]),
-        "reactor_config_last_reload_successful": float(not tally["configuration_refused"]),
+        "reactor_config_refused": float(is_refused),
+        "reactor_config_last_reload_successful": float(not is_refused),
         "reactor_config_last_reload_success_timestamp_seconds": tally["configured_unix_seconds"],
-        "reactor_oom_kills": tally["oom_kills"].items(),
+        "reactor_oom_kills": reading["oom_kills"]["counted"].items(),
         "reactor_pod_oom_kills": [(*of, count) for of, count in steward.pod_oom_kills.items()],
         "reactor_evictions_unhelpful": tally["unhelpful"],
         "reactor_state_write_failures": tally["state_failures"],
@@ -398,7 +398,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_repeated_evictions": steward.repeated_evictions,
         "reactor_journal_lines": reading["journal"]["written"],
         "reactor_journal_lost_lines": reading["journal"]["lost"],
-        "reactor_steward_refused_requests": refused,
+        "reactor_steward_refused_requests": reading["processes"]["steward"]["refused_requests"],
         "reactor_problems": len({*reading["problems"], *steward.problems}),
         "reactor_swap_traffic_bytes": swap and [("in", swap.in_bytes), ("out", swap.out_bytes)],
         "reactor_notifications": [

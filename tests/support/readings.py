@@ -8,6 +8,7 @@ from typing import Any
 from reactor.guard.node import Node
 from reactor.guard.recorder import Tally
 from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.model.kills import OomScope
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Observed, Threshold
@@ -22,6 +23,7 @@ def of_others(tally: Tally) -> dict[str, Any]:
         "journal": {"written": 0, "lost": 0},
         "processes": {"steward": {"refused_requests": 0}},
         "no_victims": {},
+        "oom_kills": {"counted": dict.fromkeys(OomScope, 0)},
         "shutdown_times": {},
         "oom_order": {"first": None, "others": 0},
         "kernel_kill": {"counted": {}},

@@ -37,9 +37,8 @@ class Kept:
             ),
         )
         self.lines: list[Mapping[str, Any]] = []
-        self.counted: list[OomKill] = []
         self.born: tuple[Pod, ...] = ()
-        self.kills = OomKills(self.known, self._write, self.counted.append, self._glance)
+        self.kills = OomKills(self.known, self._write, self._glance)
 
     def _glance(self) -> None:
         self.known.pods += self.born
@@ -127,7 +126,6 @@ def test_each_scope_is_counted_for_itself() -> None:
     kept = Kept()
     for scope in (OomScope.NODE, OomScope.OWN_LIMIT, OomScope.OWN_LIMIT):
         kept.kills.record(kill(scope))
-    assert [one.scope for one in kept.counted] == ["node", "own-limit", "own-limit"]
     assert (kept.kills.counted[OomScope.NODE], kept.kills.counted[OomScope.OWN_LIMIT]) == (1, 2)
 
 

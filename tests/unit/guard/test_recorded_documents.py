@@ -205,7 +205,7 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
         recorder.record(replace(record, decision=by_rule, attempts=()), nursery)
     journal.write(lambda: outcome_document(1, 1.0, attempt))
     SourceLosses(journal.write).changed(SOURCES[1])
-    kills = OomKills(loop.known, journal.write, lambda _: None, loop.passes.observations.refresh_pods)
+    kills = OomKills(loop.known, journal.write, loop.passes.observations.refresh_pods)
     for cgroup in (None, "/node/hog/x"):
         kills.record(
             OomKill(source="ebpf", scope=OomScope.NODE, at_ns=1, pid=7, comm="x", victim_cgroup=cgroup)

@@ -108,6 +108,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     tally.observe_attempt(record.attempts[0])
     tally.count_reload(taken=False)
     told = reading(make_threshold, tally).reading()
+    told["problems"]["configuration"] = "the file is refused"
     own = StewardReading(
         parts={"metrics": 2},
         restart_loops=1,
@@ -186,7 +187,7 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_signal_observed{signal="nodefs.available"} 0.0',
         'reactor_threshold_absurd{kind="hard",signal="memory.available"} 0.0',
         'reactor_threshold_absurd{kind="hard",signal="nodefs.inodesFree"} 1.0',
-        "reactor_problems 2.0",
+        "reactor_problems 3.0",
         'reactor_notifications_total{channel="webhook",result="dropped"} 5.0',
         'reactor_part_restarts_total{part="metrics"} 2.0',
         'reactor_kubernetes_connected{watch="pods"} 1.0',
