@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -22,43 +22,25 @@ from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.signals import DISK_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.events import EvictionFailed, ObservationsUsed, PodEmptied, PodEnded
+from reactor.policy.events import (
+    EndingObserved,
+    EvictionCalledOff,
+    EvictionFailed,
+    ObservationsUsed,
+    PodEmptied,
+    PodEnded,
+)
 from reactor.policy.rank import of_no_partition
 from reactor.supervisor import Nursery
+
+if TYPE_CHECKING:
+    from reactor.guard.loop import Loop
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
 _FILES_POLL_SECONDS: Final = 0.2  # each has the steward count the files once more
 _BY_ITSELF: Final = frozenset({Outcome.TERMINATED, Outcome.PROCESS_TERMINATED})
 _ENDED: Final = _BY_ITSELF | {Outcome.KILLED, Outcome.PROCESS_KILLED, Outcome.PRE_EMPTED}
-
-
-class Aftermath(Protocol):
-    """What is asked and done about an eviction after its order, by the configuration in force."""
-
-    async def before_soft(self, eviction: Eviction) -> tuple[str, ...]:
-        """Do what comes before a pod is asked to end, in its grace period; return what went wrong."""
-
-    def is_wanted(self, eviction: Eviction) -> bool:
-        """Return at a grace period's end whether the pod may be evicted and the node is still short."""
-
-    def pod_ended(self, uid: str) -> bool:
-        """Record that a pod has ended; return whether it counts for nothing any more: else asked again."""
-
-    async def remove_files(self, pod: Pod) -> tuple[str, ...]:
-        """Remove the files of a pod that was evicted for a filesystem's sake; return what went wrong."""
-
-    def files_removed(self) -> None:
-        """Have the disks observed: what was seen of them before is no reason to evict the next pod."""
-
-    def process_over(self, uid: str) -> None:
-        """Record that nothing more is done to a process of a pod."""
-
-    def measure_result(self, attempt: EvictionAttempt) -> None:
-        """Fill in what has become of an eviction that was carried out, or failed when its time was over.
-
-        Neither waits nor raises.
-        """
 
 
 @dataclass(eq=False)
@@ -77,7 +59,7 @@ class Endings:
     kills: Kills
     nursery: Nursery
     known: Node
-    loop: Callable[[], Aftermath]
+    loop: Callable[[], Loop]
     _: KW_ONLY
     deadline_seconds: float
     dry_run: bool = False
@@ -95,7 +77,7 @@ class Endings:
             attempt.add_problems("a dry run was configured in its grace period")
             scope.cancel()
             _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
-            self.known.called_off(uid)
+            self.known.apply(EvictionCalledOff(uid=uid))
 
     def _pre_empt(self, uid: str) -> None:
         """Have a hard eviction take over from a soft one of the same pod."""
@@ -126,8 +108,8 @@ class Endings:
             if self._waiting.get(uid) == (attempt, scope):
                 del self._waiting[uid]
             if attempt.outcome in _ENDED:
-                seconds = trio.current_time() - began_seconds
-                self.known.ending_observed(attempt.eviction.pod, seconds, attempt.outcome not in _BY_ITSELF)
+                seconds, was_cut = trio.current_time() - began_seconds, attempt.outcome not in _BY_ITSELF
+                self.known.apply(EndingObserved(pod=attempt.eviction.pod, seconds=seconds, was_cut=was_cut))
             if not has_stopped:
                 victim.close()
                 # What pre-empted it answers for the pod.
@@ -247,7 +229,7 @@ class Results:
         is_spared = any(pod.critical_because is not None for pod in pods)
         is_wanted = not is_spared and self._seen.is_wanting(eviction)
         if not is_wanted:
-            self._node.called_off(uid)
+            self._node.apply(EvictionCalledOff(uid=uid))
         return is_wanted
 
     def pod_ended(self, uid: str) -> bool:
@@ -305,7 +287,7 @@ class Results:
         """Fill in what came back of an eviction for memory, as the node says: of a failed one nothing."""
         eviction = attempt.eviction
         if attempt.outcome is Outcome.FAILED:
-            self._node.called_off(eviction.pod.uid)
+            self._node.apply(EvictionCalledOff(uid=eviction.pod.uid))
             self._node.apply(EvictionFailed(uid=eviction.pod.uid, why="; ".join(attempt.problems)))
         if attempt.outcome is Outcome.FAILED or eviction.resource is not Resource.MEMORY:
             return

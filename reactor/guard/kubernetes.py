@@ -353,7 +353,7 @@ class KubernetesNode:
     async def wait_pods(self) -> None:
         """Wait for the first listing of specs, but not for long, and less where some are remembered."""
         with trio.move_on_after(_KNOWN_PODS_SECONDS if self.facts.specs else _FIRST_PODS_SECONDS):
-            await self.facts.wait()
+            await self.facts.has_specs.wait()
 
 
 def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class Loop:
         Everything else is the supervisor's.
         """
         started = False
+        # Of a part: one turn of housekeeping may be missed.
+        longest_pause_seconds = min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
         with self._scope:
             with self.supervisor.hook("first list of pods").guard():
                 await self.housekeeping.list_pods()
@@ -140,7 +142,7 @@ class Loop:
                     starting.start_soon(self._wait_armed)
                     for name, part in self.parts.items():
                         await self.supervisor.start(
-                            nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
+                            nursery, name, part, longest_pause_seconds=longest_pause_seconds
                         )
                 started = True
                 task_status.started()
@@ -317,6 +319,7 @@ class Loop:
     # --- what follows an eviction ---
 
     async def before_soft(self, eviction: Eviction) -> tuple[str, ...]:
+        """Do what comes before a pod is asked to end, in its grace period; return what went wrong."""
         return await run_hooks(self.steward, self.settings.hooks, eviction)
 
     def is_wanted(self, eviction: Eviction) -> bool:
@@ -369,11 +372,6 @@ class Loop:
             nursery.start_soon(self.filesystems.refresh)
             nursery.start_soon(self.storage.count_now, _RANKING_SECONDS)
 
-    @property
-    def _longest_pause_seconds(self) -> float:
-        """Return the longest pause before a part is restarted: one turn of housekeeping may be missed."""
-        return min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
-
 
 # Slow observations, which may hang: the list of pods and the filesystems, refreshed beside the loop.
 
@@ -383,7 +381,10 @@ HOUSEKEEPING: Final = "housekeeping"
 
 @dataclass(eq=False)
 class Housekeeping:
-    """Refreshes both when they are `due`, and wakes the loop for a pass."""
+    """Refreshes both when they are `due`, and wakes the loop for a pass.
+
+    `is_unfinished`: a turn is under way, or has failed; its pass may be long in coming.
+    """
 
     observer: NodeObserver
     pods: PodList
@@ -394,7 +395,7 @@ class Housekeeping:
 
     def __post_init__(self) -> None:
         self._due = trio.Event()
-        self._is_unfinished = False
+        self.is_unfinished = False
         self._pods_problem: str | None = None
         self._reported: Mapping[str, str] = {}
 
@@ -408,29 +409,24 @@ class Housekeeping:
             found["pods"] = self._pods_problem
         return found
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a turn is under way, or has failed: its pass may be long in coming."""
-        return self._is_unfinished
-
     def due(self) -> None:
         self._due.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Refresh whenever it is due, until cancelled; a turn that failed is due again."""
         task_status.started()
-        if self._is_unfinished:
+        if self.is_unfinished:
             self.due()
         while True:
             await self._due.wait()
             self._due = trio.Event()
-            self._is_unfinished = True
+            self.is_unfinished = True
             self.storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
                 nursery.start_soon(self.filesystems.refresh)
             self._reported = report_changes(_LOG, self._reported, self.problems)
-            self._is_unfinished = False
+            self.is_unfinished = False
             self.wakes.notify(
                 Wake(source=HOUSEKEEPING, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
             )

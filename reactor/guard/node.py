@@ -19,9 +19,7 @@ from reactor.model.signals import Reclaim, Signal
 from reactor.model.thresholds import Observed
 from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
-    EndingObserved,
     Event,
-    EvictionCalledOff,
     PodsInhabited,
     PodsListed,
     ProcessKilled,
@@ -75,12 +73,6 @@ class Node:
         self.apply(Restarted())
         for uid in _ending(self.state):
             self.under_way.began(uid, 0)
-
-    def called_off(self, uid: str) -> None:
-        self.apply(EvictionCalledOff(uid=uid))
-
-    def ending_observed(self, pod: Pod, seconds: float, was_cut: bool) -> None:  # noqa: FBT001 - a callback
-        self.apply(EndingObserved(pod=pod, seconds=seconds, was_cut=was_cut))
 
     def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
         """Record that a process was killed at the end of its grace period."""

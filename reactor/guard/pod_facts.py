@@ -49,8 +49,9 @@ _Records = Mapping[bytes, tuple[str, Any]]  # the uid and what is reported of it
 class PodFacts:
     """Keeps what was reported; `on_change` is called, a few times a second at the most, if it differs.
 
-    `run` is a part of the daemon, and so is `remembered.run`. It may be read in any thread: `specs`, by the
-    uids of cgroups, `runtime` and `files` are mappings that never change.
+    `specs` are by the uids of cgroups, `runtime` is what the runtime knows of pods; both are replaced, and
+    never changed. `has_specs` is set once they were listed. `run` is a part of the daemon, and so is
+    `remembered.run`. It may be read in any thread.
     """
 
     def __init__(self, settings: Settings, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +79,7 @@ class PodFacts:
         self._numbers: dict[Section, int] = {}
         self._complete_at = float("-inf")
         self._is_changed = trio.Event()
-        self._has_specs = trio.Event()
+        self.has_specs = trio.Event()
 
     def load(self) -> None:
         """Take over the specs of an earlier run. Blocks on the disk."""
@@ -90,9 +91,6 @@ class PodFacts:
     def is_complete(self) -> bool:
         """Return whether all pods are listed and changes arrive, as was confirmed lately."""
         return self._clock_seconds() - self._complete_at < _COMPLETE_SECONDS
-
-    async def wait(self) -> None:
-        await self._has_specs.wait()
 
     async def run(self) -> None:
         """Report changes, until cancelled."""
@@ -150,7 +148,7 @@ class PodFacts:
         is_news = records.keys() != self._known.get(section, {}).keys()
         self._known[section] = records
         if section is Section.SPECS:
-            self._has_specs.set()
+            self.has_specs.set()
         if not is_news:
             return
         found = dict(records.values())

@@ -170,16 +170,13 @@ class UsageFacts:
         """Have a pod counted again, from the next `assign` on; nothing that was seen before is believed."""
         self._held.discard(uid)
 
-    def is_held(self, uid: str) -> bool:
-        return uid in self._held
-
     def is_emptied(self, pod: Pod) -> bool:
         """Return whether a pod took something of the filesystems and does so no more.
 
         For a pod that is not known to have taken anything this is not known. Others are spared meanwhile, so
         that not all of them go for what none of them holds.
         """
-        if self.is_held(pod.uid):
+        if pod.uid in self._held:
             return False
         used = self.usages([pod]).get(pod.uid)
         # Of a count under way less may have been found than there is.

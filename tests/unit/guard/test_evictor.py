@@ -15,6 +15,7 @@ from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observed
+from reactor.policy.events import EndingObserved, Event
 from tests.support.builders import make_threshold
 from tests.unit.guard.conftest import FakeKills, Nothing
 from tests.unit.guard.test_process_victims import TAB, FakeProcesses
@@ -35,8 +36,10 @@ class Seen(Node):
         super().__init__(observed=Observed(stale_seconds=35.0))
         self.endings: list[tuple[str, float, bool]] = []
 
-    def ending_observed(self, pod: Pod, seconds: float, was_cut: bool) -> None:  # noqa: FBT001 - as it is called
-        self.endings.append((pod.name, seconds, was_cut))
+    def apply(self, event: Event) -> None:
+        super().apply(event)
+        if isinstance(event, EndingObserved):
+            self.endings.append((event.pod.name, event.seconds, event.was_cut))
 
 
 class StillCounted(Nothing):

@@ -314,5 +314,5 @@ async def test_a_listing_of_many_pods_leaves_the_loop_its_turns(told):
         assert len(piece.content) <= PIECE_BYTES
         told.take(piece)
         await trio.lowlevel.checkpoint()
-    await told.wait()
+    await told.has_specs.wait()
     assert len(told.specs) == 2_000
