@@ -398,60 +398,34 @@ _KEPT: Final = ("uid", "namespace", "name", "cgroup", "cgroup_inode", "spared_cg
 _WRITTEN_BY_LOOP: Final = 16  # some KiB, on tmpfs
 
 
-class KeepKilled:
-    """Kills again what lives in a pod until its cgroup is gone; `find` returns the pod as it is now known.
+async def keep_killed(tree: CgroupTree, kills: Kills, find: Callable[[], Pod]) -> int:
+    """Kill what lives in a pod until its cgroup is gone; return how often that was.
 
-    `kills_again` counts how often it had to.
+    `find` returns the pod as it is now known. Never raises; what is refused is logged once. A cgroup that is
+    recreated under the same path is no longer the pod that was evicted.
     """
-
-    def __init__(self, tree: CgroupTree, kills: Kills, find: Callable[[], Pod]) -> None:
-        self._tree = tree
-        self._kills = kills
-        self._find = find
-        self._logged: str | None = None
-        self._inode: int | None = None
-        self.kills_again = 0
-
-    async def run(self) -> None:
-        """Return once the pod's cgroup is gone. Never raises; what is refused is logged once.
-
-        A cgroup that is recreated under the same path is no longer the pod that was evicted.
-        """
-        began = trio.current_time()
-        while await self._is_there():
-            is_late = trio.current_time() - began > _LATER_SECONDS
-            await trio.sleep(_LOOK_LATER_SECONDS if is_late else _LOOK_SECONDS)
-
-    async def _is_there(self) -> bool:
-        """Kill what lives in the pod; return whether its cgroup is still there."""
-        pod = self._find()
-        if pod.cgroup is None:
-            return False
+    late_seconds = trio.current_time() + _LATER_SECONDS
+    inode, times, logged = None, 0, ""
+    while (pod := find()).cgroup is not None:
         try:
-            known = replace(pod, cgroup_inode=self._inode or pod.cgroup_inode)
-            with closing(Target.of(self._tree, known)) as found:
+            with closing(Target.of(tree, replace(pod, cgroup_inode=inode or pod.cgroup_inode))) as found:
                 if found.directory is None:
-                    return False
-                self._inode = found.directory.inode
+                    break
+                inode = found.directory.inode
                 is_alive = not await has_no_process(found)
-            if is_alive:
-                await self._kill_again(replace(pod, cgroup_inode=self._inode))
+            pod = replace(pod, cgroup_inode=inode)
+            if is_alive and not (report := kills.kill_now(pod)).is_gone:
+                times += 1
+                if times == 1:
+                    killed = "pod %s: lived again after its eviction; %d processes killed"
+                    _EVICT_LOG.warning(killed, pod.key, report.processes)
+                await kills.reap(pod, _REAP_SECONDS)
         except (ReactorError, OSError) as error:
-            if str(error) != self._logged:
+            if str(error) != logged:
                 _EVICT_LOG.warning("pod %s: can't be kept killed: %s", pod.key, error)
-            self._logged = str(error)
-        return True
-
-    async def _kill_again(self, pod: Pod) -> None:
-        report = self._kills.kill_now(pod)
-        if report.is_gone:
-            return
-        self.kills_again += 1
-        if self.kills_again == 1:
-            _EVICT_LOG.warning(
-                "pod %s: lived again after its eviction; %d processes killed", pod.key, report.processes
-            )
-        await self._kills.reap(pod, _REAP_SECONDS)
+            logged = str(error)
+        await trio.sleep(_LOOK_LATER_SECONDS if trio.current_time() > late_seconds else _LOOK_SECONDS)
+    return times
 
 
 class EvictedPods:
@@ -516,7 +490,7 @@ class EvictedPods:
         def find() -> Pod:
             return next((pod for pod in self._present() if pod.uid == uid), evicted)
 
-        await KeepKilled(self._tree, self._kills, find).run()
+        await keep_killed(self._tree, self._kills, find)
         del self._pods[uid]  # not at the end of the daemon: the next one goes on with it
         self._show()
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.guard.kubernetes import KeepKilled
+from reactor.guard.kubernetes import keep_killed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
@@ -73,15 +73,13 @@ async def test_what_comes_to_life_again_is_killed_again_until_the_cgroup_is_gone
     tree: CgroupTree, kubelet: _Kubelet
 ) -> None:
     kills = KillPath(tree, (kubelet.parent,))
-    order = KeepKilled(tree, kills, lambda: kubelet.pod)
     before = open_descriptors()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(order.run)
+        nursery.start_soon(keep_killed, tree, kills, lambda: kubelet.pod)
         for _ in range(3):
             kubelet.start()
             await kubelet.ended()
         kubelet.remove()
-    assert order.kills_again >= 1
     kills.close()
     assert before + 3 >= open_descriptors()  # the children's standard inputs
 
@@ -90,10 +88,8 @@ async def test_a_pod_without_a_cgroup_needs_no_holding_down(tree: CgroupTree, ku
     pod = Pod(name="web", namespace="default", uid="u")
     kubelet.start()
     kills = KillPath(tree, (kubelet.parent,))
-    order = KeepKilled(tree, kills, lambda: pod)
     with trio.fail_after(90):
-        await order.run()
-    assert 0 == order.kills_again
+        assert 0 == await keep_killed(tree, kills, lambda: pod)
     assert kubelet.children[-1].poll() is None
     kills.close()
 
@@ -104,7 +100,7 @@ async def test_a_pod_that_may_not_be_touched_is_left_alone_without_an_end_to_the
     kubelet.start()
     kills = KillPath(tree, ("/reactor-test-elsewhere",))
     with trio.move_on_after(0.5):
-        await KeepKilled(tree, kills, lambda: kubelet.pod).run()
+        await keep_killed(tree, kills, lambda: kubelet.pod)
     assert kubelet.children[-1].poll() is None
     assert 1 == sum("can't be kept killed" in record.message for record in caplog.records)
     kills.close()

@@ -10,7 +10,7 @@ import trio
 
 from reactor.act.kill_path import KillPath
 from reactor.act.populated import populated
-from reactor.guard.kubernetes import KeepKilled
+from reactor.guard.kubernetes import keep_killed
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.yard import IGNORE_TERM, Yard
@@ -103,12 +103,16 @@ async def test_keeping_a_pod_killed_ends_with_its_cgroup_and_does_not_pass_to_th
 ) -> None:
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
-    order = KeepKilled(yard.tree, kill_path, lambda: pod)
+    times: list[int] = []
+
+    async def keep() -> None:
+        times.append(await keep_killed(yard.tree, kill_path, lambda: pod))
+
     with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(order.run)
+            nursery.start_soon(keep)
             while child.poll() is None:  # noqa: ASYNC110 - a child of a synchronous Popen
                 await trio.sleep(0.01)
             successor = started_again(yard, pod)
-    assert 1 == order.kills_again
+    assert times == [1]
     assert successor.poll() is None
