@@ -363,7 +363,7 @@ class RuleFirings:
                 job = self._reclaim.by_rule(firing)
                 reclaimed = (await self._runner.run(job, lambda: not any(before_rules(known.state))),)
         finally:  # where a reload ends it, too
-            known.reclaim_ended(Reclaim.RULE, *reclaimed, began_seconds=hold.began_seconds)
+            known.reclaim_ended(hold, *reclaimed)
             loop.wake_passes.on_pass(replace(asked, reclaimed=reclaimed))
 
 
@@ -397,7 +397,7 @@ def loop_of(
     usages = PodObserver(
         tree,
         memory_available=settings.memory_available,
-        counts_swap=settings.counts_swap,
+        counts_swap=settings.eviction.counts_swap,
         clock_seconds=known.clock_seconds,
     )
     workloads: Workloads | None = None

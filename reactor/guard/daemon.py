@@ -44,7 +44,7 @@ from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
-from reactor.guard.reports import EvictionOrder, NodeReport, Report, Reports, memory_held, problem
+from reactor.guard.reports import EvictionOrder, Report, Reports, memory_held, problem
 from reactor.guard.single_instance import NodeLock, is_stood_by, listen
 from reactor.guard.state import StateFile, restore
 from reactor.guard.steward_link import Answer, StewardLink
@@ -280,7 +280,7 @@ class Daemon:
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._losses = SourceLosses(self._lines.write)
-        self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
+        self._keeper = StateFile(Path(settings.state_path))
         self._last_good = last_good
         self._end_of_dry_run = end_of_dry_run
         self._highs = BorrowedHighs()
@@ -360,13 +360,13 @@ class Daemon:
     def reports(self) -> Reports:
         """Return all that there is to report now."""
         loop = self._reloads.present
-        node = NodeReport(
+        return Reports(
             settings=self.settings,
             known=self._known,
+            others=(*self._own_reports, *(() if loop is None else loop.reports)),
             sources=() if loop is None else loop.wakes.board.states(),
             started_unix_seconds=self._started_unix_seconds,
         )
-        return Reports(node, (*self._own_reports, *(() if loop is None else loop.reports)))
 
     def _lasting_reports(self) -> Iterator[Report]:
         yield Report(problems=lambda: self._problems)
@@ -388,7 +388,10 @@ class Daemon:
                 "processes": {"guard": {"pid": os.getpid()}, "steward": self._steward.document()}
             },
         )
-        yield Report(problems=problem("state", lambda: self._keeper.problem))
+        yield Report(
+            problems=problem("state", lambda: self._keeper.problem),
+            counts=lambda: {"state_failures": self._keeper.failures},
+        )
         yield Report(problems=problem("kill path", lambda: self._reloads.kill_path_problem))
         yield Report(problems=problem("evictions", lambda: self._slowdowns.problem))
         yield Report(

@@ -235,7 +235,7 @@ class Loop:
         try:
             reclaimed = (await self._reclaims_of_memory.run(job, may_go_on),)
         finally:  # where a reload ends it, too
-            self.passes.known.reclaim_ended(hold.kind, *reclaimed, began_seconds=hold.began_seconds)
+            self.passes.known.reclaim_ended(hold, *reclaimed)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
         self.wake_passes.on_memory_wake((wake,), reclaimed)
 

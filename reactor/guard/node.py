@@ -11,11 +11,11 @@ from typing import Final
 from reactor.guard.termination import UnderWay, Victims
 from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import ClaimKind, Ineligible, PolicyState, TimeLeft
+from reactor.model.decisions import ClaimKind, Hold, Ineligible, PolicyState, TimeLeft
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Reclaim, Signal
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Observed
 from reactor.policy.claims import eligible, lingering, with_lingering
 from reactor.policy.events import (
@@ -79,13 +79,11 @@ class Node:
         self.victims.hold(process.pid)
         self.apply(ProcessKilled(pod=pod, process=process))
 
-    def reclaim_ended(
-        self, kind: Reclaim, reclaimed: Reclaimed | None = None, *, began_seconds: float | None = None
-    ) -> None:
+    def reclaim_ended(self, hold: Hold, reclaimed: Reclaimed | None = None) -> None:
         """Record that a reclaim of memory is over, and what it came to (None: it was cancelled)."""
         if reclaimed is not None:
             self.reclaimed = (reclaimed,)
-        self.apply(ReclaimEnded(kind=kind, began_seconds=began_seconds))
+        self.apply(ReclaimEnded(kind=hold.kind, began_seconds=hold.began_seconds))
 
     def pod_in(self, cgroup: str) -> Pod | None:
         return next(

@@ -143,7 +143,7 @@ class Tally:
     def __init__(self) -> None:
         self._configured_unix_seconds = time.time()
         self._labelled: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _LABELLED}
-        self._counted = Counter(unhelpful=0, state_failures=0)
+        self._unhelpful = 0
         self._durations = {"wake_to_kill": Durations(), "passes": Durations()}
         self._stages: dict[str, Durations] = {}
         self._stats_ages: dict[str, Durations] = {}
@@ -161,7 +161,7 @@ class Tally:
             self._observe_rule(record.decision.rule)
         if record.dry_run:
             return
-        self._counted["unhelpful"] += len(record.decision.unhelpful)
+        self._unhelpful += len(record.decision.unhelpful)
         if not record.attempts or record.decision.rule is not None:  # no source has woken for a rule
             return
         self._stage("wake", max(0, times.started_ns - times.woke_ns))
@@ -199,9 +199,6 @@ class Tally:
         if taken:
             self._configured_unix_seconds = time.time()
 
-    def count_state_failure(self) -> None:
-        self._counted["state_failures"] += 1
-
     def document(self) -> dict[str, Any]:
         """Return all as plain JSON values; what has labels as lists of them and the count."""
         return {
@@ -214,7 +211,7 @@ class Tally:
             "stats_ages": {signal: durations.document() for signal, durations in self._stats_ages.items()},
             "reloads": dict(self._reloads),
             "configured_unix_seconds": self._configured_unix_seconds,
-            **self._counted,
+            "unhelpful": self._unhelpful,
         }
 
     def _stage(self, name: str, nanoseconds: int) -> None:

@@ -75,33 +75,39 @@ def problem(what: str, why: Callable[[], str | None]) -> Callable[[], Mapping[st
     return problems
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """The merges over the reports of a moment; of two that have the same key, the later one counts."""
+    """The merges over the reports of a moment, with what there is to report of the node and the loop.
 
-    def __init__(self, node: NodeReport, others: Iterable[Report]) -> None:
-        self.node = node
-        self._others = tuple(others)
+    Of two `others` that have the same key, the later one counts; the node's own stand before them.
+    """
+
+    settings: Settings
+    known: Node
+    others: Sequence[Report] = ()
+    sources: tuple[SourceState, ...] = ()
+    started_unix_seconds: float = 0.0
 
     def problems(self) -> dict[str, str]:
-        return {what: why for one in self._others for what, why in one.problems().items()}
+        return {what: why for one in self.others for what, why in one.problems().items()}
 
     def status(self) -> dict[str, Any]:
         """Return how the node stands, its signals as the last pass that observed them saw them."""
-        others = {key: value for one in self._others for key, value in one.document().items()}
+        others = {key: value for one in self.others for key, value in one.document().items()}
         problems = {printable(what): printable(why) for what, why in self.problems().items()}
-        return {**self.node.document(), **others, "problems": problems}
+        return {**self._node(), **others, "problems": problems}
 
     def reading(self) -> dict[str, Any]:
         """Return what is scraped: the status, and what is counted."""
         return {
             **self.status(),
-            **{key: value for one in self._others for key, value in one.counts().items()},
+            **{key: value for one in self.others for key, value in one.counts().items()},
         }
 
     async def explain(self, usages: PodObserver) -> dict[str, Any]:
         """Return where every pod stands in the ranking now."""
-        others = {key: value for one in self._others for key, value in one.explanation().items()}
-        return {**await _explain(self.node, usages), **others}
+        others = {key: value for one in self.others for key, value in one.explanation().items()}
+        return {**await _explain(self, usages), **others}
 
     async def top(
         self, order: EvictionOrder, usages: PodObserver, memory: Mapping[Signal, Observation], places: int
@@ -112,24 +118,12 @@ class Reports:
         """
         return {
             **self.status(),
-            "signals": self.node.signals(memory),
-            "order": await order.first(self.node, usages, places),
+            "signals": self._signals(memory),
+            "order": await order.first(self, usages, places),
         }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
-    """What there is to report of the node and of what the loop knows."""
-
-    settings: Settings
-    known: Node
-    sources: tuple[SourceState, ...] = ()
-    started_unix_seconds: float = 0.0
-    clock_seconds: Callable[[], float] = time.monotonic
-
-    def document(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        state, now_seconds = self.known.state, self.clock_seconds()
+    def _node(self) -> dict[str, Any]:
+        state, now_seconds = self.known.state, self.known.clock_seconds()
         return {
             "version": reactor.__version__,
             "pid": os.getpid(),
@@ -144,7 +138,7 @@ class NodeReport:
                 "pods": sum(1 for pod in self.known.pods if pod.process_victim is not None),
             },
             "passes": self.known.passes,
-            "signals": self.signals({}),
+            "signals": self._signals({}),
             "reclaimed": [reclaimed_document(one) for one in self.known.reclaimed],
             "conditions": [self._condition(condition, now_seconds) for condition in NodeCondition],
             "in_flight": [self._in_flight(claim, now_seconds) for claim in state.in_flight],
@@ -154,9 +148,9 @@ class NodeReport:
             **REMOVED_FROM_STATUS,
         }
 
-    def signals(self, fresh: Mapping[Signal, Observation]) -> list[dict[str, Any]]:
+    def _signals(self, fresh: Mapping[Signal, Observation]) -> list[dict[str, Any]]:
         """Return the signals as observed last, but for those that are read afresh."""
-        now_seconds = self.clock_seconds()
+        now_seconds = self.known.clock_seconds()
         read = {signal: seen._replace(taken_at_seconds=now_seconds) for signal, seen in fresh.items()}
         seen = {**self.known.observed.at(now_seconds), **read}
         return [
@@ -226,14 +220,14 @@ class NodeReport:
         }
 
 
-async def _explain(node: NodeReport, usages: PodObserver) -> dict[str, Any]:
+async def _explain(node: Reports, usages: PodObserver) -> dict[str, Any]:
     """Return where every pod stands in the ranking now.
 
     The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
     memory ran out this moment. Pods that are being evicted, or were and have no process since, are not in it.
     Pods are read a few at a time, and the loop goes first between them.
     """
-    now_seconds = node.clock_seconds()
+    now_seconds = node.known.clock_seconds()
     observations = node.known.observed.at(now_seconds)
     signal = _ranked_signal(node.known.state)
     gone = {pod.uid for pod in node.known.emptied_among(node.known.pods)}
@@ -283,18 +277,17 @@ class _Order:
 class EvictionOrder:
     """The head of the ranking. All who ask share one reading; nothing of it takes part in a pass."""
 
-    def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
-        self._clock_seconds = clock_seconds
+    def __init__(self) -> None:
         self._reading = trio.Lock()
         self._last: _Order | None = None
 
-    async def first(self, node: NodeReport, usages: PodObserver, places: int) -> dict[str, Any]:
+    async def first(self, node: Reports, usages: PodObserver, places: int) -> dict[str, Any]:
         """Return up to `places` (200 at the most) of the ranking as plain JSON values, and how old it is."""
-        places = max(0, min(places, _MOST_PLACES))
+        places, now_seconds = max(0, min(places, _MOST_PLACES)), node.known.clock_seconds
         signal = _ranked_signal(node.known.state)
         async with self._reading:
             last = self._last
-            if last is None or not last.is_good(signal, places, self._clock_seconds()):
+            if last is None or not last.is_good(signal, places, now_seconds()):
                 last = self._last = await self._read(node, usages, signal, places)
         resource = RESOURCE[signal]
         ending = {claim.uid for claim in node.known.state.in_flight}
@@ -302,7 +295,7 @@ class EvictionOrder:
             "signal": signal,
             "resource": resource,
             "pods": last.pods,
-            "age_seconds": round(self._clock_seconds() - last.at_seconds, 3),
+            "age_seconds": round(now_seconds() - last.at_seconds, 3),
             "first": [
                 {
                     "place": number,
@@ -313,13 +306,13 @@ class EvictionOrder:
             ],
         }
 
-    async def _read(self, node: NodeReport, usages: PodObserver, signal: Signal, places: int) -> _Order:
-        pods = node.known.pods
+    async def _read(self, node: Reports, usages: PodObserver, signal: Signal, places: int) -> _Order:
+        pods, now_seconds = node.known.pods, node.known.clock_seconds
         took_seconds = 0.0
         best: tuple[RankedPod, ...] = ()
         used: dict[str, PodUsage] = {}
         for start in range(0, len(pods), PODS_AT_ONCE):
-            began = self._clock_seconds()
+            began = now_seconds()
             some = pods[start : start + PODS_AT_ONCE]
             used |= _usages(node, usages, some, signal)
             present = (pod for pod in some if pod.uid not in usages.vanished)
@@ -327,13 +320,13 @@ class EvictionOrder:
             among = (*(place.pod for place in best), *present)
             best = _rank_now(node.settings.eviction, among, used, signal)[:places]
             used = {place.pod.uid: used[place.pod.uid] for place in best if place.pod.uid in used}
-            took_seconds += self._clock_seconds() - began
+            took_seconds += now_seconds() - began
             await trio.lowlevel.checkpoint()
         return _Order(
             signal=signal,
             places=best,
             pods=len(pods),
-            at_seconds=self._clock_seconds(),
+            at_seconds=now_seconds(),
             took_seconds=took_seconds,
         )
 
@@ -356,7 +349,7 @@ async def _in_turns(
 
 
 def _usages(
-    node: NodeReport, usages: PodObserver, pods: Sequence[Pod], signal: Signal
+    node: Reports, usages: PodObserver, pods: Sequence[Pod], signal: Signal
 ) -> Mapping[str, PodUsage]:
     """Return what these pods use of what the signal is about, by uid."""
     uids = [pod.uid for pod in pods]

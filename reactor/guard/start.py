@@ -16,7 +16,6 @@ from typing import Final
 from reactor.config.documents import drop_in_paths, load_document
 from reactor.config.settings import Configuration, load_configuration, read_text, settings_from_text
 from reactor.errors import ConfigError
-from reactor.kernel.files import read_own
 from reactor.model.settings import Settings, Start
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -71,18 +70,15 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
 def _kept(directory: Path, path: Path) -> Configuration | None:
     """Return what was kept there of the configuration at `path`, None where nothing that can be used."""
     # Seldom needed, and Trio comes with it.
-    from reactor.guard.state import LAST_GOOD_NAME  # noqa: PLC0415
-    from reactor.kernel.small_file import MOST_BYTES, VERSION, document_of  # noqa: PLC0415
+    from reactor.guard.state import LAST_GOOD_NAME, last_good_file  # noqa: PLC0415
 
-    kept_path = directory / LAST_GOOD_NAME
+    file = last_good_file(directory / LAST_GOOD_NAME, path)
+    text, why = file.load(), file.problem
     try:
-        document = document_of(read_own(kept_path, MOST_BYTES), version=VERSION, max_bytes=MOST_BYTES)
-        if document["path"] != str(path.absolute()):
-            return None
-        text = document["text"]
-        return Configuration(settings=settings_from_text(text, str(path)), text=text)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-        _LOG.error("%s: not used: %s: %s", kept_path, type(error).__name__, error)
-        return None
+        if text:
+            return Configuration(settings=settings_from_text(text, str(path)), text=text)
+    except ConfigError as error:
+        why = f"{directory / LAST_GOOD_NAME}: not used: {error}"
+    if why is not None:
+        _LOG.error("last good configuration: %s", why)
+    return None

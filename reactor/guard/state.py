@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +29,10 @@ _SMALL_TEXT: Final = 64 << 10
 class StateFile(KeptFile[PolicyState]):
     """Keeps the policy's state at `path`, where something changed that a restart needs.
 
-    `on_failure` is called for each write that failed. `boot_id` is an argument, so that a test can be its own
-    boot.
+    `boot_id` is an argument, so that a test can be its own boot.
     """
 
-    def __init__(
-        self, path: Path, on_failure: Callable[[], None] = lambda: None, *, boot_id: Path = BOOT_ID
-    ) -> None:
+    def __init__(self, path: Path, *, boot_id: Path = BOOT_ID) -> None:
         super().__init__(
             path,
             _document,
@@ -43,7 +40,6 @@ class StateFile(KeptFile[PolicyState]):
             "state: not saved, a restart would forget it",
             _LOG,
             boot_id=boot_id,
-            on_failure=on_failure,
             is_small=lambda state: len(state.in_flight) <= _FEW,
         )
         self.path = path
@@ -124,7 +120,7 @@ def last_good_file(state_path: Path, path: Path) -> KeptFile[str]:
     return KeptFile(
         state_path.with_name(LAST_GOOD_NAME),
         lambda text: {"path": of, "text": text},
-        lambda document: str(document["text"]),
+        lambda document: str(document["text"]) if document["path"] == of else "",
         "last good configuration: not kept, a restart with a wrong file would be refused",
         _DAEMON_LOG,
         is_small=lambda text: len(text) <= _SMALL_TEXT,

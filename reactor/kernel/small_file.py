@@ -105,8 +105,8 @@ class KeptFile(Generic[_Content]):
     Nothing raises: a file that can't be had is a `problem`. `to_document` makes plain JSON values of the
     content, and `parse` the content of them, or raises what it finds wrong. Beside them the file has its
     version, and the id of the boot if it is valid for one: then `boot_id` is the file that says which.
-    `failure` is how the log begins to report, once, that it is not saved; `on_failure` is called for each
-    write that failed. What `is_small` takes no longer to write than the loop can be held up for.
+    `failure` is how the log begins to report, once, that it is not saved; `failures` counts the writes that
+    failed. What `is_small` takes no longer to write than the loop can be held up for.
     """
 
     def __init__(  # noqa: PLR0913 - what its files differ in
@@ -120,7 +120,6 @@ class KeptFile(Generic[_Content]):
         boot_id: Path | None = None,
         most_bytes: int = MOST_BYTES,
         between_seconds: float = 0.0,
-        on_failure: Callable[[], None] = lambda: None,
         is_small: Callable[[_Content], bool] = lambda _: False,
     ) -> None:
         self._path = path
@@ -131,7 +130,6 @@ class KeptFile(Generic[_Content]):
         self._boot_id = boot_id
         self._most_bytes = most_bytes
         self._between_seconds = between_seconds
-        self._on_failure = on_failure
         self._is_small = is_small
         self._shown: tuple[_Content, ...] = ()  # the latest, where there was any
         self._changed = trio.Event()
@@ -139,6 +137,7 @@ class KeptFile(Generic[_Content]):
         self._is_saving = False
         self._tried = trio.Event()
         self.problem: str | None = None
+        self.failures = 0
 
     def load(self) -> _Content | None:
         """Return what an earlier run left, in this boot if that matters; None if there is nothing.
@@ -216,7 +215,7 @@ class KeptFile(Generic[_Content]):
             if self.problem is None:
                 self._log.error("%s: %s", self._failure, error)
             self.problem = str(error)
-            self._on_failure()
+            self.failures += 1
             return False
         self.problem = None
         return True

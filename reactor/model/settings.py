@@ -365,10 +365,6 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     @property
-    def counts_swap(self) -> bool:
-        return self.eviction.counts_swap
-
-    @property
     def measured_parents(self) -> tuple[str, ...]:
         """Return the cgroups whose counters hold what all pods use: of a pattern that is its fence.
 

@@ -59,7 +59,7 @@ class PlainNode:
         self._node = NodeObserver(tree, settings, proc=proc)
         self._workloads = Workloads(tree, settings, proc=proc)
         # In a recording every step has what a rule would rank by if it acted then.
-        ranks_swap = settings.counts_swap or any(rule.by is RankedBy.SWAP for rule in settings.rules)
+        ranks_swap = settings.eviction.counts_swap or any(rule.by is RankedBy.SWAP for rule in settings.rules)
         self._pods = PodObserver(tree, memory_available=settings.memory_available, counts_swap=ranks_swap)
         self._filesystems = FilesystemObserver(settings)
         self._signals = {threshold.signal for threshold in settings.eviction.thresholds}

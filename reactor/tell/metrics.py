@@ -362,7 +362,7 @@ def _samples(reading: Document, steward: StewardReading) -> dict[str, Any]:
         "reactor_oom_kills": reading["oom_kills"]["counted"].items(),
         "reactor_pod_oom_kills": [(*of, count) for of, count in steward.pod_oom_kills.items()],
         "reactor_evictions_unhelpful": tally["unhelpful"],
-        "reactor_state_write_failures": tally["state_failures"],
+        "reactor_state_write_failures": reading["state_failures"],
         "reactor_reclaims": _from_zero(product(Reclaim, ("done", "failed")), tally["reclaims"]),
         "reactor_reclaimed_bytes": _reclaimed(tally, Resource.EPHEMERAL_STORAGE),
         "reactor_reclaimed_inodes": _reclaimed(tally, Resource.INODES),

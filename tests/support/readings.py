@@ -7,7 +7,7 @@ from typing import Any
 
 from reactor.guard.node import Node
 from reactor.guard.recorder import Tally
-from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.guard.reports import Report, Reports
 from reactor.model.kills import OomScope
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
@@ -20,6 +20,7 @@ def of_others(tally: Tally) -> dict[str, Any]:
     return {
         "tally": tally.document(),
         "parts": [],
+        "state_failures": 0,
         "journal": {"written": 0, "lost": 0},
         "processes": {"steward": {"refused_requests": 0}},
         "no_victims": {},
@@ -38,8 +39,8 @@ def reading_of(
     **more: Any,
 ) -> dict[str, Any]:
     """Return what is scraped of a daemon with these thresholds."""
-    known = Node(observed=Observed(stale_seconds=1.0))
+    known = Node(observed=Observed(stale_seconds=1.0), clock_seconds=lambda: 1.0)
     known.observed.take(list(seen or ()), seen or {}, 1.0)
     settings = Settings(eviction=EvictionSettings(thresholds=thresholds))
-    node = NodeReport(settings=settings, known=known, sources=sources, clock_seconds=lambda: 1.0)
-    return Reports(node, [Report(counts=lambda: {**of_others(Tally()), **more})]).reading()
+    others = [Report(counts=lambda: {**of_others(Tally()), **more})]
+    return Reports(settings=settings, known=known, others=others, sources=sources).reading()

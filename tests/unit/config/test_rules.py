@@ -35,7 +35,7 @@ def problems(*rules: Any, **section: Any) -> list[str]:
 
 def test_there_are_no_rules_by_default() -> None:
     assert () == settings_from_text("{}", "file").rules
-    assert not settings(RULE).counts_swap
+    assert not settings(RULE).eviction.counts_swap
 
 
 def test_a_rule_is_read_as_it_is_written() -> None:
@@ -78,7 +78,7 @@ def test_a_rule_is_read_as_it_is_written() -> None:
         cooldown_seconds=120.0,
     )
     assert (expected,) == settings(written).rules
-    assert not settings(written).counts_swap  # in no pass: the rule asks when it acts
+    assert not settings(written).eviction.counts_swap  # in no pass: the rule asks when it acts
 
 
 @pytest.mark.parametrize(

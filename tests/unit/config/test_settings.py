@@ -712,11 +712,11 @@ def test_pods_are_ranked_and_memory_is_counted_as_upstream_unless_it_is_said_oth
     settings = _read("{}")
     assert not settings.eviction.ranks_swap
     assert MemoryAvailable.WORKING_SET is settings.memory_available
-    assert not settings.counts_swap
+    assert not settings.eviction.counts_swap
     settings = _read("reactor: {ranking: memory+swap, memoryAvailable: memAvailable}")
     assert settings.eviction.ranks_swap
     assert all(one.ranks_swap for one in settings.by_layout.values())
-    assert settings.counts_swap
+    assert settings.eviction.counts_swap
     assert MemoryAvailable.MEM_AVAILABLE is settings.memory_available
 
 
@@ -735,7 +735,7 @@ def test_swap_has_thresholds_like_every_signal() -> None:
     assert ("swap.available<10%", 0.0) == (str(hard), hard.grace_period_seconds)
     assert ("swap.available<1Gi", 30.0) == (str(soft), soft.grace_period_seconds)
     assert hard.minimum_reclaim is not None
-    assert settings.counts_swap
+    assert settings.eviction.counts_swap
 
 
 OF_DISKS = {"nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"}

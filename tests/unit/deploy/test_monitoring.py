@@ -21,7 +21,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from reactor.guard.node import Node
-from reactor.guard.reports import NodeReport
+from reactor.guard.reports import Reports
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
@@ -366,9 +366,9 @@ def exported() -> set[str]:
 @pytest.mark.parametrize(("is_dry", "value"), [(True, 1.0), (False, None)])
 def test_a_dry_run_is_a_series_and_its_absence_is_none(*, is_dry: bool, value: float | None) -> None:
     settings = Settings(dry_run=is_dry)
-    node = NodeReport(settings=settings, known=Node(observed=Observed(stale_seconds=1.0)))
+    node = Reports(settings=settings, known=Node(observed=Observed(stale_seconds=1.0)))
     metrics = Metrics()
-    metrics.read({**reading_of(), "dry_run": node.document()["dry_run"]}, StewardReading())
+    metrics.read({**reading_of(), "dry_run": node.status()["dry_run"]}, StewardReading())
     assert metrics.short.get_sample_value("reactor_dry_run") == value
     assert metrics.registry.get_sample_value("reactor_dry_run") == value
 

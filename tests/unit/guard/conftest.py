@@ -20,7 +20,7 @@ from reactor.guard.outbox import RecordQueue
 from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import Hooks, Recorder, Tally
-from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.guard.reports import Report, Reports
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.memory_control import BorrowedHighs
@@ -508,15 +508,12 @@ def make_view(make_loop, make_threshold, nursery):
         settings = Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node")
 
         def view() -> Reports:
-            node = NodeReport(
-                settings=settings, known=loop.known, sources=sources, clock_seconds=lambda: loop.now_seconds
-            )
             others = (
                 Report(document=FakeFilesystems().document),
                 Report(document=lambda: NOTHING_MORE, explanation=lambda: {"rules": []}),
                 Report(problems=lambda: {"journal": "full"}),
             )
-            return Reports(node, others)
+            return Reports(settings=settings, known=loop.known, others=others, sources=sources)
 
         def make_pass() -> None:
             recorder.record(loop.passes.make([WAKE]), nursery)

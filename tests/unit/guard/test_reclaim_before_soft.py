@@ -202,7 +202,7 @@ async def test_soft_eviction_follows_a_reclaim_that_was_not_enough(soft_loop) ->
     reclaimed = await ReclaimRunner().run(reclaims.job(asked, "/node/one"), is_awaited)
     assert set(awaited) == {True}
     soft_loop.now_seconds += 1
-    soft_loop.known.reclaim_ended(asked.kind, reclaimed, began_seconds=asked.began_seconds)
+    soft_loop.known.reclaim_ended(asked, reclaimed)
     record = replace(soft_loop.passes.make([WAKE]), reclaimed=(reclaimed,))
     await trio.testing.wait_all_tasks_blocked()
 
@@ -221,7 +221,7 @@ async def test_nobody_is_evicted_after_a_reclaim_that_was_enough(soft_loop) -> N
     reclaimed = await ReclaimRunner().run(
         job, lambda: goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
     )
-    soft_loop.known.reclaim_ended(asked.kind, reclaimed, began_seconds=asked.began_seconds)
+    soft_loop.known.reclaim_ended(asked, reclaimed)
     soft_loop.now_seconds += 1
     record = soft_loop.passes.make([WAKE])
     assert (record.attempts, record.decision.thresholds_met) == ((), ())
@@ -260,9 +260,9 @@ async def test_reclaim_of_another_shortage_is_not_the_one_that_is_over(soft_loop
     asked = soft_loop.passes.make([WAKE]).decision.soft_reclaim
     later = replace(asked, began_seconds=asked.began_seconds + 100)
     assert not goes_on(soft_loop.known.state, later, soft_loop.now_seconds)
-    soft_loop.known.reclaim_ended(later.kind, began_seconds=later.began_seconds)
+    soft_loop.known.reclaim_ended(later)
     assert goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
-    soft_loop.known.reclaim_ended(asked.kind, began_seconds=asked.began_seconds)
+    soft_loop.known.reclaim_ended(asked)
     assert not goes_on(soft_loop.known.state, asked, soft_loop.now_seconds)
 
 

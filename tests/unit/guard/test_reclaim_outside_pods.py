@@ -32,7 +32,8 @@ async def test_eviction_waits_until_the_reclaim_is_over(make_loop, make_pod, obs
         freed=0,
         took_seconds=0.1,
     )
-    loop.known.reclaim_ended(Reclaim.MEMORY, reclaimed)
+    (hold,) = loop.known.state.holds
+    loop.known.reclaim_ended(hold, reclaimed)
     loop.passes.make([WAKE])
     assert loop.kills.killed == ["one"]
     assert loop.known.reclaimed == (reclaimed,)

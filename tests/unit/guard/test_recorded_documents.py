@@ -62,7 +62,7 @@ def full(view: Reports, tmp_path: Path) -> Reports:
         "oom_order": {"mode": OomOrderMode.LEAVE, **oom_order},
         "health": {"alive": True, "not_ready_because": None},
     }
-    return Reports(view.node, (*view._others, Report(document=lambda: more)))
+    return replace(view, others=(*view.others, Report(document=lambda: more)))
 
 
 def crowded(loop: Any, make_pass: Any) -> None:

@@ -116,7 +116,7 @@ async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_vi
     pods = [make_pod(name) for name in ("ended", "ending", "next")]
     loop.have(*pods)
     loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=9) for pod in pods}
-    known = view().node.known
+    known = view().known
     known.apply(PodEmptied(uid="uid-ended"))
     known.state = known.state._replace(claims=(make_claim("uid-ending"),))
 

@@ -47,7 +47,7 @@ def crowd(make_view, make_pod):
 async def test_it_is_the_head_of_what_explain_shows(crowd):
     loop, view = crowd
 
-    order = await EvictionOrder().first(view().node, loop.usages, 40)
+    order = await EvictionOrder().first(view(), loop.usages, 40)
 
     everybody = [one["pod"] for one in (await view().explain(loop.usages))["ranking"]]
     assert [one["pod"] for one in order["first"]] == everybody[:40]
@@ -59,7 +59,7 @@ async def test_it_is_the_head_of_what_explain_shows(crowd):
 async def test_all_of_a_short_list_ends_with_those_that_are_never_evicted(crowd):
     loop, view = crowd
 
-    order = await EvictionOrder().first(view().node, loop.usages, 200)
+    order = await EvictionOrder().first(view(), loop.usages, 200)
 
     assert len(order["first"]) == 100
     assert "static pod" in order["first"][-1]["because"]
@@ -76,7 +76,7 @@ async def test_pods_are_read_a_few_at_a_time_and_the_loop_goes_first_between_the
             await trio.lowlevel.checkpoint()
 
     nursery.start_soon(wakes)
-    await EvictionOrder().first(view().node, loop.usages, 10)
+    await EvictionOrder().first(view(), loop.usages, 10)
 
     assert turns.count("read") == 4
     # Trio mixes the order of those that are ready, but none of them gets a second turn before all had one.
@@ -87,28 +87,29 @@ async def test_a_look_serves_everybody_for_as_long_as_it_cost_much(crowd):
     loop, view = crowd
     reads: list[int] = []
     loop.usages.meanwhile = lambda: reads.append(1)
-    clock = Clock(0.002)  # each of its four slices takes as long: 8 ms in all
-    order = EvictionOrder(clock)
+    clock = loop.known.clock_seconds = Clock(0.002)  # each of its four slices takes as long: 8 ms in all
+    order = EvictionOrder()
 
-    await order.first(view().node, loop.usages, 10)
+    await order.first(view(), loop.usages, 10)
     clock.step_seconds = 0.0
     clock.seconds += 1.5
-    shared = await order.first(view().node, loop.usages, 10)
+    shared = await order.first(view(), loop.usages, 10)
     assert len(reads) == 4
     assert shared["age_seconds"] == pytest.approx(1.5, abs=0.01)
 
     clock.seconds += 0.2
-    assert (await order.first(view().node, loop.usages, 10))["age_seconds"] == 0
+    assert (await order.first(view(), loop.usages, 10))["age_seconds"] == 0
     assert len(reads) == 8
 
 
 async def test_more_places_than_the_last_look_kept_are_looked_for_at_once(crowd):
     loop, view = crowd
-    order = EvictionOrder(Clock(0.01))
+    loop.known.clock_seconds = Clock(0.01)
+    order = EvictionOrder()
 
-    await order.first(view().node, loop.usages, 5)
+    await order.first(view(), loop.usages, 5)
 
-    assert len((await order.first(view().node, loop.usages, 30))["first"]) == 30
+    assert len((await order.first(view(), loop.usages, 30))["first"]) == 30
 
 
 async def test_pods_that_are_gone_are_left_out_and_those_being_evicted_are_named(crowd):
@@ -116,7 +117,7 @@ async def test_pods_that_are_gone_are_left_out_and_those_being_evicted_are_named
     loop.usages.vanished = frozenset({"uid-p50"})
     loop.known.state = loop.known.state._replace(claims=(make_claim("uid-p1", deadline_seconds=9e9),))
 
-    places = (await EvictionOrder().first(view().node, loop.usages, 200))["first"]
+    places = (await EvictionOrder().first(view(), loop.usages, 200))["first"]
 
     assert "cgroup/p50" not in [one["pod"] for one in places]
     assert [one["pod"] for one in places if one["being_evicted"]] == ["cgroup/p1"]
@@ -124,12 +125,12 @@ async def test_pods_that_are_gone_are_left_out_and_those_being_evicted_are_named
 
 async def test_processes_are_counted_only_where_process_ids_are_short(crowd, make_threshold):
     loop, view = crowd
-    await EvictionOrder().first(view().node, loop.usages, 5)
+    await EvictionOrder().first(view(), loop.usages, 5)
     assert not loop.usages.processes_asked
 
     short = make_threshold(100, Signal.PID_AVAILABLE)
     loop.known.state = loop.known.state._replace(thresholds_met=(short,))
-    order = await EvictionOrder().first(view().node, loop.usages, 5)
+    order = await EvictionOrder().first(view(), loop.usages, 5)
 
     assert loop.usages.processes_asked
     assert order["resource"] == "pids"

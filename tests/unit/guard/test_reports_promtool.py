@@ -12,7 +12,7 @@ import trio
 from reactor.guard.incidents import NoVictims
 from reactor.guard.node import Node
 from reactor.guard.recorder import Tally
-from reactor.guard.reports import NodeReport, Report, Reports
+from reactor.guard.reports import Report, Reports
 from reactor.kernel.swap import SwapTraffic
 from reactor.model.decisions import PolicyState
 from reactor.model.kills import Slowdown, SlowReason, WarrantEnd
@@ -49,6 +49,7 @@ def reading(make_threshold, tally: Tally) -> Reports:
     )
     known = Node(
         observed=Observed(stale_seconds=100.0),
+        clock_seconds=lambda: 110.0,
         state=PolicyState(
             conditions=(NodeCondition.MEMORY_PRESSURE,),
             slowdowns=(
@@ -73,16 +74,6 @@ def reading(make_threshold, tally: Tally) -> Reports:
         Signal.NODEFS_INODES_FREE: Observation(available=5, capacity=10),
     }
     known.observed.take(others.keys(), others, 100.0)
-    node = NodeReport(
-        settings=Settings(eviction=EvictionSettings(thresholds=thresholds)),
-        known=known,
-        sources=(
-            SourceState(name="memcg-eventfd", health=SourceHealth.ARMED, wakes=3),
-            SourceState(name="processes", health=SourceHealth.FAILED, wakes=1, lost=7),
-        ),
-        started_unix_seconds=1.5e9,
-        clock_seconds=lambda: 110.0,
-    )
     more = {
         **of_others(tally),
         "no_victims": NoVictims(lambda _: None).by_signal(thresholds),
@@ -91,7 +82,16 @@ def reading(make_threshold, tally: Tally) -> Reports:
         "kernel_kill": {"counted": {WarrantEnd.SERVED: 2}},
         "journal": {"written": 4, "lost": 1},
     }
-    return Reports(node, [Report(counts=lambda: more, problems=lambda: {"journal": "full"})])
+    return Reports(
+        settings=Settings(eviction=EvictionSettings(thresholds=thresholds)),
+        known=known,
+        sources=(
+            SourceState(name="memcg-eventfd", health=SourceHealth.ARMED, wakes=3),
+            SourceState(name="processes", health=SourceHealth.FAILED, wakes=1, lost=7),
+        ),
+        started_unix_seconds=1.5e9,
+        others=[Report(counts=lambda: more, problems=lambda: {"journal": "full"})],
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ PRESSED = PolicyState(conditions=(NodeCondition.MEMORY_PRESSURE,))
 class File(StateFile):
     """Keeps what was saved, too."""
 
-    def __init__(self, directory: Path, on_failure: Callable[[], None] = lambda: None) -> None:
-        super().__init__(directory / "state" / "state.json", on_failure)
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "state" / "state.json")
         self.saved: list[PolicyState] = []
         self.threads: list[int] = []
 
@@ -82,14 +81,13 @@ async def test_last_state_is_saved_at_the_end(file):
 
 
 async def test_failed_write_is_said_once_counted_each_time_and_tried_again(tmp_path, caplog):
-    failures = []
-    file = File(tmp_path, lambda: failures.append(1))
+    file = File(tmp_path)
     file.path.parent.write_text("in the way")
     file.show(PRESSED)
     file.flush()
     file.flush()
     assert str(file.path.parent) in file.problem
-    assert len(failures) == 2
+    assert file.failures == 2
     assert len(caplog.records) == 1
 
     file.path.parent.unlink()
