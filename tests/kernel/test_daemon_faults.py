@@ -570,7 +570,7 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
     async with trio.open_nursery() as nursery:
         path = tmp_path / "reactor.json" if obeys_signals else None
         running = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
-        assert any(source.health is SourceHealth.ARMED for source in running.reports.node.sources)
+        assert any(source.health is SourceHealth.ARMED for source in running.reports.sources)
         victim = node.spawn(hog, hold(220))
         with trio.fail_after(90):
             while not ended:  # noqa: ASYNC110 - the hook is a plain function
