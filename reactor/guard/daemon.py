@@ -39,6 +39,7 @@ from reactor.guard.incidents import Befell, NoVictims, OomKills, Slowdowns, Sour
 from reactor.guard.loop import Loop
 from reactor.guard.node import Node
 from reactor.guard.node_shutdown import NodeShutdown, shutdown_file
+from reactor.guard.observations import Observations
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
@@ -614,29 +615,31 @@ class Daemon:
             self._losses.changed(state)
 
     def _answers(self) -> Mapping[RequestKind, Answer]:
+        def running() -> Observations:
+            return self._reloads.running().passes.observations
 
         async def status(_: Request) -> Mapping[str, Any]:
-            return {"held": await self._held(self._reloads.running()), "status": self.reports.status()}
+            return {"held": await self._held(running()), "status": self.reports.status()}
 
         async def top(request: Request) -> Mapping[str, Any]:
-            loop = self._reloads.running()
-            return await self.reports.top(self._order, loop.usages, loop.observer.memory(), request.places)
+            seen = running()
+            return await self.reports.top(self._order, seen.usages, seen.observer.memory(), request.places)
 
         return {
             RequestKind.STATUS: status,
-            RequestKind.EXPLAIN: lambda _: self.reports.explain(self._reloads.running().usages),
+            RequestKind.EXPLAIN: lambda _: self.reports.explain(running().usages),
             RequestKind.TOP: top,
             RequestKind.SCRAPE: lambda _: self.reports.reading(),
             RequestKind.HEALTH: lambda _: self._health(),
         }
 
-    async def _held(self, running: Loop) -> Mapping[str, Any] | None:
+    async def _held(self, seen: Observations) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
-        ended = frozenset(running.passes.observations.ended_cgroups())
+        ended = frozenset(seen.ended_cgroups())
         return await memory_held(
             self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
             [pod for pod in self._known.pods if pod.cgroup not in ended],
-            running.usages,
+            seen.usages,
         )
 
     def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
@@ -683,7 +686,8 @@ class Daemon:
     def _unobserved(self) -> str | None:
         """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""
         loop = self._reloads.present
-        return None if loop is None else loop.observer.problems.get(Signal.MEMORY_AVAILABLE)
+        problems = {} if loop is None else loop.passes.observations.observer.problems
+        return problems.get(Signal.MEMORY_AVAILABLE)
 
     def _health(self) -> Mapping[str, Any]:
         return {"alive": self._is_alive(), "not_ready_because": self.not_ready_because}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -159,24 +159,16 @@ async def empty(link: StewardLink, pod: Pod) -> tuple[str, ...]:
     Tenants may make millions of files. Where a steward ends, the next one is asked.
     """
     problems = []
-    for path in empty_dirs(pod):
-        why: str | None = f"not done within {_MOST_SECONDS:g} s"
+    for path in (place.path for place in pod.storage if place.ends_with_pod):
+        why: tuple[str, ...] = (f"not done within {_MOST_SECONDS:g} s",)
         with trio.move_on_after(_MOST_SECONDS):
-            why = await _empty(link, path, pod.cgroup)
-        problems += [] if why is None else [f"{path} was not emptied: {why}"]
+            while True:
+                with suppress(StewardError):
+                    why = (await link.ask(FrameKind.EMPTY, path=path, cgroup=pod.cgroup)).problems
+                    break
+                await trio.sleep(_AGAIN_SECONDS)
+        problems += [f"{path} was not emptied: {'; '.join(why)}"] if why else []
     return tuple(problems)
-
-
-async def _empty(link: StewardLink, path: str, cgroup: str | None) -> str | None:
-    while True:
-        with suppress(StewardError):
-            over = await link.ask(FrameKind.EMPTY, path=path, cgroup=cgroup)
-            return "; ".join(over.problems) or None
-        await trio.sleep(_AGAIN_SECONDS)
-
-
-def empty_dirs(pod: Pod) -> Iterator[str]:
-    return (place.path for place in pod.storage if place.ends_with_pod)
 
 
 class StewardReclaim:

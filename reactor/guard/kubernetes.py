@@ -184,10 +184,8 @@ class KubernetesNode:
     def restore(self, node: Node) -> None:
         """Take over what is known from an earlier run; have no pod chosen that is kept down already."""
         self.facts.load()
-        if not self._is_dry:
-            self._evicted.load()
         node.is_kept_down = self._evicted.__contains__
-        for uid in self._evicted.uids:
+        for uid in () if self._is_dry else self._evicted.load():
             node.apply(PodEmptied(uid=uid))
 
     def pod_list(self, settings: Settings) -> KubernetesPods:
@@ -460,12 +458,9 @@ class EvictedPods:
     def __contains__(self, uid: object) -> bool:
         return uid in self._pods
 
-    def load(self) -> None:
-        """Restore the pods that an earlier run kept killed. Blocks on the disk."""
+    def load(self) -> tuple[str, ...]:
+        """Restore the pods that an earlier run kept killed, and return their uids. Blocks on the disk."""
         self._pods = {pod.uid: pod for pod in (self.file.load() or ())[:_MOST]}
-
-    @property
-    def uids(self) -> tuple[str, ...]:
         return tuple(self._pods)
 
     def resume(self, nursery: Nursery) -> None:

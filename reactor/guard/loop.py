@@ -37,7 +37,6 @@ from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver
-from reactor.observe.pods import PodObserver
 from reactor.policy.attention import CACHE_CHECK_SECONDS, grace_period_ended, next_pass_seconds
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
@@ -80,9 +79,6 @@ class Loop:
     settings: Settings
     passes: Passes
     wakes: Wakes
-    observer: NodeObserver
-    usages: PodObserver
-    pod_list: PodList
     levels: MemoryLevels
     arming: Arming
     memory: MemorySource
@@ -240,13 +236,14 @@ class Loop:
         self.wake_passes.on_memory_wake((wake,), reclaimed)
 
     def _available_bytes(self, signal: Signal) -> int | None:
-        seen = self.observer.memory().get(signal)
+        seen = self.passes.observations.observer.memory().get(signal)
         return None if seen is None else seen.available
 
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
         thresholds = self.settings.eviction.thresholds
-        self.processes.arm(process_levels(seen, thresholds, self.observer.processes_of))
+        processes_of = self.passes.observations.observer.processes_of
+        self.processes.arm(process_levels(seen, thresholds, processes_of))
 
     async def _next_wakes(self) -> Sequence[Wake]:
         """Return why a pass is due: what the sources report, or what the loop alone can know."""
@@ -301,7 +298,7 @@ class Loop:
         A process comes into its pod some time after the cgroup, and no event reports it. So a newcomer is
         observed often for a second.
         """
-        changed_fd = self.pod_list.changed_fd() if waits else -1
+        changed_fd = self.housekeeping.pods.changed_fd() if waits else -1
         if changed_fd < 0 or self._pace.is_hurried(self._clock_seconds()):
             return await self.wakes.wait()
         taken = None
@@ -354,8 +351,8 @@ class Loop:
 
     def close(self) -> None:
         """Close every descriptor."""
-        self.observer.close()
-        self.usages.close()
+        self.passes.observations.observer.close()
+        self.passes.observations.usages.close()
         self.levels.close()
 
     async def _reclaim_node(self, asked: PassRecord) -> None:

@@ -141,5 +141,5 @@ async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_
                 while not daemon.reports.problems().get("configuration"):  # noqa: ASYNC110 - a plain dict
                     await trio.sleep(0.01)
             await _evicts(node, trial, f"hog-{number}", ended)
-            assert daemon.reports.node.settings.eviction == settings.eviction
+            assert daemon.reports.settings.eviction == settings.eviction
         nursery.cancel_scope.cancel()
