@@ -41,9 +41,9 @@ PROCESS_KILLED: Final = "process killed"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is to be encoded, or is in `content`; `seq` is a line's place in the journal, None of a note."""
+    """What is to be encoded, or is in `content`; `seq` is the line's place in the journal."""
 
-    seq: int | None
+    seq: int
     make: Make
     ranking: Ranking | None = None
     content: bytes | None = None
@@ -84,7 +84,7 @@ class _Kept:
 #             they are made from holds all pods of that moment
 # kept        encoded, sent or to be sent; sent again to the next steward where one ends before it took them
 class RecordQueue(_Kept):
-    """Queues lines and notes for the steward.
+    """Queues lines for the steward.
 
     Each line has the `start` of this run and its place in it, `seq`: by them lines can be put in order, and a
     place that is missing is a line that was lost. `written` and `lost` count lines as the steward says, and
@@ -118,11 +118,6 @@ class RecordQueue(_Kept):
             self._put_made(self._seq, make, ranking)
         return True
 
-    def note(self, make: Make) -> None:
-        """Queue what is not for the journal; it is dropped where there is no room."""
-        if len(self._waiting) < _MOST_UNMADE:
-            self._put(_Entry(None, make))
-
     def taken(self, up_to: int, lost: int) -> None:
         """Forget lines that the steward is done with. Raises FormError for what can't be."""
         places = [message.number for message in self._kept.values() if message.number <= self._sent]
@@ -148,11 +143,9 @@ class RecordQueue(_Kept):
         while True:
             if (kept := self._next()) is not None:
                 return kept
-            if self._waiting and self._has_room(self._waiting[0]):
+            if self._waiting and len(self._kept) < _MOST_KEPT and self._kept_bytes < _MOST_KEPT_BYTES:
                 message = await self._encoded(self._waiting[0])
-                entry = self._waiting.popleft()
-                if message is not None and entry.seq is None:
-                    return message
+                self._waiting.popleft()
                 if message is not None:
                     self._kept[message.number] = message
                     self._kept_bytes += len(message.content)
@@ -181,27 +174,20 @@ class RecordQueue(_Kept):
         self._waiting.append(entry)
         self._wake()
 
-    def _has_room(self, entry: _Entry) -> bool:
-        if entry.seq is None:
-            return True
-        return len(self._kept) < _MOST_KEPT and self._kept_bytes < _MOST_KEPT_BYTES
-
     async def _encoded(self, entry: _Entry) -> Message | None:
         """Return an entry as it is sent; None where it can't be made, which is a defect of ours."""
         if entry.content is not None:
-            return Message(FrameKind.LINE, entry.seq or 0, entry.content)
+            return Message(FrameKind.LINE, entry.seq, entry.content)
         try:
-            place = {} if entry.seq is None else {"start": self.start, "seq": entry.seq}
-            content = await _encode({**entry.make(), **place}, entry.ranking)
+            document = {**entry.make(), "start": self.start, "seq": entry.seq}
+            content = await _encode(document, entry.ranking)
             if len(content) > LONGEST_BYTES:
                 raise ValueError(f"a line of {len(content)} bytes; accepted: {LONGEST_BYTES}")  # noqa: TRY301
         except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
             _LOG.exception("journal: a line was lost")
-            if entry.seq is not None:
-                self.lost += 1
+            self.lost += 1
             return None
-        kind = FrameKind.NOTE if entry.seq is None else FrameKind.LINE
-        return Message(kind, entry.seq or 0, content)
+        return Message(FrameKind.LINE, entry.seq, content)
 
     def _lose(self, why: str, count: int) -> None:
         # Once, not for each line: a steward that hangs would otherwise be answered with a flood of log lines.

@@ -207,7 +207,7 @@ def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, An
     the head of the ranking alone: the decision's own line has all.
     """
     document = record.document(_ORDERED_RANKING)
-    left_out = {"evictions", "reclaimed", "id", *REMOVED_FROM_DECISIONS}
+    left_out = {"evictions", "id", *REMOVED_FROM_DECISIONS}
     return {
         **{key: value for key, value in document.items() if key not in left_out},
         "kind": kind,

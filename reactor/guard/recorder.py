@@ -32,7 +32,6 @@ from reactor.supervisor import Faults, Nursery
 from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.decision")
-_NOTED_RANKING: Final = 20
 # What is counted with two labels.
 _LABELLED: Final = ("evictions", "process_evictions", "rules", "rules_unhelpful", "reclaims", "reclaimed")
 
@@ -84,7 +83,6 @@ class Recorder:
         if not record.attempts:
             self._write_decision(record)
             return
-        self.journal.note(partial(record.document, _NOTED_RANKING))
         if any(not attempt.ended.is_set() for attempt in record.attempts):
             self.journal.write(partial(ordered_document, record.as_it_stands()))
         nursery.start_soon(self._complete, record)

@@ -103,7 +103,10 @@ class Durations:
 
 
 def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
+    """Return the line of an order as its decision, as it stands until that is written itself."""
+    kind = "decision" if document["kind"] == ORDERED else document["kind"]
+    of_decision = {"kind": kind, "id": document.get("decision"), "evictions": document.get("ordered", [])}
+    return {**REMOVED_FROM_DECISIONS, **document, **of_decision}
 
 
 def what_was_done(decision: Mapping[str, Any]) -> str:

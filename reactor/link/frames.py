@@ -22,8 +22,6 @@ class FrameKind(IntEnum):
     """What the steward works by (`reactor.link.orders`); the first ones are what it starts with."""
     LINE = 2
     """A line of the journal, in its place `number`; kept by the guard until it is taken."""
-    NOTE = 3
-    """A decision as it stands while its line is not written yet."""
     ANSWER = 4
     """The answer to the request of this `number`."""
     OBSERVE = 5

@@ -29,7 +29,7 @@ from reactor.blackbox.record import added
 from reactor.blackbox.sampler import Sampler
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, evictions_of
+from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, as_decision, evictions_of
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_order
 from reactor.link.requests import ReclaimOver, Request, RequestKind
@@ -392,15 +392,14 @@ class _Steward:
         with self._lines.guard():
             document = json.loads(message.content)
             document, message = self._with_black_box(document, message)
-        if message.kind is FrameKind.LINE:
-            self._write(message)
+        self._write(message)
         with self._lines.guard():
             self._recent.take(document)
             if document.get("kind") != RESUMED:
                 self._count_evictions(document)
-            if document.get("kind") == OOM_KILL and message.kind is FrameKind.LINE:
+            if document.get("kind") == OOM_KILL:
                 self._count_oom_kill(document)
-        is_news = message.kind is FrameKind.LINE and message.number > self._written_up_to
+        is_news = message.number > self._written_up_to
         if self._notifications is not None and is_news:
             with self._events.guard():
                 self._notifications.take(_for_receivers(document))
@@ -409,8 +408,8 @@ class _Steward:
                 self._oom1.take(document)
 
     def _with_black_box(self, document: Document, message: Message) -> tuple[Document, Message]:
-        """Return a line with what was seen before it, as `black_box`; others as they are."""
-        if not self._settings().black_box or message.kind is not FrameKind.LINE:
+        """Return a line with what was seen before it, as `black_box`."""
+        if not self._settings().black_box:
             return document, message
         if document.get("kind") == ORDERED:  # with a grace period its processes live for a while
             self._sampler.want_ordered(document)
@@ -454,6 +453,8 @@ class _Steward:
 
     def _count_evictions(self, document: Document) -> None:
         """Count a decision's evictions for restart loops, once, as soon as they are heard of."""
+        if document.get("kind") == ORDERED:
+            document = as_decision(document)
         key = _key(document)
         if document.get("kind") != "decision" or key in self._seen:
             return

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from reactor.forms import FormError
 from reactor.guard.outbox import RecordQueue
-from reactor.link.frames import FrameKind
 
 
 async def _sent(records: RecordQueue) -> list[dict]:
@@ -94,17 +93,6 @@ async def test_line_that_can_not_be_made_is_lost_and_the_next_is_sent(autojump_c
     assert [line["seq"] for line in await _sent(records)] == [2]
     assert records.lost == 1
     assert "a line was lost" in caplog.text
-
-
-async def test_note_is_sent_once_has_no_place_and_is_nothing_to_wait_for(autojump_clock):
-    records = RecordQueue("now/1")
-    records.note(lambda: {"n": 1})
-    message = await records.next()
-
-    assert (message.kind, json.loads(message.content)) == (FrameKind.NOTE, {"n": 1})
-    records.restart()
-    assert await _sent(records) == []
-    assert len(records) == 0
 
 
 async def test_where_many_wait_the_others_hold_no_pods_but_the_head_of_their_ranking(autojump_clock):

@@ -130,6 +130,11 @@ def decision(number: int, pod: str = "cgroup/loop") -> dict:
     return {"kind": "decision", "id": number, "time": f"2026-01-01T00:0{number}:00Z", "evictions": [eviction]}
 
 
+def ordered(number: int) -> dict:
+    made = decision(number)
+    return {"kind": "ordered", "decision": number, "time": made["time"], "ordered": made["evictions"]}
+
+
 async def test_line_is_written_as_it_came_and_said_to_be(guard):
     async with steward(guard):
         await guard.line(1, {"kind": "x", "filler": "y" * 100_000})
@@ -196,18 +201,18 @@ async def test_restart_loop_is_reported_once_each_eviction_counting_once(guard, 
     guard.journal.write_text(json.dumps({**decision(1), "start": "earlier", "seq": 1}) + "\n")
     async with steward(guard):
         for number in (2, 3):
-            await guard.send(FrameKind.NOTE, decision(number))
-            await guard.line(number, decision(number))
-        await until(lambda: guard.taken and guard.taken[-1][0] == 3)
+            await guard.line(2 * number, ordered(number))
+            await guard.line(2 * number + 1, decision(number))
+        await until(lambda: guard.taken and guard.taken[-1][0] == 7)
         problems = (await guard.status())["problems"]
         assert problems == {}  # the earlier one was long ago
 
-        await guard.send(FrameKind.NOTE, decision(4))
+        await guard.line(8, ordered(4))
         await until(lambda: "evicted 3 times" in caplog.text)
         assert "evicted 3 times" in (await guard.status())["problems"]["restart loop cgroup/loop"]
         await guard.order(evictions=4)
-        await guard.line(4, decision(4))
-        await until(lambda: guard.taken[-1][0] == 4)
+        await guard.line(9, decision(4))
+        await until(lambda: guard.taken[-1][0] == 9)
         assert (await guard.status())["problems"] == {}
 
     assert 1 == sum(
@@ -291,7 +296,6 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
     async with steward(guard, *commands):
         await guard.order(notifications=notified(*commands[0]))
         await guard.line(1, {**earlier})  # the steward before this one has written it, and could not say so
-        await guard.send(FrameKind.NOTE, {**earlier, "id": 2})
         await guard.line(2, {**earlier, "id": 2})
         await until(lambda: first.exists() and first.read_text(), "the command has run")
         await guard.order(notifications=notified(*commands[1]))
