@@ -117,7 +117,7 @@ class Endings:
                     self.loop().process_over(uid)
                 elif attempt.outcome is Outcome.FAILED:
                     self.loop().measure_result(attempt)
-                attempt.ended.set()
+                attempt.end()
         if has_stopped:
             if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
                 self.known.process_killed(attempt.eviction.pod, attempt.process)
@@ -144,7 +144,7 @@ class Endings:
             if attempt.process is not None:
                 self.loop().process_over(attempt.eviction.pod.uid)
             self.loop().measure_result(attempt)
-            attempt.ended.set()
+            attempt.end()
 
     def await_files(self, pod: Pod, claim: Claim) -> EvictionAttempt:
         """Resume an eviction of which only the files are left: its pod ended while no daemon ran.
@@ -160,7 +160,7 @@ class Endings:
         try:
             await self._settle(attempt, time.monotonic_ns())
         finally:
-            attempt.ended.set()
+            attempt.end()
 
     def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
         """Return whether a pod whose grace period is over is to be killed."""

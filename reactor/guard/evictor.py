@@ -157,5 +157,5 @@ def _missing_bytes(eviction: Eviction) -> int | None:
 
 
 def _over(attempt: EvictionAttempt) -> EvictionAttempt:
-    attempt.ended.set()
+    attempt.end()
     return attempt

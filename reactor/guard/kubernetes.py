@@ -244,7 +244,7 @@ class KubernetesNode:
         nursery.start_soon(self._when_over, attempt, document, nursery)
 
     async def _when_process_over(self, attempt: EvictionAttempt, process: ProcessMemory) -> None:
-        await attempt.wait_stopped()
+        await attempt.stopped.wait()
         pod = attempt.eviction.pod
         if attempt.outcome in _PROCESS_ENDED and pod.namespace != UNKNOWN_NAMESPACE:
             message, _ = eviction_message(attempt.eviction)
@@ -260,7 +260,7 @@ class KubernetesNode:
 
     async def _when_over(self, attempt: EvictionAttempt, report: Mapping[str, Any], nursery: Nursery) -> None:
         pod = attempt.eviction.pod
-        await attempt.wait_stopped()
+        await attempt.stopped.wait()
         if attempt.outcome is Outcome.PRE_EMPTED:
             return  # a hard eviction of the same pod took over, and is reported by itself
         if attempt.outcome in {Outcome.CALLED_OFF, Outcome.FAILED}:
@@ -302,12 +302,9 @@ class KubernetesNode:
         if scope.cancelled_caught:
             _LOG.warning("conditions and taints stay on the node: no answer of the steward")
 
-    def shutdown_began(self) -> None:
-        self.reports.shutdown(is_under_way=True)
-
-    def shutdown_cancelled(self) -> None:
-        """Report that it does not after all. Pods that were ended stay so."""
-        self.reports.shutdown(is_under_way=False)
+    def shuts_down(self, *, is_under_way: bool) -> None:
+        """Report that the node does, or does not after all: pods that were ended stay so."""
+        self.reports.shutdown(is_under_way=is_under_way)
 
     def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:
         """Report a pod that is ended for a shutdown, in upstream's words, and keep it down."""

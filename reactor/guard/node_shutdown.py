@@ -12,7 +12,6 @@ pods, and no message of the steward begins a shutdown.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import logging
 import sys
 import time
@@ -165,24 +164,15 @@ class ShutdownWatch:
 
     async def _receive(self, connection: trio.socket.SocketType) -> None:
         pace = Pace(burst=_NEWS_AT_ONCE, per_second=_NEWS_PER_SECOND)
-        while True:
-            try:
-                raw = await connection.recv(LONGEST_BYTES + 1)
-            except OSError as error:
-                if error.errno != errno.ECONNRESET:
-                    raise
-                return
-            if not raw:
-                return
-            await pace.turn()
-            try:
-                news = read_news(raw)
-            except FormError as error:
-                self.refused += 1
-                if self.refused == 1:
-                    _LOG.error("the process that watches logind: a message is refused: %s", error)
-                continue
-            self._update(news)
+        with suppress(ConnectionResetError):  # it has ended, too
+            while raw := await connection.recv(LONGEST_BYTES + 1):
+                await pace.turn()
+                try:
+                    self._update(read_news(raw))
+                except FormError as error:
+                    self.refused += 1
+                    if self.refused == 1:
+                        _LOG.error("the process that watches logind: a message is refused: %s", error)
 
     def _update(self, news: ShutdownNews) -> None:
         if news.kind is ShutdownNewsKind.INHIBITED:
@@ -402,7 +392,7 @@ class NodeShutdown:
             for ending in endings:
                 if is_dry:
                     ending.outcome = Outcome.DRY_RUN
-                    ending.ended.set()
+                    ending.end()
                 else:
                     nursery.start_soon(self._end, ending, scope, nursery)
             with trio.move_on_after(step.group.seconds):
@@ -436,7 +426,7 @@ class NodeShutdown:
                 ending.ended_ns = time.monotonic_ns()
         finally:
             _log_ending(ending)
-            ending.ended.set()
+            ending.end()
 
     def _begin(self, groups: Sequence[ShutdownGroup], pods: Sequence[Pod], *, is_dry: bool) -> None:
         self._was_cut_off = False
@@ -460,7 +450,7 @@ class NodeShutdown:
             ],
         )
         if self.reporter is not None and not is_dry:
-            self.reporter.shutdown_began()
+            self.reporter.shuts_down(is_under_way=True)
 
     def _finish(self) -> None:
         self._priority = None
@@ -478,7 +468,7 @@ class NodeShutdown:
         _LOG.warning("shutdown: cancelled; no further pod is ended for it")
         self._journal("cancelled")
         if self.reporter is not None:
-            self.reporter.shutdown_cancelled()
+            self.reporter.shuts_down(is_under_way=False)
         if self._reordered.is_set():
             self._scope.cancel()
 

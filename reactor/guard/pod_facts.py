@@ -131,7 +131,7 @@ class PodFacts:
             )
         else:
             listing = before
-        listing.take(piece, self._reader_of(section))
+        listing.take(piece, self._read_spec if section is Section.SPECS else _READERS[section])
         if piece.is_last:
             self._numbers[section] = piece.number
             self._adopt(section, listing)
@@ -160,11 +160,6 @@ class PodFacts:
         else:
             self.files = _files(found.values())
         self._is_changed.set()
-
-    def _reader_of(self, section: Section) -> Callable[[bytes], tuple[str, Any]]:
-        if section is Section.SPECS:
-            return self._read_spec
-        return _read_runtime if section is Section.RUNTIME else _read_files
 
     def _read_spec(self, record: bytes) -> tuple[str, Pod]:
         source, pod = read_spec(record, critical_because)
@@ -242,3 +237,6 @@ def _files(names: Any) -> NodeFiles:
         names={one.uid: (one.namespace, one.name) for one in names if one.name is not None},
         static_uids=frozenset(one.uid for one in names if one.is_static),
     )
+
+
+_READERS: Final = {Section.RUNTIME: _read_runtime, Section.FILES: _read_files}

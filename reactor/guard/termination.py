@@ -66,8 +66,8 @@ def one_process(kills: OneProcess, chosen: Chosen) -> Victim:
 class Termination:
     """What becomes of a pod, or of one process of it, that is to end; filled in as it happens.
 
-    `stopped` is set when its processes have ended or are killed, while what they held may still be there;
-    `ended` when nothing more becomes of it.
+    `stopped` is set when its processes have ended or are killed, while what they held may still be there, and
+    `ended`, as both are by `end`, when nothing more becomes of it.
     """
 
     outcome: Outcome = Outcome.ORDERED
@@ -134,16 +134,9 @@ class Termination:
         self.add_problems(*report.problems)
         return report.freed_ns
 
-    async def wait_stopped(self) -> None:
-        """Wait until its processes have stopped, or nothing more becomes of it."""
-        async with trio.open_nursery() as nursery:
-
-            async def wait(event: trio.Event) -> None:
-                await event.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait, self.stopped)
-            nursery.start_soon(wait, self.ended)
+    def end(self) -> None:
+        self.stopped.set()
+        self.ended.set()
 
 
 # Which evictions and victims have come to their end.

@@ -173,7 +173,7 @@ async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though
         node.facts.take(piece)
     attempt = attempt_of()
     node.evicted(attempt, nursery)
-    attempt.ended.set()
+    attempt.end()
     await until(lambda: node.document()["held_down"], "the pod is kept down")
     node.close()
 
@@ -254,7 +254,7 @@ async def test_a_soft_eviction_is_reported_when_it_is_ordered_and_when_its_pod_h
     node.evicted(attempt, nursery)
     assert [one["state"] for one in await reported(node)] == ["ordered"]
     attempt.outcome = Outcome("terminated")
-    attempt.ended.set()
+    attempt.end()
     await until(lambda: node.document()["held_down"] or node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
 
@@ -286,7 +286,7 @@ async def test_a_soft_eviction_that_ends_in_a_kill_is_over_at_the_kill_and_kept_
     attempt.stopped.set()
     await until(lambda: node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["over"]
-    attempt.ended.set()
+    attempt.end()
     await until(lambda: node.document()["held_down"] == 1)
     assert node.reports._number == 2
 
@@ -298,7 +298,7 @@ async def test_a_soft_eviction_whose_pod_lives_on_is_reported_and_the_pod_not_ke
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)
     attempt.outcome = outcome
-    attempt.ended.set()
+    attempt.end()
     await until(lambda: node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["called off"]
     assert node.document()["held_down"] == 0
@@ -309,7 +309,7 @@ async def test_a_soft_eviction_that_a_hard_one_overtakes_says_nothing_more(node,
     node.evicted(soft, nursery)
     node.evicted(hard, nursery)
     soft.outcome = Outcome("pre-empted")
-    soft.ended.set()
+    soft.end()
     await trio.testing.wait_all_tasks_blocked()
     assert [one["state"] for one in await reported(node)] == ["over"]
 
@@ -431,12 +431,12 @@ async def test_the_end_waits_for_no_steward_that_is_not_there_or_does_not_answer
 
 async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, nursery):
     ending = ShutdownTermination(pod=POD, grace_seconds=20)
-    node.shutdown_began()
+    node.shuts_down(is_under_way=True)
     node.shutdown_ends(ending, nursery)
     await trio.testing.wait_all_tasks_blocked()
     assert [{"report": "shutdown", "is_under_way": True}] == await reported(node)
     ending.outcome = Outcome("killed")
-    ending.ended.set()
+    ending.end()
     await until(lambda: node.reports._number == 2)
     (report,) = await reported(node)
     assert ("over", True, True) == (report["state"], report["for_shutdown"], report["disrupted"])
@@ -447,18 +447,18 @@ async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, n
 async def test_a_pod_that_a_shutdown_did_not_end_is_not_reported(node, nursery, outcome):
     ending = ShutdownTermination(pod=POD, grace_seconds=20, outcome=Outcome(outcome))
     node.shutdown_ends(ending, nursery)
-    ending.ended.set()
+    ending.end()
     await trio.testing.wait_all_tasks_blocked()
     assert [] == await reported(node)
 
 
 async def test_each_new_steward_hears_that_the_node_shuts_down(node):
-    node.shutdown_began()
+    node.shuts_down(is_under_way=True)
     (first,) = await reported(node)
     node.reports.reported(1)
     node.reports.restart()
     assert [first] == await reported(node)
-    node.shutdown_cancelled()
+    node.shuts_down(is_under_way=False)
     assert [{"report": "shutdown", "is_under_way": False}] == await reported(node)
 
 
@@ -524,7 +524,7 @@ async def test_a_process_that_is_killed_alone_is_an_event_and_no_eviction(
 ) -> None:
     attempt = process_attempt(outcome)
     node.passed(record_of(attempt), nursery)
-    attempt.ended.set()
+    attempt.end()
     await trio.testing.wait_all_tasks_blocked()
     found = [one for one in await reported(node) if one["report"] not in {"conditions", "threshold met"}]
     which = "tool\\x1b[2J (process 4242 and 2 others, 40Mi)"
@@ -544,7 +544,7 @@ async def test_a_process_that_is_killed_alone_is_an_event_and_no_eviction(
 async def test_a_process_that_lives_on_is_not_reported(node, nursery, outcome: str) -> None:
     attempt = process_attempt(outcome, 30)
     node.evicted(attempt, nursery)
-    attempt.ended.set()
+    attempt.end()
     await trio.testing.wait_all_tasks_blocked()
     assert [] == await reported(node)
 
@@ -552,7 +552,7 @@ async def test_a_process_that_lives_on_is_not_reported(node, nursery, outcome: s
 async def test_no_event_is_for_a_pod_of_which_no_name_is_known(node, nursery) -> None:
     attempt = process_attempt("process-killed", pod=replace(POD, namespace="kubepods"))
     node.evicted(attempt, nursery)
-    attempt.ended.set()
+    attempt.end()
     await trio.testing.wait_all_tasks_blocked()
     assert [] == await reported(node)
 

@@ -107,11 +107,8 @@ class Reporter:
     def __init__(self) -> None:
         self.reported: list[str] = []
 
-    def shutdown_began(self) -> None:
-        self.reported.append("began")
-
-    def shutdown_cancelled(self) -> None:
-        self.reported.append("cancelled")
+    def shuts_down(self, *, is_under_way: bool) -> None:
+        self.reported.append("began" if is_under_way else "cancelled")
 
     def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:  # noqa: ARG002 - as ShutdownReporter has it
         self.reported.append(ending.pod.name)
