@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
-_NEEDED_IN_A_CLUSTER: Final = ("h2",)  # by the steward
 _RULE_RECLAIMS: Final = "rule reclaim"  # jobs
 
 
@@ -568,10 +567,9 @@ def kubernetes_node_of(
     """
     if settings.kubernetes is None:
         return None
-    missing = [name for name in _NEEDED_IN_A_CLUSTER if find_spec(name) is None]
-    if missing:
+    if find_spec("h2") is None:
         accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
-        got = f"No module named {missing[0]!r}"
+        got = "No module named 'h2'"
         raise ConfigError([Problem(path="reactor.kubernetes", got=got, accepted=accepted)])
     from reactor.guard.kubernetes import KubernetesNode  # noqa: PLC0415
 

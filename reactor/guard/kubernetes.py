@@ -117,25 +117,22 @@ class RuntimeKills:
         to run. A runtime that was asked kills at the end of the grace period by itself. Returns and raises
         as KillPath.terminate.
         """
-        began = trio.current_time()
-        stopped = False
-        with trio.move_on_after(grace_period_seconds):
+        why: str | None = None
+        with trio.move_on_after(grace_period_seconds) as scope:
             try:
-                await self._stop(pod, grace_period_seconds)
-                stopped = True
+                over = await self._steward.ask(
+                    FrameKind.STOP, uid=pod.uid, grace_seconds=grace_period_seconds
+                )
+                why = "; ".join(over.problems) if over.problems else None
             except ReactorError as error:
-                _RUNTIME_LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, error)
-        left_seconds = grace_period_seconds - (trio.current_time() - began)
-        if not stopped and left_seconds > 0:
+                why = str(error)
+        if why is not None:
+            _RUNTIME_LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, why)
+        left_seconds = scope.deadline - trio.current_time()
+        if why is not None and left_seconds > 0:
             return await self._kills.terminate(pod, left_seconds, still_wanted) if still_wanted() else None
         may_live = populated(self._tree, pod, if_unknown=True)
         return self._kills.kill_now(pod) if may_live and still_wanted() else None
-
-    async def _stop(self, pod: Pod, grace_period_seconds: float) -> None:
-        """Return when the containers have ended. Raises StewardError where that can't be had."""
-        over = await self._steward.ask(FrameKind.STOP, uid=pod.uid, grace_seconds=grace_period_seconds)
-        if over.problems:
-            raise StewardError("; ".join(over.problems))
 
 
 class KubernetesNode:
