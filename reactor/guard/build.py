@@ -499,7 +499,7 @@ def loop_of(
         ),
         *(report for one in joined for report in one.reports),
     )
-    loop.on_struck = next((one.on_struck for one in joined if one.on_struck is not None), None)
+    kept.kills.on_struck = next((one.on_struck for one in joined if one.on_struck is not None), None)
     loop.wake_passes.after_pass = [
         partial(_guarded, kept.supervisor.hook("after a pass"), one.after_pass) for one in joined
     ]

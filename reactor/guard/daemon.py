@@ -188,10 +188,11 @@ class Reloads:
             self.upcoming = settings
             self.present.stop()
 
-    def refresh_pods(self) -> None:
-        """Bring the known pods up to date, at once."""
+    def refresh_pods(self) -> Sequence[Pod]:
+        """Bring the known pods up to date, at once, and return them."""
         if self.present is not None:
             self.present.passes.observations.refresh_pods()
+        return self._kept.known.pods
 
     def list_pods(self) -> None:
         """Have the loop's pods listed again soon."""
@@ -211,7 +212,7 @@ class Reloads:
             if self.kill_path_problem is not None:
                 _LOG.error("kill path: %s", self.kill_path_problem)
         evictor.adopt(settings.eviction.in_flight_deadline_seconds, dry_run=settings.dry_run)
-        loop = loop_of(
+        return loop_of(
             settings,
             kept,
             evictor,
@@ -219,8 +220,6 @@ class Reloads:
             pods=None if kept.cluster is None else kept.cluster.pod_list(settings),
             reclaims=reclaims_of(settings, kept.steward, in_cluster=kept.cluster is not None),
         )
-        kept.kills.on_struck = loop.on_struck
-        return loop
 
     def _resume(self, evictor: Evictor, claims: tuple[Claim, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those ordered again by this one."""
@@ -343,7 +342,7 @@ class Daemon:
         self._shutdown = NodeShutdown(
             settings=settings,
             kills=self._kills if self._cluster is None else self._cluster.kills,
-            pods=self._present_pods,
+            pods=self._reloads.refresh_pods,
             may_be_populated=partial(may_be_populated, tree),
             write=self._lines.write,
             wait_written=self._lines.wait_empty,
@@ -435,27 +434,24 @@ class Daemon:
     def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and report that."""
         self._tally.count_reload(taken=False)
-        if isinstance(error, ConfigError):
-            for refused in error.problems:
-                _LOG.error("reload refused: %s", refused)
-        else:
-            _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
-        _LOG.error("reload refused: the configuration in force stays")
-        self._refused(error, "the configuration in force stays")
+        self._refuse("reload", error, "the configuration in force stays")
 
     def refuse_at_start(self, error: ConfigError) -> None:
         """Report that the file is refused, and that the last good configuration is in force in its place.
 
         A daemon that starts so is not ready until a reload is taken: an update of its pods goes no further.
         """
-        for refused in error.problems:
-            _LOG.error("configuration refused: %s", refused)
-        _LOG.error("configuration refused: the last good configuration is in force")
-        self._refused(error, "the last good configuration is in force")
+        self._refuse("configuration", error, "the last good configuration is in force")
         self.not_ready_because = f"configuration: {self._problems[CONFIGURATION]}"
 
-    def _refused(self, error: Exception, instead: str) -> None:
+    def _refuse(self, what: str, error: Exception, instead: str) -> None:
         first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
+        if isinstance(error, ConfigError):
+            for refused in error.problems:
+                _LOG.error("%s refused: %s", what, refused)
+        else:
+            _LOG.error("%s refused: internal error: %s", what, first, exc_info=error)
+        _LOG.error("%s refused: %s", what, instead)
         more = f" (and {len(others)} more)" if others else ""
         self._problems[CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
         if self._is_started:
@@ -597,10 +593,6 @@ class Daemon:
         self._report_ready()
         observed = self._known.observed.at(time.monotonic())
         _LOG.info("%s", guarding(self.settings, len(self._known.pods), observed))
-
-    def _present_pods(self) -> Sequence[Pod]:
-        self._reloads.refresh_pods()
-        return self._known.pods
 
     def _oom_killed(self, kill: OomKill) -> None:
         """Record a kill by the kernel. Nothing here fails the source that reports it."""

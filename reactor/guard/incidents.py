@@ -172,7 +172,7 @@ class OomKills:
 
     known: Node
     write: Write
-    refresh_pods: Callable[[], None]
+    refresh_pods: Callable[[], object]
 
     def __post_init__(self) -> None:
         self.counted = dict.fromkeys(OomScope, 0)

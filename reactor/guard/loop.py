@@ -19,7 +19,6 @@ from typing import Final, TypeVarTuple
 
 import trio
 
-from reactor.act.kill import OnStruck
 from reactor.act.protect import collect_garbage
 from reactor.errors import failure_text
 from reactor.guard.filesystem_facts import FilesystemFacts, empty, run_hooks
@@ -72,8 +71,7 @@ class Loop:
     """Makes the passes of one configuration, and owns its observers' descriptors until `close`.
 
     What is known, the evictor, the supervisor and the steward outlive it. `parts` are restarted where they
-    fail, and started in their order; `reports` are of what this configuration decides. `on_struck` is called
-    after each kill (act/kill.py).
+    fail, and started in their order; `reports` are of what this configuration decides.
     """
 
     settings: Settings
@@ -91,7 +89,6 @@ class Loop:
     steward: StewardLink
     arming_seconds: float = ARMING_SECONDS
     parts: Mapping[str, StartedPart] = field(default_factory=dict)
-    on_struck: OnStruck | None = None
     reports: Sequence[Report] = ()
     wake_passes: WakePasses = field(init=False)
     _reclaims_of_memory: ReclaimRunner = field(default_factory=ReclaimRunner)
