@@ -43,21 +43,18 @@ class StateFile(KeptFile[PolicyState]):
             is_small=lambda state: len(state.in_flight) <= _FEW,
         )
         self.path = path
-        self._latest = PolicyState()
-        self._saved = essence(self._latest)
+        self._shown = (PolicyState(),)
+        self._saved = essence(PolicyState())
 
     def show(self, state: PolicyState, *, in_any_case: bool = False) -> None:
         """Have the state saved soon if it matters; with `in_any_case` also where only instants moved on."""
-        self._latest = state
+        self._shown = (state,)  # saved even if it matters no more: the file may have the one before
         if essence(state) != self._saved or (in_any_case and state != PolicyState()):
-            super().show(state)
+            self._changed.set()
 
     def flush(self) -> None:
         """Save the last state shown, here and now: the daemon ends."""
         self._save_shown()
-
-    def _save_shown(self) -> None:
-        self.save(self._latest)  # also one that did not matter any more: the file may have the one before
 
     def save(self, state: PolicyState) -> bool:
         """Save this state, here and now; return whether that went well. Blocks on the disk."""

@@ -135,6 +135,7 @@ class Termination:
         return report.freed_ns
 
     def end(self) -> None:
+        """Record that nothing more becomes of it."""
         self.stopped.set()
         self.ended.set()
 
