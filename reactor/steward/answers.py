@@ -51,7 +51,7 @@ class RecentRecords:
         self._oom_kills: deque[Document] = deque(maxlen=kept_oom_kills)
 
     def take(self, document: Document) -> None:
-        """Take over a line or a note; what is of no known kind is left, and so is a line that is odd."""
+        """Take over a line; what is of no known kind is left, and so is a line that is odd."""
         kind = document.get("kind")
         if not all(isinstance(document.get(key), _PLAIN) for key in _KEYS):
             return
