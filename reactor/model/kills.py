@@ -171,7 +171,7 @@ class Slowdown:
 
     Those for soft thresholds wait as well, but not for a rate. `held_by` is the pod (`namespace/name`) that
     holds the most of those that can't be evicted, and `held_by_bytes` how much; None where none of them holds
-    much.
+    much. `is_left`: nothing has been lost but what victims have left in their cgroups.
     """
 
     signal: Signal
@@ -181,3 +181,4 @@ class Slowdown:
     message: str
     held_by: str | None = None
     held_by_bytes: int | None = None
+    is_left: bool = False

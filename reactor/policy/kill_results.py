@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from reactor.model.decisions import Eviction, Inputs, PolicyState
@@ -68,6 +69,10 @@ class NodeAtThreshold(NamedTuple):
     @property
     def wanted_bytes(self) -> int:
         return int(self.threshold.value.of(self.seen.capacity))
+
+    @property
+    def noise_bytes(self) -> int:
+        return max(_NOISE_BYTES, self.seen.capacity // _NOISE_SHARE)
 
     def outside_bytes(self) -> int | None:
         """Return the memory outside the pods that evicting can bring back, None where it is not known."""
@@ -262,17 +267,17 @@ def slowdown_in_vain(
     before: Slowdown | None,
     *,
     is_explained: bool | None,
-    is_same: bool,
 ) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
     """Return how far kills for a threshold have to be apart because they don't help, and the kills judged.
 
     `before` is the slowdown that was in force for the signal until now. `is_explained`: the pods that can be
-    evicted hold as much as is missing (None: one is unobserved). `is_same`: the shortage has not been over
-    since the last kill.
+    evicted hold as much as is missing (None: one is unobserved).
 
     A slowdown stays if less is missing in the same shortage, of which pods have taken nothing since the last
     kill. What others used may come back bit by bit, as files do while a tmpfs is unmounted: pods hold as much
-    as the last bit, and one of them would be killed for what is over a moment later.
+    as the last bit, and one of them would be killed for what is over a moment later. If all of it is what
+    victims have left, such as page cache that is reclaimed, it is known when that has gone: the slowdown
+    stays while more than noise is left, or as much as is missing.
     """
     pause_seconds, now_seconds = node.pause_seconds, node.inputs.now_seconds
     last_seconds = kills[-1].at_seconds if kills else -math.inf
@@ -293,16 +298,21 @@ def slowdown_in_vain(
     outside_bytes = node.uncharged_bytes() if is_explained else None
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
-    judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
+    judged, credited_bytes, lost_bytes, is_left = _unhelpful(kills, node, outside_bytes)
     have_grown = _pods_have_grown(kills[-1], node)
     if have_grown or not judged:
-        return in_force if is_same and not have_grown else None, kills
+        left_bytes = sum(kill.left_bytes for kill in kills if kill.is_unhelpful)
+        least_bytes = min(node.noise_bytes, node.threshold.missing(node.seen))
+        is_gone = before is not None and before.is_left and left_bytes < least_bytes
+        is_same = node.inputs.state.first_observed.get(node.threshold, now_seconds) <= last_seconds
+        return None if have_grown or is_gone or not is_same else in_force, kills
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
     why = (
         f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
         "are used outside the pods than before: evicting does not help"
     )
     found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, last_seconds)
+    found = replace(found, is_left=is_left and (before is None or before.is_left))
     return found, tuple(kill._replace(is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 
@@ -328,14 +338,13 @@ def _slowdown(
 
 def _unhelpful(
     kills: Iterable[HardMemoryKill], node: NodeAtThreshold, outside_bytes: int
-) -> tuple[list[HardMemoryKill], int, int]:
-    """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
-    noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
+) -> tuple[list[HardMemoryKill], int, int, bool]:
+    """Return the last kills in vain, their credit, how much of it lies outside, and if victims left it."""
     dying_bytes = sum(_held_bytes(node.used, uid) or 0 for uid in node.dying)
     missing_bytes = node.threshold.missing(node.seen) - dying_bytes
     latest: list[HardMemoryKill] = []
     credited_bytes = left_bytes = 0
-    found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
+    found: tuple[list[HardMemoryKill], int, int, bool] = ([], 0, 0, False)
     of_signal = [one for one in kills if one.signal is node.threshold.signal]
     moved_bytes = node.moved_outside_bytes(of_signal)
     for kill in reversed(of_signal):
@@ -346,14 +355,14 @@ def _unhelpful(
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
-        if lost_bytes < noise_bytes:
+        if lost_bytes < node.noise_bytes:
             continue
         is_most = 2 * lost_bytes > credited_bytes
         is_all = not found[0] and 0 < missing_bytes <= lost_bytes
         # What later victims held the pods have taken, too.
         have_taken_more = _pods_have_grown(kill, node, lost_bytes - later_bytes)
         if not have_taken_more and (is_most or (is_all and have_taken_more is False)):
-            found = ([*latest], credited_bytes, lost_bytes)
+            found = ([*latest], credited_bytes, lost_bytes, lost_bytes - left_bytes < node.noise_bytes)
     return found
 
 

@@ -48,23 +48,13 @@ def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
     for threshold, by_pods in explained.items():
         signal, node = threshold.signal, NodeAtThreshold.of(inputs, threshold)
         in_vain = (signal, False)
-        since_seconds = state.first_observed.get(threshold, now_seconds)
-        found[in_vain], kills = slowdown_in_vain(
-            node,
-            kills,
-            before.get(in_vain),
-            is_explained=by_pods,
-            is_same=bool(kills) and since_seconds <= kills[-1].at_seconds,
-        )
+        found[in_vain], kills = slowdown_in_vain(node, kills, before.get(in_vain), is_explained=by_pods)
         found[signal, True] = slowdown_by_rate(node, kills)
     slowdowns = {kind: one for kind, one in found.items() if one is not None}
     if kills is state.hard_memory_kills and slowdowns == before:
         return inputs, ()
-    unhelpful = tuple(
-        new
-        for old, new in zip(state.hard_memory_kills, kills, strict=True)
-        if new.is_unhelpful > old.is_unhelpful
-    )
+    pairs = zip(state.hard_memory_kills, kills, strict=True)
+    unhelpful = tuple(new for old, new in pairs if new.is_unhelpful > old.is_unhelpful)
     others = (one for one in state.slowdowns if one.signal not in MEMORY_SIGNALS)
     state = state._replace(slowdowns=(*slowdowns.values(), *others), hard_memory_kills=kills)
     return inputs.with_state(state), unhelpful

@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping, after_passes
-from tests.support.processes import MIB, hold
+from tests.support.processes import MIB, hold, read_often, write_out
 from tests.support.processes import PAUSE as WAITING
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
@@ -370,6 +371,38 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         hog = node.spawn(node.add_pod("pods/hog"), hold(400))
         assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
         assert INNOCENTS == alive(innocents)
+
+
+def test_page_cache_that_a_victim_leaves_spares_the_next_pod_until_it_is_gone(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str, tmp_path: Path
+) -> None:
+    """A minimum reclaim makes one shortage of it: the next pod goes for what is missing then."""
+    trial.right |= {"reader", "next"}
+    hard, reclaim = {"memory.available": "200Mi"}, {"memory.available": "60Mi"}
+    daemon.configure(
+        {"evictionHard": hard, "evictionMinimumReclaim": reclaim},
+        {"pods": {"parents": [pods]}, "housekeepingInterval": "100ms", **PAUSE},
+    )
+    file = tmp_path / "file"
+    assert 0 == node.spawn(f"{node.cgroup}/system", write_out(file, mib=40)).wait(60 * PATIENCE)
+    node.spawn(node.add_pod("pods/reader"), read_often(file))
+    with closing(MemoryCounters(node.tree, f"{pods}/reader")) as reader:
+        eventually(lambda: reader.active_file_bytes() > 39 * MIB, "the cache is active")
+    system_mib = NODE_MIB - 192 - node.usage_bytes() // MIB
+    node.spawn(f"{node.cgroup}/system", hold(system_mib))
+    eventually(lambda: node.usage_bytes() > (40 + system_mib) * MIB, "what crosses the threshold")
+    daemon.start()
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+    after = node.spawn(node.add_pod("pods/next"), hold(24))
+    eventually(lambda: node.usage_bytes() > (40 + system_mib + 24) * MIB, "what the next pod takes")
+    after_passes(daemon, PASSES)
+    assert after.poll() is None
+
+    file.unlink()
+    assert -signal.SIGKILL == after.wait(20 * PATIENCE)
+    status = after_passes(daemon, PASSES)
+    assert [] == status["slowdowns"]
+    assert ["reader", "next"] == daemon.evicted()
 
 
 def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(

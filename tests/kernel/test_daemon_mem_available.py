@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,11 @@ import pytest
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
-from tests.support.processes import MIB, hold, write_out
+from tests.support.processes import MIB, hold, read_often, write_out
 from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 FILE_MIB, HOG_MIB = 200, 170  # of 256
-# Active page cache: by page faults where the kernel has generations (MGLRU), by being read twice elsewhere.
-READ = """
-import mmap, sys, time
-with open(sys.argv[1], "rb", buffering=0) as file:
-    with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-        for _ in range(2):
-            for offset in range(0, len(memory), 4096):
-                memory[offset]
-    for _ in range(4):
-        file.seek(0)
-        while file.read(1 << 20):
-            pass
-time.sleep(3600)
-"""
 
 
 @pytest.fixture
@@ -41,7 +26,7 @@ def database(node: VirtualNode, tmp_path: Path) -> subprocess.Popen[bytes]:
     write = write_out(file, mib=FILE_MIB)
     written = node.spawn(node.add_pod("writer"), write)
     assert 0 == written.wait(120)
-    database = node.spawn(node.add_pod("db"), [sys.executable, "-S", "-c", READ, str(file)])
+    database = node.spawn(node.add_pod("db"), read_often(file))
     counters = MemoryCounters(node.tree, node.cgroup)
     try:
         eventually(lambda: counters.active_file_bytes() > 195 * MIB, "the cache is active", 60)

@@ -45,6 +45,20 @@ with open(sys.argv[1], "wb") as file:
     os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 """
+# Active page cache: by page faults where the kernel has generations (MGLRU), by being read twice elsewhere.
+_READ = """
+import mmap, sys, time
+with open(sys.argv[1], "rb", buffering=0) as file:
+    with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        for _ in range(2):
+            for offset in range(0, len(memory), 4096):
+                memory[offset]
+    for _ in range(4):
+        file.seek(0)
+        while file.read(1 << 20):
+            pass
+time.sleep(3600)
+"""
 _FILL = """
 import os, signal, sys, time
 directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -95,6 +109,11 @@ def hold_leaderless(mib: int) -> list[str]:
 def write_out(path: Path, *, mib: int) -> list[str]:
     """Return the command that writes a file to its disk, leaves none of it in memory, and ends."""
     return [sys.executable, "-S", "-c", _WRITE, str(path), str(mib)]
+
+
+def read_often(path: Path) -> list[str]:
+    """Return the command of a process that makes active page cache of a file, and stays."""
+    return [sys.executable, "-S", "-c", _READ, str(path)]
 
 
 def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:

@@ -622,6 +622,76 @@ def test_files_of_an_earlier_victim_that_are_removed_do_not_hide_that_a_kill_did
     assert ["first", "second"] == node.killed
 
 
+def test_page_cache_of_a_victim_that_has_been_reclaimed_spares_no_hog_in_the_same_shortage():
+    """The hog has not grown by a quarter of the threshold."""
+    node = Node(outside=366, reader=20, hog=18, calm=16)
+    node.leaves = {"reader": 7}
+    node.step()
+    node.pods["hog"] = 24
+    node.step()
+    assert ["reader"] == node.killed
+    assert [SlowReason.UNHELPFUL] == node.reasons
+
+    node.ended["reader"] = 0
+    node.pods["hog"] = 32
+    node.step()
+    assert ["reader", "hog"] == node.killed
+    assert [] == node.reasons
+
+
+def test_page_cache_of_a_victim_spares_the_others_while_more_than_noise_is_left_to_be_reclaimed():
+    """Though it is less than is missing: a second pod would be killed for the rest of it."""
+    node = Node(outside=364, reader=40, hog=38, calm=16)
+    node.leaves = {"reader": 22}
+    node.step()
+    for left in (22, 18, 7):
+        node.ended["reader"] = left
+        node.step()
+        assert ["reader"] == node.killed
+
+    node.ended["reader"] = 5
+    node.step()
+    assert ["reader", "hog"] == node.killed
+
+
+def test_what_a_victim_has_left_costs_no_pod_while_it_goes_bit_by_bit():
+    """As files that are removed: what is left is all that is missing, however little both are."""
+    node = Node(outside=376, writer=20, hog=18, calm=16)
+    node.leaves = {"writer": 7}
+    node.step()
+    node.pods["hog"] = 20
+    for left in (7, 5, 3, 1):
+        node.ended["writer"] = left
+        node.step()
+        assert [SlowReason.UNHELPFUL] == node.reasons
+
+    assert ["writer"] == node.killed
+
+
+def test_leak_that_goes_bit_by_bit_costs_no_pod_whatever_a_victim_has_left_beside_it():
+    """How much of it may still come back is not known."""
+    node = Node(outside=366, first=20, hog=18, calm=16)
+    node.leaves = {"first": 7}
+    node.step()
+    for outside, left, hog in ((373, 7, 18), (369, 7, 22), (369, 0, 29)):
+        node.outside, node.ended["first"], node.pods["hog"] = outside, left, hog
+        node.step()
+        assert [SlowReason.UNHELPFUL] == node.reasons
+
+    assert ["first"] == node.killed
+
+
+def test_slowdown_for_a_leak_that_goes_bit_by_bit_ends_with_the_shortage():
+    node = Node(outside=366, first=20, hog=18, calm=16)
+    node.step()
+    for outside, hog in ((379, 18), (369, 18), (369, 29)):
+        node.outside, node.pods["hog"] = outside, hog
+        node.step()
+
+    assert ["first", "hog"] == node.killed
+    assert [] == node.reasons
+
+
 def test_page_cache_that_one_cgroup_counts_as_inactive_sooner_than_another_is_no_leak():
     node = Node(outside=400, first=12, second=11, third=10)
     node.cached = 24
