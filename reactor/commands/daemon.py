@@ -117,10 +117,20 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _restore_scores(settings: Settings) -> Sequence[str]:
-    from reactor.oom_scores.order import restore_left
-    from reactor.oom_scores.written import NAME
+    """Restore what a guard that did not end in order has written. To do so again changes nothing."""
+    from reactor.kernel.procfs import BOOT_ID, PROC
+    from reactor.kernel.small_file import replace
+    from reactor.oom_scores.written import NAME, Written
 
-    count = restore_left(Path(settings.state_path).with_name(NAME))
+    path = Path(settings.state_path).with_name(NAME)
+    written, boot = Written(str(PROC)), BOOT_ID.read_text().strip()
+    written.load(str(path), boot)
+    if written.held:
+        written.restore()
+        if written.held:
+            raise ReactorError(written.refused or "processes are started faster than they are restored")
+        replace(path, {**written.document(), "boot_id": boot})
+    count = written.restored
     return [f"oom_score_adj: {counted(count, 'process', 'processes')} restored"] if count else []
 
 

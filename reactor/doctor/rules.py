@@ -15,7 +15,7 @@ from reactor.kernel.procfs import PROC
 from reactor.kernel.psi import PRESSURE
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomReport, read_report_at_once
 from reactor.model.name_patterns import PodParent
-from reactor.model.rules import EVICTING, Condition, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import EVICTING, Condition, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import Settings, SystemdOomd
 from reactor.plain import read_regular
 from reactor.policy.rules import is_at_or_below
@@ -118,7 +118,7 @@ def _of_rule(
     some = list(selected.values())[:_MOST_READ]
     metrics = [condition.metric for condition in rule.conditions]
     values = {one.cgroup: observer.read(one.cgroup, one.directory, metrics) for one in some}
-    never = list(_never_true(rule, some, values, observer))
+    never = list(_never_true(rule, some, values, observer, tree.version))
     yield from never
     if not never:
         yield from _at_once(rule, values)
@@ -134,7 +134,7 @@ def _all_selected(tree: CgroupTree, rule: Rule, problems: dict[str, str]) -> Map
 
 
 def _never_true(
-    rule: Rule, some: Sequence[Selected], values: Values, observer: RuleObserver
+    rule: Rule, some: Sequence[Selected], values: Values, observer: RuleObserver, version: CgroupVersion
 ) -> Iterator[str]:
     """Yield the conditions that can't be observed of any cgroup, and why not of the first one."""
     for condition in rule.conditions:
@@ -142,8 +142,29 @@ def _never_true(
             yield f"never acts: {condition}: the kernel has no such pressure of the machine, it is always 0"
         elif all(values[one.cgroup][condition.metric] is None for one in some):
             first = some[0]
-            why = observer.why_not(first.cgroup, first.directory, condition.metric)
+            why = why_not_observed(observer, version, first, condition.metric)
             yield f"never acts on this machine: {condition} can't be observed: {why or 'now it can'}"
+
+
+def why_not_observed(
+    observer: RuleObserver, version: CgroupVersion, of: Selected, metric: Metric
+) -> str | None:
+    """Return why a metric of a cgroup can't be observed, None if it can."""
+    is_v2 = version is CgroupVersion.V2
+    try:
+        value = observer.value(of.cgroup, of.directory, metric)
+    except FileNotFoundError as error:
+        where = "" if is_v2 or metric.resource is None else " (cgroup v1 has it of / alone)"
+        return f"this kernel has no {error.filename}{where}"
+    except (OSError, ReactorError) as error:
+        return str(error)
+    if value is not None:
+        return None
+    return {
+        Measure.USAGE: "the cgroup has no memory limit",
+        Measure.SWAP_USED: "this machine has no swap (/proc/swaps)",
+        Measure.SWAP_TRAFFIC: "it is counted of a cgroup on v2, since Linux 6.13",
+    }.get(metric.measure, "/ does not count it" if is_v2 else "cgroup v1 does not count it")
 
 
 def _at_once(rule: Rule, values: Values) -> Iterator[str]:

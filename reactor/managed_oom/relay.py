@@ -20,8 +20,7 @@ import signal
 import socket
 import struct
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -269,14 +268,14 @@ class Relay:
         self._backoff = Backoff(*pause_seconds)
         self._between_seconds = between_seconds
         self._of_system = _kept(path)
-        self._of_users: dict[int, dict[object, Units]] = {}
+        self._of_users: dict[int, list[Units]] = {}  # of each connection
         self._left_out = 0
         # A restart has oomd.conf read again, too.
         self._reloads = time.time_ns() & _MOST_RELOADS
         self._problem = _NOT_YET
         self._changed = trio.Event()
         self._changed.set()
-        self._reports = Reports(self._reported, self._closed, user_slices=user_slices)
+        self._user_slices = user_slices
 
     async def run(self, listeners: Sequence[trio.SocketListener] = ()) -> None:
         """Relay; users' service managers connect to `listeners`."""
@@ -284,10 +283,10 @@ class Relay:
             nursery.start_soon(self._write)
             nursery.start_soon(self._reload)
             if listeners:
-                nursery.start_soon(self._reports.serve, listeners)
+                nursery.start_soon(trio.serve_listeners, self._serve_user, list(listeners))
             while True:
                 try:
-                    await subscribe(self._all, self._some, addresses=self._addresses)
+                    await self._subscribe()
                 except VarlinkError as error:
                     self._show_problem(str(error))
                 await self._backoff.pause()
@@ -299,30 +298,77 @@ class Relay:
                 self._reloads = (self._reloads + 1) & _MOST_RELOADS
                 self._changed.set()
 
-    def _all(self, changes: Changes) -> None:
-        self._of_system, self._left_out = {}, 0
-        self._some(changes)
-        self._backoff.reset()
-        self._show_problem("")
-        _LOG.info("systemd: %d settings of units say kill", len(self._of_system))
+    async def _subscribe(self) -> None:
+        """Take over all units first, then changes, until the connection is lost. Raises VarlinkError.
 
-    def _some(self, changes: Changes) -> None:
+        The first of the addresses at which there is a socket is PID 1's.
+        """
+        address = next(filter(os.path.exists, self._addresses), self._addresses[0])
+        try:
+            stream = await trio.open_unix_socket(address)
+        except OSError as error:
+            raise VarlinkError(f"{address}: {error.strerror or error}") from error
+        async with stream:
+            messages = Messages(stream, most_bytes=_MOST_SYSTEM_BYTES, message_seconds=_ANSWER_SECONDS)
+            await messages.send({"method": _SUBSCRIBE, "parameters": {}, "more": True})
+            try:
+                with trio.fail_after(_ANSWER_SECONDS):
+                    changes = _changes(await messages.receive())
+                self._of_system, self._left_out = {}, 0
+                self._take(changes)
+                self._backoff.reset()
+                self._show_problem("")
+                _LOG.info("systemd: %d settings of units say kill", len(self._of_system))
+                while True:
+                    self._take(_changes(await messages.receive()))
+            except trio.TooSlowError as error:
+                raise VarlinkError(f"{address}: no answer in {_ANSWER_SECONDS:g} s") from error
+            except VarlinkError as error:
+                raise VarlinkError(f"{address}: {error}") from error
+
+    def _take(self, changes: Changes) -> None:
         self._left_out += _take(self._of_system, changes, _MOST_OF_SYSTEM)
         self._changed.set()
 
-    def _reported(self, connection: object, uid: int, changes: Changes) -> None:
-        of_user = self._of_users.setdefault(uid, {})
-        units = of_user.setdefault(connection, {})
-        of_others = sum(map(len, of_user.values())) - len(units)
-        _take(units, changes, _MOST_OF_A_USER - of_others)
-        self._changed.set()
+    async def _serve_user(self, stream: trio.SocketStream) -> None:
+        """Serve one connection of a user's service manager; nothing of it ends the others."""
+        uid = _uid(stream.socket)
+        own = self._of_users.get(uid, [])
+        is_full = sum(map(len, self._of_users.values())) >= _MOST_CONNECTIONS
+        has_slice = (self._user_slices / f"user-{uid}.slice").is_dir()
+        if is_full or len(own) >= _MOST_CONNECTIONS_OF_A_USER or not has_slice:
+            await stream.aclose()
+            return
+        units: Units = {}
+        self._of_users[uid] = [*own, units]
+        try:
+            with suppress(ReactorError, OSError):
+                async with stream:
+                    await self._receive(stream, uid, units)
+        finally:
+            self._of_users[uid] = [one for one in self._of_users[uid] if one is not units]
+            if not self._of_users[uid]:
+                del self._of_users[uid]
+            if units:
+                self._changed.set()
 
-    def _closed(self, connection: object, uid: int) -> None:
-        of_user = self._of_users.get(uid, {})
-        if of_user.pop(connection, None):
-            self._changed.set()
-        if not of_user:
-            self._of_users.pop(uid, None)
+    async def _receive(self, stream: trio.SocketStream, uid: int, units: Units) -> None:
+        """Take over what a user's service manager reports, until it closes. Raises ReactorError, OSError."""
+        messages = Messages(stream, most_bytes=_MOST_USER_BYTES, message_seconds=_MESSAGE_SECONDS)
+        pace = Pace(burst=_MESSAGES_AT_ONCE, per_second=_MESSAGES_PER_SECOND)
+        while (message := await messages.receive()) is not None:
+            await pace.turn()
+            answer: dict[str, Any] = {"parameters": {}}
+            if message.get("method") == _REPORT:
+                changes = changes_in(message.get("parameters"), uid)
+                of_others = sum(map(len, self._of_users[uid])) - len(units)
+                _take(units, changes, _MOST_OF_A_USER - of_others)
+                self._changed.set()
+            else:
+                method = f"{message.get('method')!s:.200}"
+                answer = {"error": METHOD_NOT_FOUND, "parameters": {"method": method}}
+            if message.get("oneway") is not True:
+                await messages.send(answer)
 
     def _show_problem(self, problem: str) -> None:
         if problem == self._problem:
@@ -360,7 +406,7 @@ class Relay:
 
     def _write_now(self) -> None:
         """Replace the file. Raises OSError. It lies on tmpfs: nothing is waited for."""
-        of_users = (units for of_user in self._of_users.values() for units in of_user.values())
+        of_users = (units for of_user in self._of_users.values() for units in of_user)
         units = {unit: None for some in (self._of_system, *of_users) for unit in some.values()}
         report = ManagedOomReport(
             units=tuple(sorted_units(units)),
@@ -397,116 +443,14 @@ def _take(units: Units, changes: Changes, most: int) -> int:
     return left_out
 
 
-async def subscribe(
-    on_all: Callable[[Changes], object],
-    on_changes: Callable[[Changes], object],
-    *,
-    addresses: Sequence[str] = ADDRESSES,
-) -> None:
-    """Report all units first, and then changes, until the connection is lost. Raises VarlinkError.
-
-    The first of the addresses at which there is a socket is PID 1's.
-    """
-    address = _present(addresses)
-    try:
-        stream = await trio.open_unix_socket(address)
-    except OSError as error:
-        raise VarlinkError(f"{address}: {error.strerror or error}") from error
-    async with stream:
-        messages = Messages(stream, most_bytes=_MOST_SYSTEM_BYTES, message_seconds=_ANSWER_SECONDS)
-        await messages.send({"method": _SUBSCRIBE, "parameters": {}, "more": True})
-        with trio.move_on_after(_ANSWER_SECONDS) as patience:
-            on_all(await _next(messages, address))
-        if patience.cancelled_caught:
-            raise VarlinkError(f"{address}: no answer in {_ANSWER_SECONDS:g} s")
-        while True:
-            on_changes(await _next(messages, address))
-
-
-def _present(addresses: Sequence[str]) -> str:
-    return next((one for one in addresses if os.path.exists(one)), addresses[0])
-
-
-async def _next(messages: Messages, address: str) -> Changes:
-    """Return the changes of the next message. Raises VarlinkError."""
-    try:
-        return _changes(await messages.receive())
-    except VarlinkError as error:
-        raise VarlinkError(f"{address}: {error}") from error
-
-
 def _changes(message: Mapping[str, Any] | None) -> Changes:
     if message is None:
         raise VarlinkError("systemd has closed the connection")
     if message.get("error") is not None:
-        raise VarlinkError(_why(message["error"]))
+        error = message["error"]
+        known = _WHY.get(error) if isinstance(error, str) else None
+        raise VarlinkError(known or f"systemd refuses: {error!r:.80}")
     return changes_in(message.get("parameters"), None)
-
-
-def _why(error: Any) -> str:
-    known = _WHY.get(error) if isinstance(error, str) else None
-    return known or f"systemd refuses: {error!r:.80}"
-
-
-class Reports:
-    """Serves until cancelled.
-
-    `on_changes` is called with a connection and its user, `on_closed` once it is closed. `refused` counts
-    connections that were too many, of no user with a slice, or sent what is no report.
-    """
-
-    def __init__(
-        self,
-        on_changes: Callable[[object, int, Changes], object],
-        on_closed: Callable[[object, int], object],
-        *,
-        user_slices: Path = USER_SLICES,
-    ) -> None:
-        self.refused = 0
-        self._user_slices = user_slices
-        self._on_changes = on_changes
-        self._on_closed = on_closed
-        self._by_user: Counter[int] = Counter()
-
-    async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        await trio.serve_listeners(self._serve_one, list(listeners))
-
-    async def _serve_one(self, stream: trio.SocketStream) -> None:
-        """Serve one connection; nothing of it ends the others."""
-        uid = _uid(stream.socket)
-        if not self._has_room(uid) or not (self._user_slices / f"user-{uid}.slice").is_dir():
-            self.refused += 1
-            await stream.aclose()
-            return
-        connection = object()
-        self._by_user[uid] += 1
-        try:
-            async with stream:
-                await self._receive(stream, connection, uid)
-        except (ReactorError, OSError):
-            self.refused += 1
-        finally:
-            self._by_user[uid] -= 1
-            if not self._by_user[uid]:
-                del self._by_user[uid]
-            self._on_closed(connection, uid)
-
-    def _has_room(self, uid: int) -> bool:
-        return self._by_user[uid] < _MOST_CONNECTIONS_OF_A_USER and self._by_user.total() < _MOST_CONNECTIONS
-
-    async def _receive(self, stream: trio.SocketStream, connection: object, uid: int) -> None:
-        messages = Messages(stream, most_bytes=_MOST_USER_BYTES, message_seconds=_MESSAGE_SECONDS)
-        pace = Pace(burst=_MESSAGES_AT_ONCE, per_second=_MESSAGES_PER_SECOND)
-        while (message := await messages.receive()) is not None:
-            await pace.turn()
-            answer: dict[str, Any] = {"parameters": {}}
-            if message.get("method") == _REPORT:
-                self._on_changes(connection, uid, changes_in(message.get("parameters"), uid))
-            else:
-                method = f"{message.get('method')!s:.200}"
-                answer = {"error": METHOD_NOT_FOUND, "parameters": {"method": method}}
-            if message.get("oneway") is not True:
-                await messages.send(answer)
 
 
 def _uid(connection: trio.socket.SocketType) -> int:

@@ -29,7 +29,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import read_file
 from reactor.kernel.procfs import BOOT_ID, PROC, parse_meminfo, parse_swap, read_oom_score_adj
-from reactor.kernel.small_file import KeptFile, replace
+from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import instant
 from reactor.model.decisions import Inputs
 from reactor.model.pods import Pod
@@ -65,13 +65,12 @@ class OrderError(ReactorError):
 
 
 class Restorer:
-    """Has a process stand by that restores scores by this file; `pid` is its id, None without.
+    """Has a process stand by that restores scores by this file.
 
     It is started when scores are to be written for the first time, and ends with the guard.
     """
 
     def __init__(self, path: Path, command: Sequence[str] = _COMMAND) -> None:
-        self.pid: int | None = None
         self._command = (*command, str(path))
         self._process: ChildProcess | None = None
 
@@ -91,18 +90,17 @@ class Restorer:
 
     async def end(self) -> None:
         """End it. It restores by the file then."""
-        process, self._process, self.pid = self._process, None, None
+        process, self._process = self._process, None
         if process is not None:
             await process.end(_START_SECONDS)
 
     async def _start(self) -> None:
-        process = await ChildProcess.start(self._command)
-        self._process, self.pid = process, process.pid
+        self._process = process = await ChildProcess.start(self._command)
         answer = b""
         with trio.move_on_after(_START_SECONDS), suppress(OSError):  # it has ended
             answer = await process.connection.recv(len(READY))
         if answer != READY:
-            self._process = self.pid = None
+            self._process = None
             ended = await process.end()
             raise OrderError(f"not taken: no process stands by to restore scores: {ended}")
 
@@ -181,7 +179,6 @@ class OomOrder(Ahead):
         self._changed = trio.Event()
         self._again_seconds = _AGAIN_SECONDS
         self._first: dict[str, Any] | None = None
-        self._since = ""
 
     def near(self, forecast: Forecast, *_: object) -> None:
         """Have no pod go before that which the next crossing would evict, unless it would by the policy.
@@ -325,10 +322,11 @@ class OomOrder(Ahead):
             held = self._written.held[uid]
             for pid, (start_ticks, own) in held.own.items():
                 self._written.write(pid, start_ticks, own, held.written)
-        is_taken, self._first = self._first is not None, {**plan.first, "since": self._since}
-        if not is_taken:
-            self._first["since"] = self._since = instant(time.time())
+        before, self._first = self._first, {**plan.first, "since": instant(time.time())}
+        if before is None:
             self._report("taken")
+        else:
+            self._first["since"] = before["since"]
 
     def _hold(self, changes: Sequence[_Change]) -> None:
         """Keep what processes have of their own that is about to be written over."""
@@ -396,18 +394,3 @@ class OomOrder(Ahead):
         of_whom = "" if first is None else f": {first['pod']} first, {document['others']} processes behind it"
         _LOG.info("order of the OOM killer: %s%s", action, of_whom)
         self._journal(lambda: document)
-
-
-def restore_left(path: Path) -> int:
-    """Restore what a guard that did not end in order has written, by its file; return of how many processes.
-
-    Raises OSError, ValueError, OrderError. To call it again changes nothing.
-    """
-    written, boot = Written(str(PROC)), BOOT_ID.read_text().strip()
-    written.load(str(path), boot)
-    if written.held:
-        written.restore()
-        if written.held:
-            raise OrderError(written.refused or "processes are started faster than they are restored")
-        replace(path, {**written.document(), "boot_id": boot})
-    return written.restored

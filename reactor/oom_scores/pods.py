@@ -38,16 +38,12 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Found(NamedTuple):
-    """A process as it was found."""
+    """A process as it was found, with what the kernel's OOM killer counts but for swap and page tables."""
 
     pid: int
     born: Birth
     score: int
-
-    @property
-    def resident_bytes(self) -> int:
-        """Return its memory, as the kernel's OOM killer counts it but for swap and page tables."""
-        return self.born.resident_pages * _PAGE_BYTES
+    resident_bytes: int
 
 
 async def find_processes(
@@ -88,9 +84,8 @@ def _found(pids: Sequence[int], proc: Path) -> Iterator[Found]:
         try:
             process = open_process(pid, proc)
             born = read_birth(process)
-            if not born.resident_pages:
-                born = born._replace(resident_pages=_held_by_threads_bytes(pid, proc) // _PAGE_BYTES)
-            yield Found(pid, born, read_score(process))
+            resident_bytes = born.resident_pages * _PAGE_BYTES or _held_by_threads_bytes(pid, proc)
+            yield Found(pid, born, read_score(process), resident_bytes)
         except (OSError, ReactorError, ValueError):
             continue  # gone
         finally:
@@ -161,9 +156,9 @@ class ManifestScores:
     async def _set(self, pod: Pod, score: int, before: int | None) -> None:
         """Set the score of a pod's processes, a few at a time; `before` is what was set last."""
         found, _ = await find_processes(self.tree, pod, _MOST_PROCESSES, self.proc)
-        for number, (pid, born, present) in enumerate(found):
-            if is_to_be_set(present, score, before):
-                self._writer.write(pid, born.start_ticks, score, {present})
+        for number, one in enumerate(found):
+            if is_to_be_set(one.score, score, before):
+                self._writer.write(one.pid, one.born.start_ticks, score, {one.score})
             if number % AT_ONCE == AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
 

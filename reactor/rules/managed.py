@@ -18,13 +18,12 @@ src/oom/oomd-manager.c.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +42,7 @@ from reactor.link.managed_oom import (
 )
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import MACHINE_SWAP, Condition, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.plain import open_regular
 from reactor.policy.rules import is_at_or_below
 from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset, oomd_defaults
 from reactor.text import printable
@@ -175,21 +175,18 @@ class ManagedOomRules:
         await self._add(managed_rules(await self._accepted(report.units), self._defaults))
 
     async def _read_conf(self) -> None:
-        self._defaults, self._of_oomd_conf = await in_thread(
-            _read_oomd_conf, self._root, abandon_on_cancel=True
-        )
-        self._is_conf_read = True
+        problems: dict[str, str] = {}
+        read = partial(oomd_defaults, problems, root=self._root)
+        self._defaults = await in_thread(read, abandon_on_cancel=True)  # its disk may hang
+        self._of_oomd_conf, self._is_conf_read = problems, True
 
     def _read_changed(self) -> bytes | None:
         """Return what the file holds, None where it holds what it did. Raises OSError.
 
         It lies on tmpfs: nothing is waited for.
         """
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
+        with open_regular(self._path, os.O_NOFOLLOW, may_be_pipe=False) as file:
+            found = os.fstat(file.fileno())
             if found.st_mtime_ns != self._touched_ns:
                 self._touched_ns, self._touched_seconds = found.st_mtime_ns, self._clock_seconds()
             seen = (found.st_dev, found.st_ino, found.st_size)
@@ -198,9 +195,7 @@ class ManagedOomRules:
             self._seen, self._due_seconds = seen, self._clock_seconds() + _BETWEEN_SECONDS
             if found.st_size > LONGEST_BYTES:
                 raise FormError(f"got {found.st_size} bytes; accepted: {LONGEST_BYTES} at the most")
-            return os.read(fd, LONGEST_BYTES + 1)
-        finally:
-            os.close(fd)
+            return file.read(LONGEST_BYTES + 1)
 
     async def _accepted(self, units: Sequence[ManagedOomUnit]) -> list[ManagedOomUnit]:
         """Return the units for which a rule may evict a pod; record what does not count."""
@@ -222,7 +217,7 @@ class ManagedOomRules:
         if unit.uid is None:
             return None
         own = self._user_names.setdefault(unit.uid, {})
-        for name in rule_names(unit, self._defaults):
+        for name, _ in named_rules(unit, self._defaults):
             if not any(name in names for names in self._user_names.values()):
                 total = sum(map(len, self._user_names.values()))
                 if len(own) >= _MOST_RULES_OF_A_USER or total >= _MOST_USER_RULES:
@@ -266,12 +261,6 @@ def _counted(directory: CgroupDirectory, name: str) -> int:
     return int(raw) if raw.isdigit() and len(raw) <= _DIGITS else 0
 
 
-def _read_oomd_conf(root: Path) -> tuple[OomdDefaults, dict[str, str]]:
-    """Return what oomd.conf sets, and by file what of it does not count. Blocks while the disk hangs."""
-    problems: dict[str, str] = {}
-    return oomd_defaults(problems, root=root), problems
-
-
 def refused_because(unit: ManagedOomUnit, parents: Iterable[PodParent]) -> str | None:
     """Return why no pod can be evicted for a unit, None where one can: it is above or below their parents."""
     cgroup = unit.cgroup
@@ -293,24 +282,16 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
 
     Users' own units have rules of their own: the name of a rule shows whether it is theirs.
     """
-    by_name: dict[str, tuple[ManagedOomUnit, OomRuleset | None, list[str]]] = {}
+    by_name: dict[str, tuple[ManagedOomUnit, OomRuleset, list[str]]] = {}
     of_swap: list[str] = []
     for unit in units:
         if unit.kind is ManagedOomKind.SWAP:
             of_swap.append(unit.cgroup)
             continue
-        for name, ruleset in _named(unit, defaults):
+        for name, ruleset in named_rules(unit, defaults):
             by_name.setdefault(name, (unit, ruleset, []))[-1].append(unit.cgroup)
     rules = [
-        Rule(
-            name=name,
-            cgroups=tuple(dict.fromkeys(cgroups)),
-            action=RuleAction.EVICT_WORST,
-            cooldown_seconds=_COOLDOWN_SECONDS,
-            cooldown_per_cgroup=True,
-            cooldown_per_user_slice=first.uid is not None,
-            **(_of_pressure(first, defaults) if ruleset is None else _of_ruleset(ruleset)),
-        )
+        _rule(name, ruleset, tuple(dict.fromkeys(cgroups)), of_user=first.uid is not None)
         for name, (first, ruleset, cgroups) in by_name.items()
     ]
     if of_swap:
@@ -331,49 +312,46 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
     return tuple(rules)
 
 
-def _of_pressure(unit: ManagedOomUnit, defaults: OomdDefaults) -> dict[str, Any]:
-    percent, seconds = _limit(unit, defaults)
-    return {
-        "conditions": (Condition(_FULL, percent), Condition(_SCANNED, 1, _RECLAIM_SECONDS)),
-        "for_seconds": seconds,
-        "by": RankedBy.PGSCAN,
-        "holders_go": True,
-    }
-
-
-def _of_ruleset(ruleset: OomRuleset) -> dict[str, Any]:
-    """Return a rule file's part of a rule. Source: ruleset_check_conditions in systemd's oomd-manager.c."""
+def _rule(name: str, ruleset: OomRuleset, cgroups: tuple[str, ...], *, of_user: bool) -> Rule:
+    """Return the rule of these conditions. Source: ruleset_check_conditions in systemd's oomd-manager.c."""
     limits = ((_FULL, ruleset.pressure_percent), (MACHINE_SWAP, ruleset.swap_percent))
+    conditions = [Condition(metric, limit) for metric, limit in limits if limit is not None]
+    if ruleset.while_scanned:
+        conditions.append(Condition(_SCANNED, 1, _RECLAIM_SECONDS))
     by = _RANKED_BY[ruleset.action]
-    least = _SHORTEST_SECONDS if by is RankedBy.PGSCAN else 0.0
-    return {
-        "conditions": tuple(Condition(metric, limit) for metric, limit in limits if limit is not None),
-        "for_seconds": max(least, ruleset.seconds),
-        "by": by,
-        "holders_go": by is RankedBy.PGSCAN,
-    }
+    return Rule(
+        name=name,
+        cgroups=cgroups,
+        conditions=tuple(conditions),
+        for_seconds=max(_SHORTEST_SECONDS if by is RankedBy.PGSCAN else 0.0, ruleset.seconds),
+        action=RuleAction.EVICT_WORST,
+        by=by,
+        cooldown_seconds=_COOLDOWN_SECONDS,
+        cooldown_per_cgroup=True,
+        cooldown_per_user_slice=of_user,
+        holders_go=by is RankedBy.PGSCAN,
+    )
 
 
-def rule_names(unit: ManagedOomUnit, defaults: OomdDefaults) -> tuple[str, ...]:
-    """Return the names of the rules that a unit comes to."""
-    if unit.kind is ManagedOomKind.SWAP:
-        return (f"{_PREFIX}swap",)
-    return tuple(name for name, _ in _named(unit, defaults))
-
-
-def _named(unit: ManagedOomUnit, defaults: OomdDefaults) -> Iterator[tuple[str, OomRuleset | None]]:
-    """Yield the rules of a unit that is not for swap, by their names; each with its file if it is of one."""
+def named_rules(unit: ManagedOomUnit, defaults: OomdDefaults) -> Iterator[tuple[str, OomRuleset]]:
+    """Yield the names of the rules that a unit comes to, each with what it is by."""
     whose = _PREFIX if unit.uid is None else f"{_PREFIX}user-"
-    if unit.kind is ManagedOomKind.RULES:
+    if unit.kind is ManagedOomKind.SWAP:
+        swap = OomRuleset(action=OomAction.KILL_BY_SWAP, swap_percent=defaults.swap_used_percent)
+        yield f"{_PREFIX}swap", swap
+    elif unit.kind is ManagedOomKind.RULES:
         for name in unit.rules:
             if name in defaults.rulesets:
                 yield f"{whose}rule-{name}", defaults.rulesets[name]
-        return
-    percent, seconds = _limit(unit, defaults)
-    yield f"{whose}pressure-{percent:g}%-{seconds:g}s", None
-
-
-def _limit(unit: ManagedOomUnit, defaults: OomdDefaults) -> tuple[float, float]:
-    """Return the limit of a unit's memory pressure in percent, and for how many seconds it is above it."""
-    seconds = unit.duration_seconds or defaults.pressure_seconds
-    return unit.limit_percent or defaults.pressure_percent, max(_SHORTEST_SECONDS, seconds)
+    else:
+        percent = unit.limit_percent or defaults.pressure_percent
+        seconds = max(_SHORTEST_SECONDS, unit.duration_seconds or defaults.pressure_seconds)
+        yield (
+            f"{whose}pressure-{percent:g}%-{seconds:g}s",
+            OomRuleset(
+                action=OomAction.KILL_BY_PGSCAN,
+                pressure_percent=percent,
+                seconds=seconds,
+                while_scanned=True,
+            ),
+        )

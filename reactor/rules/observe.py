@@ -33,7 +33,7 @@ _REFAULTED: Final = b"workingset_refault_file"
 
 
 class RuleObserver:
-    """Reads metrics of cgroups. Nothing is held open; nothing here raises but what `why_not` is for."""
+    """Reads metrics of cgroups. Nothing is held open; nothing here raises but `value`."""
 
     def __init__(
         self,
@@ -65,27 +65,14 @@ class RuleObserver:
         found: dict[Metric, float | None] = {}
         for metric in metrics:
             try:
-                found[metric] = self._reads[metric.measure](cgroup, directory, metric.of)
+                found[metric] = self.value(cgroup, directory, metric)
             except (OSError, ReactorError):
                 found[metric] = None
         return found
 
-    def why_not(self, cgroup: str, directory: str, metric: Metric) -> str | None:
-        """Return why a metric can't be observed, None where it can."""
-        try:
-            value = self._reads[metric.measure](cgroup, directory, metric.of)
-        except FileNotFoundError as error:
-            version = "" if self._is_v2 or metric.resource is None else " (cgroup v1 has it of / alone)"
-            return f"this kernel has no {error.filename}{version}"
-        except (OSError, ReactorError) as error:
-            return str(error)
-        if value is not None:
-            return None
-        return {
-            Measure.USAGE: "the cgroup has no memory limit",
-            Measure.SWAP_USED: "this machine has no swap (/proc/swaps)",
-            Measure.SWAP_TRAFFIC: "it is counted of a cgroup on v2, since Linux 6.13",
-        }.get(metric.measure, "cgroup v1 does not count it" if not self._is_v2 else "/ does not count it")
+    def value(self, cgroup: str, directory: str, metric: Metric) -> float | None:
+        """Return one metric, None if there is none of this cgroup. Raises OSError, ReactorError."""
+        return self._reads[metric.measure](cgroup, directory, metric.of)
 
     def never_because(self, selector: str, metric: Metric) -> str | None:
         """Return why no cgroup of these can ever have a metric on this machine, None where one may."""

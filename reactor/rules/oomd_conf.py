@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from reactor.link.managed_oom import rule_name_problem
 from reactor.plain import read_regular
@@ -55,13 +55,16 @@ class OomAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomRuleset:
-    """One rule file. A condition that is None does not count; those that do hold for `seconds`."""
+    """One rule file. A condition that is None does not count; those that do hold for `seconds`.
 
-    name: str
+    No file says so, but what units are set to does: with `while_scanned` reclaim has to scan pages, too.
+    """
+
     action: OomAction
     pressure_percent: float | None = None
     swap_percent: float | None = None
     seconds: float = 0.0
+    while_scanned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +84,18 @@ def oomd_defaults(problems: dict[str, str], *, root: Path = Path("/")) -> OomdDe
     one name that of the first directory. What is wrong is named by its file in `problems`.
     """
     found = OomdDefaults()
+    refused: dict[Path, list[str]] = {}
     for path in _conf_files(root, problems):
-        with _Reading(path, problems) as reading:
-            found = with_oomd_conf(found, reading.text, reading.refused.append)
+        refuse = refused.setdefault(path, []).append
+        found = with_oomd_conf(found, _text(path, refuse), refuse)
     rulesets: dict[str, OomRuleset] = {}
     for path in _named_last(root, _RULES, _RULE_FILE, problems):
-        with _Reading(path, problems) as reading:
-            if reading.text.strip():  # an empty file switches off a vendor's
-                ruleset = ruleset_of(path.name.removesuffix(_RULE_FILE), reading.text, reading.refused.append)
-                if ruleset is not None:
-                    rulesets[ruleset.name] = ruleset
+        refuse = refused.setdefault(path, []).append
+        text = _text(path, refuse)
+        name = path.name.removesuffix(_RULE_FILE)
+        if text.strip() and (ruleset := ruleset_of(name, text, refuse)) is not None:
+            rulesets[name] = ruleset  # an empty file switches off a vendor's
+    problems |= {str(path): "; ".join(some[:_REFUSALS_SHOWN]) for path, some in refused.items() if some}
     return replace(found, rulesets=rulesets)
 
 
@@ -135,28 +140,16 @@ def ruleset_of(name: str, text: str, refuse: Callable[[str], object]) -> OomRule
     if problem is not None:
         refuse(f"the rule is not in force: {problem}")
         return None
-    return OomRuleset(name=name, **values)
+    return OomRuleset(**values)
 
 
-class _Reading:
-    """A file while it is read; what is wrong with it is a problem. Its text is empty if it can't be read."""
-
-    def __init__(self, path: Path, problems: dict[str, str]) -> None:
-        self._path = path
-        self._problems = problems
-        self.refused: list[str] = []
-        self.text = ""
-
-    def __enter__(self) -> Self:
-        try:
-            self.text = read_regular(self._path, _MOST_BYTES, may_be_pipe=False).decode()
-        except (OSError, ValueError) as error:
-            self.refused.append(str(getattr(error, "strerror", None) or error))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.refused:
-            self._problems[str(self._path)] = "; ".join(self.refused[:_REFUSALS_SHOWN])
+def _text(path: Path, refuse: Callable[[str], object]) -> str:
+    """Return a file's text; if it can't be read that is refused, and it is empty."""
+    try:
+        return read_regular(path, _MOST_BYTES, may_be_pipe=False).decode()
+    except (OSError, ValueError) as error:
+        refuse(str(getattr(error, "strerror", None) or error))
+        return ""
 
 
 def _assignments(text: str, wanted: str) -> Iterator[tuple[str, str]]:

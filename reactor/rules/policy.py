@@ -31,6 +31,7 @@ _WINDOWS_KEPT = 2
 LONGEST_GAP_SECONDS: Final = 15.0
 _MOST_DOUBLINGS = 6
 _COOLDOWNS_KEPT = 2 << _MOST_DOUBLINGS
+_EVERYWHERE: Final = ""
 
 
 class Sample(NamedTuple):
@@ -97,23 +98,20 @@ def observed(
         samples.append(kept)
         grown.append(value)
     limits = [condition.limit for condition in rule.conditions]
-    if not all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True)):
-        if not grows:
-            return None
-        return RuleState(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
-    known = [value for value in grown if value is not None]
-    if (
-        before is None
-        or before.since_seconds is None
-        or now_seconds - before.at_seconds > longest_gap_seconds
-    ):
-        since_seconds, extremes = now_seconds, tuple(Extremes(value, value) for value in known)
-    else:
-        since_seconds = before.since_seconds
-        extremes = tuple(
-            Extremes(min(value, one.lowest), max(value, one.highest))
-            for value, one in zip(known, before.extremes, strict=True)
-        )
+    holds = all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True))
+    if not holds and not grows:
+        return None
+    since_seconds = now_seconds if holds else None
+    extremes: tuple[Extremes, ...] = ()
+    if holds:
+        extremes = tuple(Extremes(value, value) for value in grown if value is not None)
+        is_fresh = before is not None and now_seconds - before.at_seconds <= longest_gap_seconds
+        if before is not None and before.since_seconds is not None and is_fresh:
+            since_seconds = before.since_seconds
+            both = zip(extremes, before.extremes, strict=True)
+            extremes = tuple(
+                Extremes(min(new.lowest, old.lowest), max(new.highest, old.highest)) for new, old in both
+            )
     return RuleState(
         at_seconds=now_seconds,
         samples=tuple(samples),
@@ -133,10 +131,13 @@ def due(
 
     `states` is by cgroup, and so is `acted`, how the rule acted last for each.
     """
+    cooling = _cooling_down(rule, acted, now_seconds)
     held = [
         (one.since_seconds, cgroup)
-        for cgroup, one in _not_cooling_down(rule, states, acted, now_seconds).items()
-        if one.since_seconds is not None and now_seconds - one.since_seconds >= rule.for_seconds
+        for cgroup, one in states.items()
+        if one.since_seconds is not None
+        and now_seconds - one.since_seconds >= rule.for_seconds
+        and _left_seconds(rule, cooling, cgroup) <= 0
     ]
     if not held:
         return None
@@ -189,48 +190,45 @@ def why_not(rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_second
     }
     if not held:
         return "its conditions hold in none of its cgroups"
-    awake = [cgroup for cgroup in _not_cooling_down(rule, states, acted, now_seconds) if cgroup in held]
+    cooling = _cooling_down(rule, acted, now_seconds)
+    awake = [cgroup for cgroup in held if _left_seconds(rule, cooling, cgroup) <= 0]
     cgroup = max(awake or held, key=lambda one: held[one])
     if held[cgroup] < rule.for_seconds:
         return f"it has held in {printable(cgroup)} for {held[cgroup]:.0f} of {rule.for_seconds:g} s"
     if awake:
         return None
-    left_seconds = cooldown_of_all_seconds(rule, acted, now_seconds)
-    if left_seconds > 0:
-        last = last_acted(acted)
-        return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
-    slice_, cooling = _slice_of(cgroup), _slices_cooling_down(rule, acted, now_seconds)
-    if slice_ in cooling:
-        whose = printable(slice_)
-        return f"it acted for a cgroup of {whose}, and rests there for {cooling[slice_]:.0f} s more"
-    own = acted[cgroup]
-    left_seconds = _left_seconds(rule, own, now_seconds)
-    return (
-        f"it acted for {printable(cgroup)} {now_seconds - own.at_seconds:.0f} s ago, and rests there for "
-        f"{left_seconds:.0f} s more: {own.unhelpful} times in a row it did not help"
-    )
+    where = _where(rule, cgroup)
+    if where == cgroup or cooling[where] <= 0:
+        own = acted[cgroup]
+        return (
+            f"it acted for {printable(cgroup)} {now_seconds - own.at_seconds:.0f} s ago, and rests there for "
+            f"{cooling[cgroup]:.0f} s more: {own.unhelpful} times in a row it did not help"
+        )
+    left = f"{cooling[where]:.0f} s more"
+    if where == _EVERYWHERE:
+        return f"it acted {now_seconds - last_acted(acted).at_seconds:.0f} s ago, and rests for {left}"
+    return f"it acted for a cgroup of {printable(where)}, and rests there for {left}"
 
 
-def _not_cooling_down(
-    rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: float
-) -> dict[str, RuleState]:
-    """Return how a rule stands in the cgroups in which it does not cool down."""
-    if cooldown_of_all_seconds(rule, acted, now_seconds) > 0:
-        return {}
-    cooling = _slices_cooling_down(rule, acted, now_seconds)
-    return {
-        cgroup: state
-        for cgroup, state in states.items()
-        if (cgroup not in acted or _left_seconds(rule, acted[cgroup], now_seconds) <= 0)
-        and (not cooling or _slice_of(cgroup) not in cooling)
-    }
+def _cooling_down(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
+    """Return for how much longer a rule cools down, by where; in one cgroup longer if it did not help."""
+    found: dict[str, float] = {}
+    for cgroup, one in acted.items():
+        own_seconds = cooldown_of_seconds(rule, one)
+        for where, seconds in ((_where(rule, cgroup), rule.cooldown_seconds), (cgroup, own_seconds)):
+            found[where] = max(found.get(where, 0.0), one.at_seconds + seconds - now_seconds)
+    return found
 
 
-def cooldown_of_all_seconds(rule: Rule, acted: Acts, now_seconds: float) -> float:
-    """Return for how much longer a rule acts for none of its cgroups, zero or less if it may."""
-    if rule.cooldown_per_cgroup or not acted:
-        return 0.0
-    return last_acted(acted).at_seconds + rule.cooldown_seconds - now_seconds
+def _where(rule: Rule, cgroup: str) -> str:
+    """Return where a rule cools down once it has acted: in one cgroup, in all of a user's, or everywhere."""
+    if rule.cooldown_per_user_slice:
+        return "/".join(cgroup.split("/")[:3])  # /user.slice/user-1000.slice
+    return cgroup if rule.cooldown_per_cgroup else _EVERYWHERE
+
+
+def _left_seconds(rule: Rule, cooling: Mapping[str, float], cgroup: str) -> float:
+    return max(cooling.get(_where(rule, cgroup), 0.0), cooling.get(cgroup, 0.0))
 
 
 def last_acted(acted: Acts) -> Acted:
@@ -239,33 +237,14 @@ def last_acted(acted: Acts) -> Acted:
 
 def cooldown_left_seconds(rule: Rule, acted: Acts, cgroups: Collection[str], now_seconds: float) -> float:
     """Return for how long a rule acts for none of these cgroups: it cools down in all or in each of them."""
-    left = [_left_seconds(rule, one, now_seconds) for cgroup, one in acted.items() if cgroup in cgroups]
-    in_each = min(left) if left and len(left) == len(cgroups) else 0.0
-    return max(0.0, in_each, cooldown_of_all_seconds(rule, acted, now_seconds))
+    cooling = _cooling_down(rule, acted, now_seconds)
+    in_each = min((_left_seconds(rule, cooling, cgroup) for cgroup in cgroups), default=0.0)
+    return max(cooling.get(_EVERYWHERE, 0.0), in_each)
 
 
 def cooldown_of_seconds(rule: Rule, acted: Acted) -> float:
     """Return for how long a rule cools down in a cgroup: twice as long for each time that it did not help."""
     return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
-
-
-def _slices_cooling_down(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
-    """Return the users' slices in all cgroups of which a rule cools down, and for how much longer."""
-    if not rule.cooldown_per_user_slice:
-        return {}
-    left = sorted(
-        (one.at_seconds + rule.cooldown_seconds - now_seconds, cgroup) for cgroup, one in acted.items()
-    )
-    return {_slice_of(cgroup): seconds for seconds, cgroup in left if seconds > 0}
-
-
-def _slice_of(cgroup: str) -> str:
-    """Return the slice of the user whose a cgroup is: /user.slice/user-1000.slice."""
-    return "/".join(cgroup.split("/")[:3])
-
-
-def _left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:
-    return acted.at_seconds + cooldown_of_seconds(rule, acted) - now_seconds
 
 
 def after_acting(firing: Firing, before: Acts) -> dict[str, Acted]:

@@ -11,6 +11,7 @@ If the kernel's own triggers report a stall, that cgroup is observed then, and n
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from typing import Any, Final, Protocol, TypeVar
 import trio
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.kernel.procfs import PROC
 from reactor.link.documents import attributes
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod, PodUsage
@@ -103,8 +103,7 @@ class _Group:
     share: float
     selected: Mapping[str, Selected] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    find_due_seconds: float = 0.0
-    find_unpressed_due_seconds: float = 0.0
+    find_due_seconds: float = -math.inf
     due_seconds: float = 0.0
     active_due_seconds: float = 0.0
     every_seconds: float = _TICK_SECONDS
@@ -189,7 +188,7 @@ class RuleWatch:
         self._acted = acted
         self._clock_seconds = clock_seconds
         self._worked_seconds = worked_seconds
-        self._observer = observer or RuleObserver(tree, proc=PROC, clock_seconds=clock_seconds)
+        self._observer = observer or RuleObserver(tree, clock_seconds=clock_seconds)
         self._cpus = os.cpu_count() or 1
         own = tuple(rules)
         marks = started(own, self._marked, clock_seconds())
@@ -288,7 +287,7 @@ class RuleWatch:
 
     def _is_found_unpressed(self, group: _Group, now_seconds: float) -> bool:
         """Return whether cgroups are to be found while no task stalls: for the triggers on their pressure."""
-        if self._triggers is None or now_seconds < group.find_unpressed_due_seconds:
+        if self._triggers is None or now_seconds < group.find_due_seconds + _LONGEST_SECONDS:
             return False
         is_v2 = self._tree.version is CgroupVersion.V2
         return is_v2 or any(one.text == _MACHINE for one in group.selectors)
@@ -359,7 +358,8 @@ class RuleWatch:
             if is_open and now_seconds >= group.due_seconds:
                 if now_seconds >= group.find_due_seconds:
                     await self._find(group)
-                await self._observe_all(group, group.selected, is_round=True)
+                group.peaks = {}
+                await self._observe_all(group, group.selected)
                 self._next_round(group)
             elif any(group.states.values()) and now_seconds >= group.active_due_seconds:
                 await self._observe_all(group, group.active_cgroups())
@@ -369,8 +369,6 @@ class RuleWatch:
                 group.active_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
             elif not is_open and self._is_found_unpressed(group, now_seconds):
                 await self._find(group)
-                pause_seconds = max(_LONGEST_SECONDS, group.find_due_seconds - self._clock_seconds())
-                group.find_unpressed_due_seconds = self._clock_seconds() + pause_seconds
             for rule in group.rules:
                 if group.states[rule.name] or rule.name in self._amounts_before:
                     await self._act(group, rule)
@@ -456,9 +454,7 @@ class RuleWatch:
         share = of_a_cpu * _part(group, self._groups)
         return min(most_seconds, max(least_seconds, self._turn_cost() / share))
 
-    async def _observe_all(self, group: _Group, cgroups: Iterable[str], *, is_round: bool = False) -> None:
-        if is_round:
-            group.peaks = {}
+    async def _observe_all(self, group: _Group, cgroups: Iterable[str]) -> None:
         for cgroup in tuple(cgroups):
             selected = group.selected.get(cgroup)
             if selected is not None:
@@ -480,24 +476,15 @@ class RuleWatch:
         values |= self._observer.read(cgroup, selected.directory, others)
         group.add_peaks(values)
         at_seconds, before = group.counters.get(cgroup, (now_seconds, {}))
-        counters: dict[Metric, float] = {}
-        for metric, value in values.items():
-            if value is None:
-                continue
-            if metric.is_counter:
-                counters[metric] = value
-                is_active = is_active or before.get(metric, value) != value
-            else:
-                is_active = is_active or value >= group.floors[metric]
+        counters = {one: value for one, value in values.items() if value is not None and one.is_counter}
         if counters:
             group.counters[cgroup] = (now_seconds, counters)
         growth = {} if reported is None else _reported(reported, counters, now_seconds)
-        if not is_active and not growth:
-            return
+        changed = {one for one, value in counters.items() if before.get(one, value) != value} | growth.keys()
         earlier = {metric: Sample(at_seconds, value) for metric, value in before.items()}
         for rule in group.rules:
             states = group.states[rule.name]
-            if cgroup not in states and not _may_hold(rule, values):
+            if cgroup not in states and not _may_hold(rule, values, changed):
                 continue
             state = observed(rule, states.get(cgroup), values, now_seconds, earlier, reported=growth)
             if state is None:
@@ -741,10 +728,11 @@ def _only(found: Mapping[str, _Value], kept: Collection[str]) -> dict[str, _Valu
     return {key: value for key, value in found.items() if key in kept}
 
 
-def _may_hold(rule: Rule, values: Mapping[Metric, float | None]) -> bool:
-    """Return whether all gauges of a rule are past their limits, so that its counters matter."""
+def _may_hold(rule: Rule, values: Mapping[Metric, float | None], changed: Collection[Metric]) -> bool:
+    """Return whether all gauges of a rule are past their limits, and any of its counters has changed."""
     gauges = [(values.get(metric), limit) for metric, limit, _ in rule.conditions if not metric.is_counter]
-    return all(value is not None and value >= limit for value, limit in gauges)
+    grows = len(gauges) == len(rule.conditions) or any(one.metric in changed for one in rule.conditions)
+    return grows and all(value is not None and value >= limit for value, limit in gauges)
 
 
 def _gate(rule: Rule) -> Condition | None:

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from jeepney import DBusAddress, HeaderFields, Message
 from jeepney.fds import FileDescriptor
 
 from reactor.backoff import Backoff
-from reactor.errors import ReactorError, failure_text, split_failure
+from reactor.errors import failure_text, split_failure
 from reactor.kernel import small_file
 from reactor.link.shutdown import (
     GO_ON,
@@ -32,13 +31,14 @@ from reactor.link.shutdown import (
 from reactor.system_bus import Bus, BusError, open_bus
 
 LOGIND: Final = "org.freedesktop.login1"
-_SYSTEMD: Final = "org.freedesktop.systemd1"
 _BUS: Final = "org.freedesktop.DBus"
 _MANAGER: Final = DBusAddress(
     "/org/freedesktop/login1", bus_name=LOGIND, interface="org.freedesktop.login1.Manager"
 )
 _SYSTEMD_MANAGER: Final = DBusAddress(
-    "/org/freedesktop/systemd1", bus_name=_SYSTEMD, interface="org.freedesktop.systemd1.Manager"
+    "/org/freedesktop/systemd1",
+    bus_name="org.freedesktop.systemd1",
+    interface="org.freedesktop.systemd1.Manager",
 )
 _SIGNAL: Final = "PrepareForShutdown"
 _PREPARE_RULE: Final = (
@@ -93,7 +93,7 @@ class Logind:
             if _is(message, _BUS, "NameOwnerChanged") and message.body[0] == LOGIND:
                 if message.body[2] != self._owner:
                     raise BusError(f"{LOGIND}: was restarted")
-            elif self._is_preparing(message):
+            elif _is(message, _MANAGER.interface, _SIGNAL) and len(message.body) == 1:
                 return bool(message.body[0])
         raise BusError("system bus: has closed the connection")
 
@@ -119,34 +119,10 @@ class Logind:
         lock: int = answer[0].to_raw_fd()
         return lock
 
-    def _is_preparing(self, message: Message) -> bool:
-        return (
-            message.header.fields.get(HeaderFields.sender) == self._owner
-            and message.header.fields.get(HeaderFields.path) == _MANAGER.object_path
-            and _is(message, _MANAGER.interface, _SIGNAL)
-            and len(message.body) == 1
-        )
-
 
 def _is(message: Message, interface: str | None, member: str) -> bool:
     fields = message.header.fields
     return bool(fields.get(HeaderFields.interface) == interface and fields.get(HeaderFields.member) == member)
-
-
-class DelayError(ReactorError):
-    """logind does not wait for as long as it should."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Lock:
-    """The present lock, as a descriptor; None without one."""
-
-    fd: int | None = None
-
-    def replace(self, fd: int | None) -> None:
-        before, self.fd = self.fd, fd
-        if before is not None:
-            os.close(before)
 
 
 class Watch:
@@ -170,7 +146,7 @@ class Watch:
         self._directory = directory
         self._address = address
         self._backoff = Backoff(*pause_seconds)
-        self._lock = _Lock()
+        self._lock: int | None = None
         self._is_preparing = False
         self._problem = ""
 
@@ -183,14 +159,19 @@ class Watch:
                     await self._attempt()
                     await self._backoff.pause()
         finally:
-            self._lock.replace(None)
+            self._replace_lock(None)
+
+    def _replace_lock(self, fd: int | None) -> None:
+        before, self._lock = self._lock, fd
+        if before is not None:
+            os.close(before)
 
     async def _obey(self, end: Callable[[], None]) -> None:
         """Let a shutdown go on when the guard says so; end where it has ended."""
         with suppress(OSError):
             while raw := await self._guard.recv(LONGEST_BYTES):
                 if raw == GO_ON:
-                    self._lock.replace(None)
+                    self._replace_lock(None)
         end()
 
     async def _attempt(self) -> None:
@@ -203,7 +184,7 @@ class Watch:
             if others is not None:
                 raise
             await self._say_problem(failure_text(failure) if failure is not None else "")
-            if self._lock.fd is None:
+            if self._lock is None:
                 await self._say(ShutdownNewsKind.NOT_INHIBITED)
 
     async def _watch(self, logind: Logind) -> None:
@@ -232,10 +213,10 @@ class Watch:
     async def _inhibit(self, logind: Logind) -> None:
         """Take a lock in the old one's place. Raises BusError."""
         # While a shutdown is being prepared it waits for those that held a lock at its beginning.
-        if self._is_preparing and self._lock.fd is not None:
+        if self._is_preparing and self._lock is not None:
             return
         seconds = await logind.max_delay_seconds()
-        self._lock.replace(await logind.inhibit())
+        self._replace_lock(await logind.inhibit())
         await self._say(ShutdownNewsKind.INHIBITED, seconds=min(seconds, MOST_SECONDS))
 
     async def _raised(self, logind: Logind) -> str:

@@ -11,9 +11,9 @@ from reactor.link.managed_oom import ManagedOomKind, ManagedOomUnit
 from reactor.model.name_patterns import PodParent
 from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
-from reactor.rules.managed import managed_rules, missing_because, refused_because, rule_names
+from reactor.rules.managed import managed_rules, missing_because, named_rules, refused_because
 from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset
-from reactor.rules.policy import Extremes, RuleState, cooldown_of_all_seconds, due, why_not
+from reactor.rules.policy import Extremes, RuleState, cooldown_left_seconds, due, why_not
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE, RULES = ManagedOomKind
@@ -65,7 +65,7 @@ def test_a_limit_and_a_time_of_ones_own_are_another_rule_and_so_are_those_of_use
         ("systemd-oomd:user-pressure-12.5%-2s", ("/user.slice/user-1.slice/a",), 2.0),
         ("systemd-oomd:pressure-40%-30s", ("/b",), 30.0),
     ] == [(one.name, one.cgroups, one.for_seconds) for one in rules]
-    assert (rules[0].name,) == rule_names(own, DEFAULTS)
+    assert [rules[0].name] == [name for name, _ in named_rules(own, DEFAULTS)]
 
 
 def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> None:
@@ -75,7 +75,7 @@ def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> No
         rule
     )
     assert ("swap", ("/a.slice", "/b.slice")) == (rule.by, rule.below)
-    assert (rule.name,) == rule_names(units[0], DEFAULTS)
+    assert [rule.name] == [name for name, _ in named_rules(units[0], DEFAULTS)]
 
     cgroups = {"1": "/a.slice/x", "2": "/b.slice", "3": "/c.slice/x", "4": "/a.slicer"}
     pods = [replace(make_pod(uid), cgroup=cgroup) for uid, cgroup in cgroups.items()]
@@ -84,14 +84,9 @@ def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> No
 
 RULESETS = OomdDefaults(
     rulesets={
-        one.name: one
-        for one in (
-            OomRuleset(
-                name="stall", action=OomAction.KILL_BY_PGSCAN, pressure_percent=50, swap_percent=80, seconds=1
-            ),
-            OomRuleset(name="full", action=OomAction.KILL_BY_SWAP, swap_percent=90),
-            OomRuleset(name="all", action=OomAction.KILL_ALL, pressure_percent=70, seconds=9),
-        )
+        "stall": OomRuleset(action=OomAction.KILL_BY_PGSCAN, pressure_percent=50, swap_percent=80, seconds=1),
+        "full": OomRuleset(action=OomAction.KILL_BY_SWAP, swap_percent=90),
+        "all": OomRuleset(action=OomAction.KILL_ALL, pressure_percent=70, seconds=9),
     }
 )
 
@@ -176,6 +171,6 @@ def test_a_rule_rests_in_the_cgroup_alone_that_it_acted_for() -> None:
     acted = {"/a": Acted(100.0, unhelpful=1)}
     assert ("/b", 0) == due_in(rule, acted, 129.0)
     assert ("/a", 1) == due_in(rule, acted, 130.0)
-    assert 0 == cooldown_of_all_seconds(rule, acted, 101.0)
+    assert 0 == cooldown_left_seconds(rule, acted, held, 101.0)
     assert due_in(swap, {"/": Acted(100.0)}, 114.0) is None
     assert ("/a", 1) == due_in(swap, {"/": Acted(100.0)}, 115.0)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.doctor.rules import why_not_observed
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.rules import Measure, Metric, PressureResource
 from reactor.rules.observe import RuleObserver, share_of_machine
+from reactor.workloads.search import Selected
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -53,7 +55,8 @@ class Seen:
         return self.observer.read(cgroup, str(self.fake.directory(cgroup)), [metric])[metric]
 
     def why_not(self, metric: Metric, cgroup: str = "/pod") -> str | None:
-        return self.observer.why_not(cgroup, str(self.fake.directory(cgroup)), metric)
+        selected = Selected(cgroup, str(self.fake.directory(cgroup)), 0)
+        return why_not_observed(self.observer, self.fake.tree.version, selected, metric)
 
 
 @pytest.fixture

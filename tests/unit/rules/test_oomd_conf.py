@@ -141,7 +141,6 @@ def rule(text: str) -> tuple[OomRuleset | None, list[str]]:
 def test_a_rule_file_says_all_its_conditions_and_what_is_done() -> None:
     text = "[Rule]\nMemoryPressureAbove=50%\nSwapUsageMax=805‰\nLastingSec=1min 2s\nAction=kill-by-pgscan\n"
     expected = OomRuleset(
-        name="stall",
         action=OomAction.KILL_BY_PGSCAN,
         pressure_percent=50,
         swap_percent=80.5,

@@ -353,7 +353,7 @@ def test_a_time_is_as_systemd_prints_it(seconds: float, text: str) -> None:
 
 def test_a_dry_run_is_shown() -> None:
     rules = OomdDefaults(
-        rulesets={"a": OomRuleset(name="a", action=OomAction.KILL_ALL, swap_percent=5, pressure_percent=None)}
+        rulesets={"a": OomRuleset(action=OomAction.KILL_ALL, swap_percent=5, pressure_percent=None)}
     )
     lines = dump_lines(ManagedOomReport(), rules, machine=(), observe=lambda _: (), is_dry_run=True)
     assert "Dry Run: yes" == lines[0]
