@@ -310,8 +310,8 @@ def after_reclaim(
 
     `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
     threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
-    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
-    by. Source: reclaimNodeLevelResources.
+    rate and whether the last eviction helped are asked as for any eviction, of a signal that is missing then
+    by what it showed last. `before` is what pods are ranked by. Source: reclaimNodeLevelResources.
     """
     threshold = decision.acted_on
     if threshold is None:
@@ -342,9 +342,9 @@ def after_reclaim(
 def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
     """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
 
-    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
-    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
-    caller rechecks the filesystem, that alone counts.
+    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added; a missing
+    signal meets none. It never reclaims a disk while a memory threshold is due; here that may wait, and then
+    counts for nothing. If the caller rechecks the filesystem, that alone counts.
     """
     if after is None:
         return settings.rechecks_disks

@@ -162,6 +162,15 @@ def test_a_memory_threshold_that_was_not_deferred_counts_after_a_reclaim_as_upst
         assert evicted == len(after.evictions)
 
 
+def test_a_signal_that_is_missing_after_a_reclaim_meets_no_threshold_and_others_count_as_upstream() -> None:
+    soft = replace(MEMORY, grace_period_seconds=30.0)
+    for rechecks, memory, evicted in ((False, 150, 0), (False, 50, 1), (True, 50, 0)):
+        node = _Node(_settings(soft, DISK, rechecks_disks=rechecks))
+        asked = node.ask(_seen(nodefs=50, memory=50))
+        after = node.after(asked, _seen(nodefs=50, memory=50), _seen(memory=memory))
+        assert evicted == len(after.evictions)
+
+
 def test_no_pod_is_evicted_for_a_disk_that_can_not_be_rechecked() -> None:
     for after in (None, Snapshot()):
         node = _Node(_settings(DISK))

@@ -180,7 +180,7 @@ def _in_force(case: Case) -> tuple[Sequence[Json], Json]:
 def _storage_is_told_otherwise(case: Case) -> bool:
     """Return whether a pod's storage as told and the sum of its parts lie on two sides of its limit."""
     pods, summary = _in_force(case)
-    stats = {each["podRef"]["uid"]: each for each in summary["pods"]}
+    stats = {each["podRef"]["uid"]: each for each in summary.get("pods", ())}
     dedicated = case.document["filesystems"]["dedicatedImageFs"]
     for pod in pods:
         of, limit = stats.get(pod["metadata"]["uid"]), pod_from_document(pod).ephemeral_storage_limit
