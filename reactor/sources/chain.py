@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import trio
@@ -35,6 +36,9 @@ PATIENCE_SECONDS: Final = 1.0
 # Attempts of a source, made again and again: how long to wait between them, what the board says.
 
 
+Attempt = Callable[[Callable[[str], None]], Awaitable[None]]
+
+
 class AttemptBackoff:
     """Pauses between a source's attempts: from 0.1 s up to 30 s, or 10 min where a node refuses.
 
@@ -45,13 +49,23 @@ class AttemptBackoff:
         self._backoff = Backoff(FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS, jitter=None)
         self._armed_at: float | None = None
 
-    def begin(self) -> None:
+    async def attempt(self, attempt: Attempt, armed: Callable[[str], None]) -> Exception | None:
+        """Return what ends an attempt, None if it just ends. A failure never takes the daemon down."""
         self._armed_at = None
 
-    def armed(self) -> None:
-        """Note that the attempt stands."""
-        if self._armed_at is None:
-            self._armed_at = trio.current_time()
+        def stands(detail: str) -> None:
+            if self._armed_at is None:
+                self._armed_at = trio.current_time()
+            armed(detail)
+
+        try:
+            await attempt(stands)
+        except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
+            failure, others = split_failure(raised)  # one during a cancellation comes with it in one group
+            if others is not None:
+                raise others from None
+            return failure
+        return None
 
     async def pause(self, error: BaseException | None = None) -> None:
         """Wait before the next attempt. `error` is what ended this one."""
@@ -68,7 +82,7 @@ def _is_refusal(error: BaseException | None) -> bool:
 async def keep_trying(
     name: str,
     board: SourceBoard,
-    attempt: Callable[[Callable[[str], None]], Awaitable[None]],
+    attempt: Attempt,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -87,27 +101,10 @@ async def keep_trying(
             is_started = True
             task_status.started()
 
-    def armed(detail: str) -> None:
-        backoff.armed()
-        report(SourceHealth.ARMED, detail)
-
     while True:
-        backoff.begin()
-        failure = await _failure_of(attempt(armed))
+        failure = await backoff.attempt(attempt, partial(report, SourceHealth.ARMED))
         report(SourceHealth.FAILED, _why(failure))
         await backoff.pause(failure)
-
-
-async def _failure_of(watching: Awaitable[None]) -> Exception | None:
-    """Return what ends a watch, None if it just ends. A failure never takes the daemon down."""
-    try:
-        await watching
-    except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-        failure, others = split_failure(raised)  # one during a cancellation comes with it in one group
-        if others is not None:
-            raise others from None
-        return failure
-    return None
 
 
 def _why(failure: Exception | None) -> str:
@@ -209,7 +206,6 @@ class Chain:
             while (until := self._spared_until(link)) > trio.current_time():
                 with trio.move_on_at(until):
                     await self._changed.wait()
-            backoff.begin()
             failure: Exception | None = None
             with trio.CancelScope() as link.calls_off:
                 failure = await self._try(link, backoff)
@@ -221,15 +217,12 @@ class Chain:
 
     async def _try(self, link: _Link, backoff: AttemptBackoff) -> Exception | None:
         """Watch until it fails; return what ended it."""
-
-        def armed(detail: str) -> None:
-            backoff.armed()
-            self._set(link, detail=detail, error=None)
-
         if link.awaited_until == float("inf"):
             link.awaited_until = trio.current_time() + PATIENCE_SECONDS
             self._changed_now()
-        failure = await _failure_of(link.step.watch(armed))
+        failure = await backoff.attempt(
+            link.step.watch, lambda detail: self._set(link, detail=detail, error=None)
+        )
         self._set(link, detail=None, error=_why(failure))
         return failure
 

@@ -1,5 +1,6 @@
 import errno
 import os
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -13,20 +14,16 @@ from reactor.sources.chain import AttemptBackoff, keep_trying
 
 
 async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockClock) -> None:
-    backoff, pauses = AttemptBackoff(), []
-    for _ in range(11):
-        backoff.begin()
-        pauses.append(await next_pause_seconds(backoff))
+    backoff = AttemptBackoff()
+    pauses = [await next_pause_seconds(backoff) for _ in range(11)]
     assert pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]) == pauses
 
 
 async def after_five() -> AttemptBackoff:
-    """Return the back-off of a source that has failed five times, its sixth attempt begun."""
+    """Return the back-off of a source that has failed five times."""
     backoff = AttemptBackoff()
     for _ in range(5):
-        backoff.begin()
         await backoff.pause()
-    backoff.begin()
     return backoff
 
 
@@ -40,8 +37,12 @@ async def test_an_attempt_that_stood_for_long_starts_again_with_the_shortest_pau
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     backoff = await after_five()
-    backoff.armed()
-    await trio.sleep(30)
+
+    async def stand(armed: Callable[[str], None]) -> None:
+        armed("here")
+        await trio.sleep(30)
+
+    await backoff.attempt(stand, lambda _: None)
     assert pytest.approx(0.1) == await next_pause_seconds(backoff)
 
 
@@ -49,7 +50,11 @@ async def test_an_attempt_that_took_long_to_fail_does_not_start_again_with_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     backoff = await after_five()
-    await trio.sleep(40)
+
+    async def fail_late(_: Callable[[str], None]) -> None:
+        await trio.sleep(40)
+
+    await backoff.attempt(fail_late, lambda _: None)
     assert pytest.approx(3.2) == await next_pause_seconds(backoff)
 
 
@@ -59,7 +64,6 @@ async def test_pauses_grow_to_ten_minutes_where_the_node_refuses_and_only_there(
     refusal = ExceptionGroup("", [BpfError("eBPF object memory", "needs CAP_BPF")])
     backoff, pauses = AttemptBackoff(), []
     for error in [refusal] * 15 + [OSError(19, "gone")] * 2:
-        backoff.begin()
         began = trio.current_time()
         await backoff.pause(error)
         pauses.append(trio.current_time() - began)
