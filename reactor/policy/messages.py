@@ -135,7 +135,7 @@ def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]
     if not ranking:
         parts.append("there is no pod")
     elif is_guess(ranking):
-        parts.append("of those that may be the usage could not be read: to choose one would be a guess")
+        parts.append("the usage of the candidates could not be read: to choose one would be a guess")
     held = sorted((place for place in ranking if place.usage), key=lambda place: -(place.usage or 0))
     if held:
         named = [

@@ -64,7 +64,7 @@ def test_of_pods_none_of_which_could_be_read_no_victim_is_guessed() -> None:
     assert () == decision.evictions
     assert decision.no_victim is not None
     assert decision.no_victim.message.endswith(
-        "no pod can be evicted; of those that may be the usage could not be read: to choose one would be a "
+        "no pod can be evicted; the usage of the candidates could not be read: to choose one would be a "
         "guess; held: 200Mi by cgroup/database (pods.never: unit database.service)"
     )
 
