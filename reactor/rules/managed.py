@@ -111,7 +111,7 @@ class ManagedOomRules:
         self._touched_seconds = clock_seconds()
         self._due_seconds = -math.inf
         self._problem: str | None = None
-        self._user_names: dict[int, dict[str, float]] = {}  # when each was wanted last
+        self._user_names: dict[str, tuple[int, float]] = {}  # whose each is, and when it was wanted last
         self._wanted: set[str] = set()
 
     @property
@@ -216,25 +216,23 @@ class ManagedOomRules:
         """Return why a user's unit has no rule: there would be too many different ones."""
         if unit.uid is None:
             return None
-        own = self._user_names.setdefault(unit.uid, {})
         for name, _ in named_rules(unit, self._defaults):
-            if not any(name in names for names in self._user_names.values()):
-                total = sum(map(len, self._user_names.values()))
-                if len(own) >= _MOST_RULES_OF_A_USER or total >= _MOST_USER_RULES:
+            if name not in self._user_names:
+                own = sum(uid == unit.uid for uid, _ in self._user_names.values())
+                if own >= _MOST_RULES_OF_A_USER or len(self._user_names) >= _MOST_USER_RULES:
                     return "users have had too many different rules, limits and times within an hour"
-                own[name] = self._clock_seconds()
+                self._user_names[name] = unit.uid, self._clock_seconds()
             self._wanted.add(name)
         return None
 
     def _release_names(self) -> None:
         """Forget the names that no unit has had for an hour; the last report's were wanted until now."""
         now_seconds = self._clock_seconds()
-        for uid, names in list(self._user_names.items()):
-            names |= {name: now_seconds for name in names if name in self._wanted}
-            kept = {name: at for name, at in names.items() if now_seconds - at < _NAME_KEPT_SECONDS}
-            self._user_names[uid] = kept
-            if not kept:
-                del self._user_names[uid]
+        self._user_names = {
+            name: (uid, now_seconds if name in self._wanted else at_seconds)
+            for name, (uid, at_seconds) in self._user_names.items()
+            if name in self._wanted or now_seconds - at_seconds < _NAME_KEPT_SECONDS
+        }
         self._wanted.clear()
 
 

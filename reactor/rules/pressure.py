@@ -61,15 +61,11 @@ class RulePressure:
         self._open = open_one
         self._nursery: trio.Nursery | None = None
         self._tasks: dict[Trigger, trio.CancelScope] = {}
-        self._armed: set[Trigger] = set()
+        self.armed: set[Trigger] = set()
         self._refused: dict[Trigger, tuple[float, str]] = {}
         self._wanted = 0
         self._fired: dict[Trigger, bool] = {}
         self._has_fired = trio.Event()
-
-    @property
-    def armed(self) -> frozenset[Trigger]:
-        return frozenset(self._armed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the triggers until cancelled."""
@@ -135,7 +131,7 @@ class RulePressure:
             # was signalled is lost where that is waited for in another: each has its own.
             with select.epoll() as epoll:
                 epoll.register(fd, select.EPOLLPRI)
-                self._armed.add(trigger)
+                self.armed.add(trigger)
                 self._show()
                 while True:
                     await trio.lowlevel.wait_readable(epoll.fileno())
@@ -146,18 +142,18 @@ class RulePressure:
                     self._has_fired.set()
                     await trio.sleep(_PAUSE_SECONDS)
         finally:
-            self._armed.discard(trigger)
+            self.armed.discard(trigger)
             # Its end waits for an RCU grace period: 12 to 30 ms.
             close_behind(fd)
 
     def _show(self) -> None:
         """Show how many triggers are armed, once none is being armed any more."""
-        if self._nursery is None or self._tasks.keys() - self._armed:
+        if self._nursery is None or self._tasks.keys() - self.armed:
             return
         if not self._wanted:
             self._board.set(RULE_PRESSURE, SourceHealth.OFF, "no rule is on pressure")
             return
-        armed = len(self._armed)
+        armed = len(self.armed)
         detail = "1 trigger" if armed == 1 else f"{armed} triggers"
         if armed < self._wanted:
             detail += f" for {self._wanted} wanted; the others are observed by the clock"

@@ -96,7 +96,6 @@ class _Group:
 
     selectors: tuple[PodParent, ...]
     rules: list[Rule]
-    metrics: tuple[Metric, ...]
     required: tuple[Metric, ...]
     floors: Mapping[Metric, float]
     resource: PressureResource | None
@@ -472,7 +471,7 @@ class RuleWatch:
             value is not None and value >= group.floors[one] for one, value in values.items()
         ):
             return  # no rule holds without these
-        others = [metric for metric in group.metrics if metric not in values]
+        others = [metric for metric in group.floors if metric not in values]
         values |= self._observer.read(cgroup, selected.directory, others)
         group.add_peaks(values)
         at_seconds, before = group.counters.get(cgroup, (now_seconds, {}))
@@ -701,7 +700,6 @@ def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, 
     return _Group(
         selectors=selectors,
         rules=rules,
-        metrics=tuple(floors),
         required=tuple(one for one in floors if not one.is_counter and all(one in each for each in asked)),
         floors=floors,
         resource=resource,
