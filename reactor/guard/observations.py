@@ -123,8 +123,6 @@ class Observations:
         for read, most in (*few, (self.bounded.observe, math.inf)):
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
             if found is None:
-                if not self._needs_pods(now_seconds):
-                    return seen
                 continue
             inputs = Inputs(self._settings, self._node.state, seen.snapshot, seen.pods, now_seconds)
             due = self.bounded.settle(inputs, found, most=most)
@@ -161,10 +159,10 @@ class Observations:
         return seen, found
 
     def _bounds(self, read: Callable[[], Known | None], now_seconds: float) -> Known | None:
-        """Return the most that each pod can hold, only if one may have to be chosen."""
-        if not self._needs_pods(now_seconds):
-            return None
+        """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
         self._take_pods(self._pod_list.refresh())
+        if not self._needs_pods(now_seconds):
+            return Known({}, self._of_kept())
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
             self.bounded.read(found, {claim.uid for claim in self._node.state.claims})
@@ -216,23 +214,28 @@ class Observations:
     def observe_pods(
         self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
     ) -> Mapping[str, PodUsage]:
-        """Return what pods use, only if one may have to be chosen: by what was observed, or for a rule."""
+        """Return what pods use; if none may have to be chosen, what those do that are never evicted."""
         wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
-        usages: Mapping[str, PodUsage] = {}
+        self._take_pods(self._pod_list.refresh())  # the very one may have come since the last housekeeping
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
+        read: Callable[[], Mapping[str, PodUsage]] = self._of_kept
         if wanting or (firing is not None and firing.rule.action in EVICTING):
-            # A pod that came since the last housekeeping may be the very one.
-            self._take_pods(self._pod_list.refresh())
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
-            usages = self.usages.full() if counted else self.usages.memory()
+            read = self.usages.full if counted else self.usages.memory
+        usages = read()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
             present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
             pods = [pod for pod in present if is_of_all or pod.storage]
             usages = with_storage(usages, self._node.storage.usages(pods), pods)
         return usages
+
+    def _of_kept(self) -> dict[str, PodUsage]:
+        """Return what the pods use that are never evicted: later kills are judged by it."""
+        kept = [pod.uid for pod in self._node.pods if pod.critical_because is not None]
+        return {**dict.fromkeys(kept, PodUsage()), **self.usages.of(kept)}
 
     # --- pods ---
 

@@ -134,9 +134,7 @@ class Reports:
             "node_cgroup": self.settings.node_cgroup,
             "memory_available": self.settings.memory_available,
             "pods": len(self.known.pods),
-            "process_victims": {
-                "pods": sum(1 for pod in self.known.pods if pod.process_victim is not None),
-            },
+            "process_victims": {"pods": sum(1 for pod in self.known.pods if pod.process_victim is not None)},
             "passes": self.known.passes,
             "signals": self._signals({}),
             "reclaimed": [reclaimed_document(one) for one in self.known.reclaimed],

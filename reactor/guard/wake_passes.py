@@ -92,10 +92,7 @@ class WakePasses:
             self._fail(error)
 
     def run_pass(
-        self,
-        taken: Sequence[Wake],
-        reclaimed: tuple[Reclaimed, ...] = (),
-        firing: Firing | None = None,
+        self, taken: Sequence[Wake], reclaimed: tuple[Reclaimed, ...] = (), firing: Firing | None = None
     ) -> PassRecord:
         """Make a pass, record it, and begin what it reclaims; who has it made for a rule does so for that."""
         record = self._passes.make(taken, firing)

@@ -245,11 +245,18 @@ class Ineligible(NamedTuple):
     failed: Mapping[str, tuple[float, str]] = MappingProxyType({})
 
 
+class Calm(NamedTuple):
+    """What was observed, and what the pods held together that are never evicted."""
+
+    signals: Mapping[Signal, Observation] = MappingProxyType({})
+    kept_bytes: int = 0
+
+
 class PolicyState(NamedTuple):
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
-    `calm` is what was observed last with no hard memory threshold met. `holds` are the last reclaims of
-    memory, one of each kind. `oom_struck_at_seconds` is when a pod's counter of OOM kills last rose.
+    `calm` is of the last pass with no hard memory threshold met. `holds` are the last reclaims of memory, one
+    of each kind. `oom_struck_at_seconds` is when a pod's counter of OOM kills last rose.
     `endings` is how long the last pods took to end that were asked to, in seconds by their work; `waits` are
     the soft evictions in time that wait (both: policy/in_time.py).
     """
@@ -258,7 +265,7 @@ class PolicyState(NamedTuple):
     condition_last_observed: Mapping[NodeCondition, float] = MappingProxyType({})
     condition_since: Mapping[NodeCondition, float] = MappingProxyType({})
     first_observed: Mapping[Threshold, float] = MappingProxyType({})
-    calm: Mapping[Signal, Observation] = MappingProxyType({})
+    calm: Calm = Calm()
     thresholds_met: tuple[Threshold, ...] = ()
     observed_at: Mapping[Signal, float | None] = MappingProxyType({})
     claims: tuple[Claim, ...] = ()

@@ -109,11 +109,7 @@ class Observation(NamedTuple):
     def at(self, taken_at_seconds: float) -> Observation:
         """Return the same as seen at that time; `_replace` takes three times as long."""
         return Observation(
-            self.available,
-            self.capacity,
-            taken_at_seconds,
-            self.inactive_file_bytes,
-            self.is_mem_available,
+            self.available, self.capacity, taken_at_seconds, self.inactive_file_bytes, self.is_mem_available
         )
 
     @property

@@ -118,6 +118,8 @@ def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | Non
     bounds = known.inputs.snapshot.bounds
     due = observed(known.inputs)
     inputs, fresh = due.inputs, due.thresholds
+    if not any(map(is_hard_memory, inputs.state.first_observed)):  # by these later kills are judged
+        yield from bounds.keys() & known.standings.listed.keys() - known.standings.evictable.keys()
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
     if not fresh and not any(map(is_hard_memory, inputs.state.thresholds_met)):
         return due.with_slowdowns()

@@ -25,14 +25,7 @@ from reactor.model.kills import HardMemoryKill, JudgedEviction
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Firing
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import (
-    CONDITION,
-    ON_DISK,
-    RESOURCE,
-    Layout,
-    NodeCondition,
-    Signal,
-)
+from reactor.model.signals import CONDITION, ON_DISK, RESOURCE, Layout, NodeCondition, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.claims import awaited, candidates, still_claimed
 from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
@@ -45,6 +38,7 @@ from reactor.policy.judged_evictions import (
     with_unhelpful_slowdown,
     without_past_slowdowns,
 )
+from reactor.policy.kill_results import with_calm
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import is_guess, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
@@ -104,7 +98,8 @@ def decide(
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
     if due is None or due.before is not state or due.inputs.pods != pods:
         due = observed(Inputs(settings, state, snapshot, pods, now_seconds)).with_slowdowns()
-    inputs, before, state = due.inputs, state, due.inputs.state
+    inputs, before = with_calm(due.inputs), state
+    state = inputs.state
     in_vain: tuple[JudgedEviction, ...] = ()
     if state.slowdowns or Signal.PID_AVAILABLE in [one.signal for one in state.thresholds_met]:
         inputs, in_vain = with_process_slowdown(inputs)
@@ -167,7 +162,6 @@ def observed(inputs: Inputs) -> Due:
         condition_last_observed=last_observed,
         condition_since={one: before.condition_since.get(one, now_seconds) for one in conditions},
         first_observed=first_observed,
-        calm=before.calm if any(map(is_hard_memory, first_observed)) else observations,
         thresholds_met=in_eviction_order(over, settings.thresholds),
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         claims=still_claimed(before.claims, pods, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),

@@ -45,10 +45,7 @@ _GENERATED: Final = re.compile(r"(?:-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdf
 
 
 def due_in_time(
-    settings: EvictionSettings,
-    state: PolicyState,
-    time_left: Mapping[Signal, TimeLeft],
-    now_seconds: float,
+    settings: EvictionSettings, state: PolicyState, time_left: Mapping[Signal, TimeLeft], now_seconds: float
 ) -> dict[Threshold, TimeLeft]:
     """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 

@@ -9,8 +9,9 @@ still dying is theirs and counts against no kill: a second hog is killed at once
 first. What a victim leaves charged to its cgroup counts against the kill of that victim and no other: it ends
 at any time, also after a later victim that has freed all it held.
 
-What a leak takes before it is seen takes several pods to make up for, each of which helps. So what has grown
-outside the pods' parents before the kill, in the same shortage, counts too, as far as the pods have not.
+What a leak takes before it is seen takes several pods to make up for, each of which helps. So growth outside
+the pods' parents before the kill, since memory was last calm, counts too, as far as the pods have not grown;
+and so does growth of pods that are never evicted, which are read for that while no threshold is met.
 
 The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
 failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
@@ -24,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from reactor.model.decisions import Eviction, Inputs, PolicyState
+from reactor.model.decisions import Calm, Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.quantity import bytes_text
@@ -88,11 +89,12 @@ class NodeAtThreshold(NamedTuple):
         return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
 
     def outgrown_bytes(self) -> int:
-        """Return by how much memory outside the pods' parents has outgrown theirs since it was calm.
+        """Return by how much memory outside the pods has outgrown theirs since it was calm.
 
-        With page cache or without, whichever is less: one cgroup counts it as inactive sooner than another.
+        That is what lies outside their parents, and what pods hold in these that are never evicted. The first
+        with page cache or without, whichever is less: one cgroup counts it as inactive sooner than another.
         """
-        before, now = self.inputs.state.calm, self.inputs.snapshot.signals
+        (before, kept_bytes), now = self.inputs.state.calm, self.inputs.snapshot.signals
         ours = (self.threshold.signal, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
         seen = [at[one] for one in ours for at in (now, before) if one in at]
         if len(seen) < 4:
@@ -101,7 +103,9 @@ class NodeAtThreshold(NamedTuple):
         used = [one.capacity - one.available for one in seen]
         node, pods = used[0] - used[1], used[2] - used[3]
         with_cache = node + cached[0] - cached[1] - (pods + cached[2] - cached[3])
-        return max(0, min(node - pods, with_cache) - max(0, pods))
+        in_pods, known = max(0, pods), _never_evicted_bytes(self.inputs)
+        kept = min(in_pods, known - kept_bytes) if known is not None else 0
+        return max(0, min(node - pods, with_cache) + 2 * kept - in_pods)
 
     def living_bytes(self, kept: Collection[str] | None = None) -> int | None:
         """Return what the pods hold that are not being evicted, None where one was not observed.
@@ -151,6 +155,15 @@ class NodeAtThreshold(NamedTuple):
         if kept is not None:
             is_kept = pod.uid in kept or (is_kept and not pod.could_not_be_ended)
         return is_kept and pod.uid not in self.dying
+
+
+def with_calm(inputs: Inputs) -> Inputs:
+    """Return the inputs with what was observed, for later kills, if no hard memory threshold is met."""
+    state = inputs.state
+    kept_bytes = None if any(map(is_hard_memory, state.first_observed)) else _never_evicted_bytes(inputs)
+    if kept_bytes is None:
+        return inputs
+    return inputs.with_state(state._replace(calm=Calm(inputs.snapshot.signals, kept_bytes)))
 
 
 def with_kill(
@@ -389,6 +402,17 @@ def slowdown_by_rate(node: NodeAtThreshold, kills: Sequence[HardMemoryKill]) -> 
         until_seconds=recent[-most] + _RATE_WINDOW_SECONDS,
         message=f"{len(recent)} evictions for hard memory thresholds in the last minute, of {most} allowed",
     )
+
+
+def _never_evicted_bytes(inputs: Inputs) -> int | None:
+    """Return what the pods hold together that are never evicted, None where one was not read.
+
+    What could not be read counts as none. A pod that could not be evicted a moment ago is none of them.
+    """
+    used, dying = inputs.snapshot.pods, inputs.state.dying(inputs.now_seconds)
+    never = (pod for pod in inputs.pods if pod.critical_because is not None and not pod.could_not_be_ended)
+    kept = {pod.uid for pod in never} - dying
+    return sum(_held_bytes(used, uid) or 0 for uid in kept) if used.keys() >= kept else None
 
 
 def _held_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:

@@ -18,12 +18,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import (
-    PodEntry,
-    PodLists,
-    Preference,
-    ProcessVictim,
-)
+from reactor.model.pod_lists import PodEntry, PodLists, Preference, ProcessVictim
 
 
 class Named(NamedTuple):

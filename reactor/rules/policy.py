@@ -11,17 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from reactor.model.rules import (
-    Acted,
-    Acts,
-    Firing,
-    Marked,
-    Marks,
-    Metric,
-    Rule,
-    RuleAction,
-    RuleInput,
-)
+from reactor.model.rules import Acted, Acts, Firing, Marked, Marks, Metric, Rule, RuleAction, RuleInput
 from reactor.text import printable
 
 _SAMPLES_IN_A_WINDOW = 32
@@ -121,12 +111,7 @@ def observed(
     )
 
 
-def due(
-    rule: Rule,
-    states: Mapping[str, RuleState],
-    acted: Acts,
-    now_seconds: float,
-) -> Firing | None:
+def due(rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: float) -> Firing | None:
     """Return what a rule is to act for now: unless it cools down, the cgroup in which it has held longest.
 
     `states` is by cgroup, and so is `acted`, how the rule acted last for each.

@@ -178,11 +178,13 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     assert "are slowed down" in daemon.ask("explain").stdout
 
 
-def test_leak_outside_the_pods_that_is_seen_once_it_has_taken_all_costs_one_innocent(
-    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str
+@pytest.mark.parametrize("where", ["system", "pods/keeper"])
+def test_leak_that_is_seen_once_it_has_taken_all_costs_one_innocent(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str, where: str
 ) -> None:
     """As kernel memory on cgroup v1: three pods would bring back what is missing, before one is judged."""
-    del pods
+    daemon.configure(HARD, {"pods": {"parents": [pods], "never": ["keeper"]}, **PAUSE})
+    node.add_pod("pods/keeper")
     trial.futile_at_most = 1
     made = [node.spawn(node.add_pod(f"pods/innocent-{number}"), hold(35)) for number in range(6)]
     trial.must_live(made)
@@ -191,7 +193,7 @@ def test_leak_outside_the_pods_that_is_seen_once_it_has_taken_all_costs_one_inno
     after_passes(daemon, 1)
     daemon.signal(signal.SIGSTOP)
     mib = (node.memory_bytes - node.usage_bytes()) // MIB - 14  # an interpreter takes 10
-    leak = node.spawn(f"{node.cgroup}/system", hold(mib))
+    leak = node.spawn(f"{node.cgroup}/{where}", hold(mib))
     eventually(lambda: node.memory_bytes - node.usage_bytes() < 20 * MIB, "a node that is full")
     daemon.signal(signal.SIGCONT)
     eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")

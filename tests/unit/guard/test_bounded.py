@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,22 @@ async def test_only_the_hog_is_read_before_it_is_killed(make_loop, make_pod, obs
 
     assert loop.kills.killed == ["hog"]
     assert read_before == [(["uid-hog"], 0)]
+
+
+@pytest.mark.parametrize("kind", [WakeKind.MEMORY, WakeKind.HOUSEKEEPING])
+async def test_while_no_threshold_is_met_the_pods_that_are_never_evicted_are_read_and_no_other(
+    make_loop, make_pod, observation, kind
+):
+    loop, keeper = make_loop(), replace(make_pod("keeper"), critical_because="it is so")
+    with_many(loop, make_pod, keeper)
+    hold(loop, keeper, 200 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(300 * MIB)}
+
+    record = loop.passes.make([wake(kind)])
+
+    assert record.snapshot.pods == {keeper.uid: loop.usages.seen[keeper.uid]}
+    assert loop.known.state.calm.kept_bytes == 200 * MIB
+    assert loop.usages.memory_reads == loop.usages.bound_reads == 0
 
 
 async def test_the_record_has_all_pods_and_says_which_were_read_after_the_kill(

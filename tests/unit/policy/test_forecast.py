@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from reactor.model.decisions import Inputs, PolicyState, Snapshot
+from reactor.model.decisions import Calm, Inputs, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
@@ -50,7 +50,7 @@ def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() 
     later = state._replace(
         observed_at={Signal.MEMORY_AVAILABLE: 2.0},
         condition_last_observed={NodeCondition.MEMORY_PRESSURE: 2.0},
-        calm=SEEN,
+        calm=Calm(SEEN),
     )
 
     assert is_unchanged(state, later)

@@ -188,6 +188,32 @@ def test_pods_that_have_taken_all_that_is_left_unseen_are_killed_at_once_though_
     assert [] == node.reasons
 
 
+def test_leak_in_a_pod_that_is_never_evicted_that_is_seen_once_it_has_taken_all_costs_one_pod():
+    """As page tables on cgroup v1: the kernel reports no crossing for them."""
+    node = late_node(keeper=124)
+    node.never = {"keeper"}
+    for _ in range(5):
+        node.step(0.005)
+
+    assert 1 == len(node.killed)
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert "124Mi more are used outside the pods than before" in node.decision.deferred_because
+
+
+def test_pod_that_is_never_evicted_and_has_always_held_much_hides_no_pods_that_have_taken_all_unseen():
+    node = Node(outside=10, keeper=120, **innocents(6, 43))
+    node.never, node.slow = {"keeper"}, set(node.pods)
+    node.step()
+    for name in ("innocent-0", "innocent-1", "innocent-2"):
+        node.pods[name] += 40
+    node.pods["keeper"] += 4
+    for _ in range(5):
+        node.step(0.005)
+
+    assert 2 == len(node.killed)
+    assert [] == node.reasons
+
+
 def leaking_node(missing=8.5):
     """A node with a hard threshold of 41 MiB of which a leak outside the pods has taken `missing`."""
     hard = replace(HARD, value=draw.amount(41 * MIB))
