@@ -109,8 +109,7 @@ class OomCounters:
                 for cgroup, count in limits.items()
                 if count > limits_before.get(cgroup, 0)
             }
-            judge = self._judged_v1 if self.tree.version is CgroupVersion.V1 else self._judged_v2
-            new, scope = await in_thread(judge, kills - kills_before, risen, met > met_before)
+            new, scope = await in_thread(self._judged, kills - kills_before, risen, met > met_before)
             if new:
                 at_ns = time.monotonic_ns()
                 self.report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=new))
@@ -135,30 +134,23 @@ class OomCounters:
                 met[top] = subtree_limits_met(self.tree, top)
         return kills, met
 
-    def _judged_v2(
+    def _judged(
         self,
         new: int,
-        met: Mapping[str, int],
+        risen: Mapping[str, int],
         at_guarded: bool,  # noqa: FBT001
     ) -> tuple[int, OomScope]:
         """Return how many kills there were, and at whose limit the worst of them was."""
+        is_v1 = self.tree.version is CgroupVersion.V1
+        if is_v1 and not self.node.is_machine:
+            new = sum(risen.values()) or int(at_guarded)
         if at_guarded:
             return new, OomScope.NODE
-        if met:
+        if risen and (not is_v1 or all(map(self._was_at_a_limit, risen))):
             return new, OomScope.OWN_LIMIT
+        if is_v1:
+            return new, OomScope.UNKNOWN
         return new, OomScope.NODE if self.node.is_machine else OomScope.ABOVE_NODE
-
-    def _judged_v1(
-        self,
-        new: int,
-        struck: Mapping[str, int],
-        at_guarded: bool,  # noqa: FBT001
-    ) -> tuple[int, OomScope]:
-        kills = new if self.node.is_machine else sum(struck.values()) or int(at_guarded)
-        if at_guarded:
-            return kills, OomScope.NODE
-        at_a_limit = bool(struck) and all(map(self._was_at_a_limit, struck))
-        return kills, OomScope.OWN_LIMIT if at_a_limit else OomScope.UNKNOWN
 
     def _was_at_a_limit(self, cgroup: str) -> bool:
         """Return whether a victim's cgroup, or one above it in the node, was ever at its limit."""
