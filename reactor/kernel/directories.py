@@ -13,11 +13,17 @@ import os
 import struct
 from collections.abc import Callable, Collection, Container, Hashable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from reactor.kernel import libc
+from reactor.kernel import _libc_ffi
 from reactor.kernel.files import OwnedDescriptor
 
+_IN_MODIFY: Final = 2
+# What is reported of a directory: what is added or removed, and its end (IN_CREATE, IN_DELETE, IN_MOVED_FROM
+# and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR); what is written to its files and attributes (IN_ATTRIB).
+ENTRIES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
+CONTENTS: Final = _IN_MODIFY | 0x4 | 0x01000000
 _EVENTS_BYTES: Final = 16 << 10
 _READ: Final = 4  # times so many bytes: of more events it is not known whose they are
 _EVENT: Final = struct.Struct("=iIII")  # wd, mask, cookie, len
@@ -25,8 +31,59 @@ _IGNORED: Final = 0x8000  # the directory is gone, and the number with it
 _MOVED: Final = 0x800  # it has another path
 _LOST: Final = 0xFFFFFFFF  # in place of the number: the queue has run over
 
+_ffi: Final[Any] = _libc_ffi.ffi
+_libc: Final[Any] = _ffi.dlopen(None)
+
 _Listing = TypeVar("_Listing")
 _Section = TypeVar("_Section")
+
+
+def watch_modifications(path: Path) -> int:
+    """Return a non-blocking inotify descriptor that is readable once the file has been modified.
+
+    Control files that the kernel itself changes (memory.events, cgroup.events) count, at most once in
+    10 ms. Raises OSError with the path: ENOENT, EMFILE and ENOSPC past fs.inotify's limits. The caller
+    closes it. See inotify(7).
+    """
+    inotify_fd = open_inotify()
+    try:
+        watch_directory(inotify_fd, os.fspath(path), _IN_MODIFY)
+    except OSError:
+        os.close(inotify_fd)
+        raise
+    return inotify_fd
+
+
+def open_inotify() -> int:
+    """Return a non-blocking inotify descriptor that watches nothing yet, for the caller to close.
+
+    Raises OSError: EMFILE past fs.inotify.max_user_instances.
+    """
+    inotify_fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    _check(inotify_fd, "inotify_init1")
+    return inotify_fd
+
+
+def watch_directory(inotify_fd: int, path: str, what: int) -> int:
+    """Have an inotify descriptor report changes of a directory: its ENTRIES, or their CONTENTS.
+
+    Return the number that its events have. A second time does nothing, and gives the same number. Raises
+    OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
+    """
+    number: int = _libc.inotify_add_watch(inotify_fd, os.fsencode(path), what)
+    _check(number, path)
+    return number
+
+
+def unwatch_directory(inotify_fd: int, number: int) -> None:
+    """Have an inotify descriptor report no more of a directory; that it does not is no error."""
+    _libc.inotify_rm_watch(inotify_fd, number)
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = _ffi.errno
+        raise OSError(number, os.strerror(number), what)
 
 
 class DirectoryChanges(OwnedDescriptor):
@@ -37,13 +94,13 @@ class DirectoryChanges(OwnedDescriptor):
     `watched` are the names of those that are not to be asked for again.
     """
 
-    def __init__(self, what: int = libc.ENTRIES) -> None:
+    def __init__(self, what: int = ENTRIES) -> None:
         super().__init__()
         self._what = what
         self._names: dict[int, str] = {}
         self.watched: set[str] = set()
         with suppress(OSError):  # tried again when there is something to watch
-            self._fd = libc.open_inotify()
+            self._fd = open_inotify()
 
     def watch(self, directory: str, name: str = "") -> None:
         """Watch a directory from now on; again only if its end was reported, or maybe lost.
@@ -56,8 +113,8 @@ class DirectoryChanges(OwnedDescriptor):
         if name in self.watched:
             return
         if self._fd < 0:
-            self._fd = libc.open_inotify()
-        number = libc.watch_directory(self._fd, directory, self._what)
+            self._fd = open_inotify()
+        number = watch_directory(self._fd, directory, self._what)
         self.watched.discard(self._names.get(number, name))  # it was moved, and has another name now
         self._names[number] = name
         self.watched.add(name)
@@ -66,7 +123,7 @@ class DirectoryChanges(OwnedDescriptor):
         """Watch no others any more."""
         for number in [number for number, name in self._names.items() if name not in names]:
             self.watched.discard(self._names.pop(number))
-            libc.unwatch_directory(self._fd, number)
+            unwatch_directory(self._fd, number)
 
     def watch_again(self) -> None:
         """Have the next `watch` of each directory ask the kernel again."""

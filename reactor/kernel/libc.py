@@ -11,7 +11,6 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from reactor.kernel import _libc_ffi
@@ -21,11 +20,6 @@ MCL_FUTURE: Final = 2
 # Lock a page when it is first touched instead of populating every mapping at once (4.4+). Without it
 # MCL_FUTURE would make each thread's 8 MiB stack resident.
 MCL_ONFAULT: Final = 4
-_IN_MODIFY: Final = 2
-# What is watched of a directory: what is added or removed, and its end (IN_CREATE, IN_DELETE, IN_MOVED_FROM
-# and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR); what is written to its files and attributes (IN_ATTRIB).
-ENTRIES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
-CONTENTS: Final = _IN_MODIFY | 0x4 | 0x01000000
 
 # How openat2 resolves a path (linux/openat2.h); each is a refusal: EXDEV, ELOOP, EXDEV.
 RESOLVE_NO_XDEV: Final = 0x01
@@ -91,48 +85,6 @@ def enter_namespace(fd: int) -> None:
     setns(2).
     """
     _check(_libc.setns(fd, 0), "setns")
-
-
-def watch_modifications(path: Path) -> int:
-    """Return a non-blocking inotify descriptor that is readable once the file has been modified.
-
-    Control files that the kernel itself changes (memory.events, cgroup.events) count, at most once in
-    10 ms. Raises OSError with the path: ENOENT, EMFILE and ENOSPC past fs.inotify's limits. The caller
-    closes it. See inotify(7).
-    """
-    inotify_fd = open_inotify()
-    try:
-        _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _IN_MODIFY), os.fspath(path))
-    except OSError:
-        os.close(inotify_fd)
-        raise
-    return inotify_fd
-
-
-def open_inotify() -> int:
-    """Return a non-blocking inotify descriptor that watches nothing yet, for the caller to close.
-
-    Raises OSError: EMFILE past fs.inotify.max_user_instances.
-    """
-    inotify_fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    _check(inotify_fd, "inotify_init1")
-    return inotify_fd
-
-
-def watch_directory(inotify_fd: int, path: str, what: int) -> int:
-    """Have an inotify descriptor report changes of a directory: its ENTRIES, or their CONTENTS.
-
-    Return the number that its events have. A second time does nothing, and gives the same number. Raises
-    OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
-    """
-    number: int = _libc.inotify_add_watch(inotify_fd, os.fsencode(path), what)
-    _check(number, path)
-    return number
-
-
-def unwatch_directory(inotify_fd: int, number: int) -> None:
-    """Have an inotify descriptor report no more of a directory; that it does not is no error."""
-    _libc.inotify_rm_watch(inotify_fd, number)
 
 
 def lies_in_memory(path: str | bytes) -> bool:

@@ -29,8 +29,8 @@ import trio
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
+from reactor.kernel.directories import watch_modifications
 from reactor.kernel.files import OwnedDescriptor
-from reactor.kernel.libc import watch_modifications
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes

@@ -18,8 +18,8 @@ from typing import Final
 import trio
 
 from reactor.errors import ReactorError
+from reactor.kernel.directories import watch_modifications
 from reactor.kernel.files import OwnedDescriptor
-from reactor.kernel.libc import watch_modifications
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, WakeKind

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.directories import CachedListing, DirectoryChanges
+from reactor.kernel.directories import CONTENTS, CachedListing, DirectoryChanges
 from reactor.kernel.files import GONE, Reserve
-from reactor.kernel.libc import CONTENTS
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass

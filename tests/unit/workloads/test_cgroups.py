@@ -319,7 +319,7 @@ def test_a_young_pod_is_read_again_once_it_was_written_to_and_by_the_clock_only_
     set_attribute(fake, "/pods/new", "user.reactor.priority", b"3")
     assert 1 == reads()
     assert [3] == [pod.priority for pod in listing.refresh()]
-    monkeypatch.setattr("reactor.kernel.libc.watch_directory", _refuse)
+    monkeypatch.setattr("reactor.kernel.directories.watch_directory", _refuse)
     fake.add("/pods/unwatched")
     assert 5 == reads()
     now[0] += 1.0
@@ -403,7 +403,7 @@ def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
 ) -> None:
     """Without inotify it makes all of them anew."""
     if not is_watched:
-        monkeypatch.setattr("reactor.kernel.libc.open_inotify", _refuse)
+        monkeypatch.setattr("reactor.kernel.directories.open_inotify", _refuse)
     for number, name in enumerate("abc"):
         fake.add(f"/pods/{name}")
         runs(fake, proc, f"/pods/{name}", "web", pid=7 if name == "a" else 70 + number)

@@ -90,7 +90,7 @@ def test_where_no_inotify_is_to_be_had_every_refresh_looks(
     def refuse() -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("reactor.kernel.libc.open_inotify", refuse)
+    monkeypatch.setattr("reactor.kernel.directories.open_inotify", refuse)
     listing = listing_of(fake, tmp_path, APPLICATIONS)
     assert [] == found(listing)
     fake.add(application(7, "a"))
