@@ -162,7 +162,7 @@ class Observations:
         """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
         self._take_pods(self._pod_list.refresh())
         if not self._needs_pods(now_seconds):
-            return Known({}, self._of_kept())
+            return Known({}, dict(self._of_kept()))
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
             self.bounded.read(found, {claim.uid for claim in self._node.state.claims})
@@ -219,12 +219,12 @@ class Observations:
         self._take_pods(self._pod_list.refresh())  # the very one may have come since the last housekeeping
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
-        read: Callable[[], Mapping[str, PodUsage]] = self._of_kept
-        if wanting or (firing is not None and firing.rule.action in EVICTING):
-            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
-            counted = Resource.PIDS in wanting and not _only_memory(wakes)
-            read = self.usages.full if counted else self.usages.memory
-        usages = read()
+        if not wanting and (firing is None or firing.rule.action not in EVICTING):
+            usages = self._of_kept()
+        elif Resource.PIDS in wanting and not _only_memory(wakes):
+            usages = self.usages.full()  # takes longer; no pod is chosen by it in a pass that memory woke
+        else:
+            usages = self.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
             present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
@@ -232,7 +232,7 @@ class Observations:
             usages = with_storage(usages, self._node.storage.usages(pods), pods)
         return usages
 
-    def _of_kept(self) -> dict[str, PodUsage]:
+    def _of_kept(self) -> Mapping[str, PodUsage]:
         """Return what the pods use that are never evicted: later kills are judged by it."""
         kept = [pod.uid for pod in self._node.pods if pod.critical_because is not None]
         return {**dict.fromkeys(kept, PodUsage()), **self.usages.of(kept)}

@@ -98,7 +98,8 @@ def decide(
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
     if due is None or due.before is not state or due.inputs.pods != pods:
         due = observed(Inputs(settings, state, snapshot, pods, now_seconds)).with_slowdowns()
-    inputs, before = with_calm(due.inputs), state
+    is_calm = not any(map(is_hard_memory, due.inputs.state.first_observed))
+    inputs, before = with_calm(due.inputs) if is_calm else due.inputs, state
     state = inputs.state
     in_vain: tuple[JudgedEviction, ...] = ()
     if state.slowdowns or Signal.PID_AVAILABLE in [one.signal for one in state.thresholds_met]:

@@ -158,12 +158,11 @@ class NodeAtThreshold(NamedTuple):
 
 
 def with_calm(inputs: Inputs) -> Inputs:
-    """Return the inputs with what was observed, for later kills, if no hard memory threshold is met."""
-    state = inputs.state
-    kept_bytes = None if any(map(is_hard_memory, state.first_observed)) else _never_evicted_bytes(inputs)
+    """Return the inputs with what was observed, by which later kills are judged; no hard threshold is met."""
+    kept_bytes = _never_evicted_bytes(inputs)
     if kept_bytes is None:
         return inputs
-    return inputs.with_state(state._replace(calm=Calm(inputs.snapshot.signals, kept_bytes)))
+    return inputs.with_state(inputs.state._replace(calm=Calm(inputs.snapshot.signals, kept_bytes)))
 
 
 def with_kill(

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.directories import DirectoryChanges
-from reactor.kernel.libc import CONTENTS
+from reactor.kernel.directories import CONTENTS, DirectoryChanges
 from tests.support.this_machine import open_descriptors
 
 
