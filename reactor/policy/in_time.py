@@ -50,7 +50,6 @@ def due_in_time(
     """Return the soft thresholds due before their grace period or a pause is over, with the time left.
 
     Only asked with `soft_in_time`. Of those in `state.waits` the pod that ranks first is known to need less.
-    An estimate from before the last eviction does not count: it knows nothing of what that frees.
     """
     waiting = {
         one.threshold
@@ -64,7 +63,6 @@ def due_in_time(
         for threshold, since in state.first_observed.items()
         if is_soft_memory(threshold)
         and (left := time_left.get(threshold.signal)) is not None
-        and left.at_seconds > max(state.evicted_at, default=-math.inf)
         and _is_due(settings, left, max(since + threshold.grace_period_seconds, pause_end), now_seconds)
         and threshold not in waiting
     }

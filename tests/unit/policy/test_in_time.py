@@ -116,14 +116,6 @@ def test_nothing_comes_sooner_where_that_is_not_asked_for_or_gentler(changes: di
     assert decision.evictions == ()
 
 
-def test_no_further_pod_is_asked_by_an_estimate_from_before_the_last_eviction() -> None:
-    """It knows nothing of what that frees."""
-    for evicted_seconds, evictions in ((109.0, 1), (110.0, 0)):
-        state = MET._replace(evicted_at=(evicted_seconds,))
-        _, decision = passed(left_of(1.0, at=110.0), state, at=110.5)
-        assert evictions == len(decision.evictions)
-
-
 def test_pods_own_grace_period_counts_if_there_is_no_cap() -> None:
     settings = replace(SETTINGS, max_pod_grace_period_seconds=-1)
     _, decision = passed(left_of(36.0, at=130.0), at=130.0, settings=settings)
