@@ -105,11 +105,10 @@ class Observations:
         A pass that memory has woken reads of many pods only as much as its decision needs.
         """
         self._observe_left()
-        found = None
         if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
             found = self._by_bounds(wakes, now_seconds)
-        if found is not None:
-            return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
+            if found is not None:
+                return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
         return self._observed(wakes, now_seconds, lambda: self._all_pods(wakes, now_seconds, firing))[0]
 
     def _by_bounds(self, wakes: Sequence[Wake], now_seconds: float) -> Seen | None:

@@ -75,8 +75,7 @@ class Samples:
         return len(self._samples)
 
     def clear(self) -> None:
-        self._samples.clear()
-        self._foreseen_since = None
+        self._samples, self._foreseen_since = [], None
 
     def add(self, at_seconds: float, available_bytes: int, capacity_bytes: int) -> None:
         """Take over a sample, unless the clock stands still."""
@@ -130,6 +129,7 @@ class Samples:
         return fell_bytes * seconds > left_bytes * (last.at_seconds - before.at_seconds)
 
     def time_left(self, threshold_bytes: float, now_seconds: float) -> TimeLeft:
+        """Return how long it takes until less than the threshold is available, by these samples."""
         left = time_left(tuple(self._samples), threshold_bytes, now_seconds)
         if left.seconds is None or self._foreseen_since is None:
             self._foreseen_since = None if left.seconds is None else now_seconds

@@ -181,6 +181,7 @@ class TimeLeftWatch:
         self.report(self._lefts)
 
     def document(self) -> dict[str, Any]:
+        """Return what is foreseen, as plain JSON values."""
         waits = [
             {"threshold": str(one.threshold), "uid": one.uid, "until_left_seconds": one.needed_seconds}
             for one in self.state().waits

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.guard.filesystem_facts import empty_dirs
+from reactor.guard import filesystem_facts
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 from reactor.reclaim.empty_dirs import empty, empty_directory
 from tests.support.this_machine import open_descriptors
@@ -41,10 +42,24 @@ def pod(tmp_path: Path) -> Pod:
     return dataclasses.replace(found, storage=tuple(places))
 
 
-async def emptied(fake: FakeTree, pod: Pod) -> None:
-    """Empty all that is to be emptied of a pod."""
-    for path in empty_dirs(pod):
-        assert None is await empty(fake.tree, path, pod.cgroup)
+class Steward:
+    """Empties what the guard asks for, as the steward does; `asked` are the directories."""
+
+    def __init__(self, fake: FakeTree) -> None:
+        self.asked: list[str] = []
+        self._tree = fake.tree
+
+    async def ask(self, _: Any, *, path: str, cgroup: str | None) -> SimpleNamespace:
+        self.asked.append(path)
+        why = await empty(self._tree, path, cgroup)
+        return SimpleNamespace(problems=() if why is None else (why,))
+
+
+async def emptied(fake: FakeTree, pod: Pod) -> list[str]:
+    """Empty all that is to be emptied of a pod; return the directories."""
+    steward = Steward(fake)
+    assert () == await filesystem_facts.empty(steward, pod)  # type: ignore[arg-type]
+    return steward.asked
 
 
 async def test_emptydir_of_a_pod_is_emptied_and_nothing_else(
@@ -69,8 +84,8 @@ async def test_pod_that_runs_again_keeps_its_files(fake: FakeTree, pod: Pod, tmp
     assert (tmp_path / "scratch/deep/file").exists()
 
 
-def test_only_emptydirs_are_ever_meant(pod: Pod, tmp_path: Path) -> None:
-    assert [str(tmp_path / "scratch")] == list(empty_dirs(pod))
+async def test_only_emptydirs_are_ever_meant(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
+    assert [str(tmp_path / "scratch")] == await emptied(fake, pod)
 
 
 def test_symlinks_go_and_what_they_point_at_stays(tmp_path: Path) -> None:

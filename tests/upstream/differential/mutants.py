@@ -39,12 +39,12 @@ MUTANTS: Final = (
         "grace_period_seconds=0 if threshold.is_hard else",
         "grace_period_seconds=1 if threshold.is_hard else",
     ),
-    Mutant("policy/in_time.py", "return min(settings.max_pod_grace", "return max(settings.max_pod_grace"),
-    Mutant("policy/in_time.py", "max_pod_grace_period_seconds < 0", "max_pod_grace_period_seconds < -1"),
+    Mutant("policy/in_time.py", "own if most < 0 else min(most, own)", "own if most < 0 else max(most, own)"),
+    Mutant("policy/in_time.py", "return own if most < 0", "return own if most < -1"),
     Mutant(
         "policy/decide.py",
-        "        if evictions:\n            return state",
-        "        if False:\n            return state",
+        "        if evictions := evictions and",
+        "        if evictions := False and",
     ),
     Mutant(
         "policy/rank.py",
