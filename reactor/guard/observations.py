@@ -159,9 +159,9 @@ class Observations:
 
     def _bounds(self, read: Callable[[], Known | None], now_seconds: float) -> Known | None:
         """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
-        self._take_pods(self._pod_list.refresh())
         if not self._needs_pods(now_seconds):
             return Known({}, dict(self._of_kept()))
+        self._take_pods(self._pod_list.refresh())
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
             self.bounded.read(found, {claim.uid for claim in self._node.state.claims})
@@ -215,15 +215,15 @@ class Observations:
     ) -> Mapping[str, PodUsage]:
         """Return what pods use; if none may have to be chosen, what those do that are never evicted."""
         wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
-        self._take_pods(self._pod_list.refresh())  # the very one may have come since the last housekeeping
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
         if not wanting and (firing is None or firing.rule.action not in EVICTING):
             usages = self._of_kept()
-        elif Resource.PIDS in wanting and not _only_memory(wakes):
-            usages = self.usages.full()  # takes longer; no pod is chosen by it in a pass that memory woke
         else:
-            usages = self.usages.memory()
+            self._take_pods(self._pod_list.refresh())  # one that came since may be the very one
+            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
+            counted = Resource.PIDS in wanting and not _only_memory(wakes)
+            usages = self.usages.full() if counted else self.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
             present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)

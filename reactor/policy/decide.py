@@ -369,11 +369,11 @@ def storage_limit_evictions(
     Critical pods and pods without statistics stay. `used` is by uid.
     Source: localStorageEviction: emptyDir limits, then the pod's, then its containers'.
     """
+    counted = {uid for uid, one in used.items() if one.ephemeral_storage_bytes is not None or one.volumes}
+    counted |= {uid for uid, one in used.items() if one.containers}
     return tuple(
         eviction
-        for pod in pods
-        if (seen := used.get(pod.uid)) is not None
-        and (seen.ephemeral_storage_bytes is not None or seen.volumes or seen.containers)  # else memory alone
-        and of_no_partition(pod).critical_because is None
-        for eviction in first_broken_limit(pod, seen, layout)
+        for pod in (pods if counted else ())  # in most passes memory alone was read
+        if pod.uid in counted and of_no_partition(pod).critical_because is None
+        for eviction in first_broken_limit(pod, used[pod.uid], layout)
     )

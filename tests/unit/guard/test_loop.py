@@ -141,7 +141,7 @@ async def test_a_part_that_is_slow_to_start_keeps_no_crossing_waiting(
 
 
 class GrowingPod:
-    """A list of one pod; once it `grows`, the third glance at it finds the node's threshold crossed."""
+    """A list of one pod; once it `grows`, the second glance at it finds the node's threshold crossed."""
 
     problems: Mapping[str, str] = {}
 
@@ -155,7 +155,7 @@ class GrowingPod:
 
     def refresh(self) -> tuple[Pod, ...]:
         self._glances += self.grows
-        if self._glances == 3:
+        if self._glances == 2:
             self._fake.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
         return (make_pod("hog"),)
 
