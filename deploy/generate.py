@@ -96,7 +96,7 @@ def kustomize(helm: str) -> Iterator[tuple[Path, str]]:
         found["own-node-only.yaml"],
         "# In another namespace, or for a service account of another name, change the username.\n",
     )
-    cleaned = [re.sub(r"^(    )namespace: .*", r"\1namespace: reactor-clean", one, flags=re.MULTILINE) for one in found["clean.yaml"]]
+    cleaned = [re.sub(r"^(    )namespace: .*", rf"\1namespace: reactor-clean", one, flags=re.MULTILINE) for one in found["clean.yaml"]]
     cleaned = [re.sub(r"^( *)image: .*\n *imagePullPolicy: .*\n", r"\1image: reactor\n", one, flags=re.MULTILINE) for one in cleaned]
     namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: reactor-clean\n"
     yield DEPLOY / "kustomize/clean/clean.yaml", _joined([namespace, *cleaned])

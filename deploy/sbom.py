@@ -23,6 +23,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
 from pins import by_name
 
 _PIN: Final = re.compile(r"^([a-z0-9-]+)==(\S+)")

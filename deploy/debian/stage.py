@@ -24,9 +24,8 @@ from typing import Final
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "deploy")]
-from pins import DISTRIBUTION, EXTRA, MACHINES, all_pins, closure, download, pins, target  # noqa: E402
-
 import reactor  # noqa: E402
+from pins import DISTRIBUTION, EXTRA, MACHINES, all_pins, closure, download, pins, target  # noqa: E402
 
 PYTHONS: Final = ("3.11", "3.12", "3.13")  # those of debian/rules
 TOOLS: Final = ("hatchling", "shtab", "pip")  # what the build itself needs
