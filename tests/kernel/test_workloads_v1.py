@@ -87,6 +87,23 @@ def test_what_is_written_to_a_pod_is_seen_when_all_are_listed_again(
     assert watches == _watches()
 
 
+def test_what_is_written_to_a_pod_that_came_a_moment_ago_is_seen_by_the_next_refresh(
+    v1_tree: CgroupTree, parent: Path
+) -> None:
+    """Who makes a cgroup writes what it asks for afterwards; no clock says when it is read again."""
+    listing = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,)), clock_seconds=lambda: 100.0)
+    assert () == listing.refresh()
+    (parent / "a").mkdir()
+    assert [(0, {})] == [(one.priority, one.requests) for one in listing.refresh()]
+
+    v1_tree.set_memory_request(f"{PARENT}/a", 64 * MIB)
+    assert [{Resource.MEMORY: 64 * MIB}] == [one.requests for one in listing.refresh()]
+    os.setxattr(parent / "a", "user.reactor.priority", b"7")
+    (pod,) = listing.refresh()
+    assert (7, 64 * MIB) == (pod.priority, pod.requests[Resource.MEMORY])
+    assert pod is listing.refresh()[0]
+
+
 def test_what_is_gone_is_watched_no_more(v1_tree: CgroupTree, parent: Path) -> None:
     listing = CgroupPods(v1_tree, Settings(pod_parents=(f"{PARENT}/*",)))
     assert () == listing.list()
