@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import RankedPod
+from reactor.model.decisions import Measured, RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, Volume
 from reactor.model.signals import Layout, Resource, Signal
@@ -129,6 +129,19 @@ def test_memory_goes_by_request_exceeded_then_priority_then_excess() -> None:
     assert ["unseen", "much", "little", "important", "below", "system"] == _names(ranking)
     assert (30, 10, True) == (ranking[1].usage, ranking[1].request, ranking[1].exceeds_request)
     assert (None, None) == (ranking[0].usage, ranking[0].exceeds_request)
+
+
+def test_a_pod_that_was_not_read_for_the_decision_goes_by_what_was_read_later_or_its_bound() -> None:
+    pods = [_pod("read"), _pod("late"), _pod("gone")]
+    used = {name: PodUsage(memory_working_set_bytes=held) for name, held in (("read", 9), ("late", 5))}
+
+    ranking = rank(pods, used, Signal.MEMORY_AVAILABLE, Layout.SINGLE, bounds={"late": 8, "gone": 7})
+
+    assert [(one.pod.name, one.usage, one.measured) for one in ranking] == [
+        ("read", 9, Measured.AT_DECISION),
+        ("gone", 7, Measured.BOUND),
+        ("late", 5, Measured.AFTERWARDS),
+    ]
 
 
 def test_processes_go_by_priority_then_number() -> None:
