@@ -60,9 +60,9 @@ from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import NOT_ARMED_YET
 from reactor.sources.levels import MemoryLevels
-from reactor.sources.memory import MemorySource
+from reactor.sources.memory import memory_chain
 from reactor.sources.oom import OomSource
-from reactor.sources.processes import ProcessSource
+from reactor.sources.processes import process_chain
 from reactor.sources.swap import SwapWatch
 from reactor.sources.wakes import Ticker, Wakes
 from reactor.supervisor import Hook, Part, StartedPart, Supervisor
@@ -415,7 +415,7 @@ def loop_of(
         memory_reclaim=memory_reclaim,
         loop=lambda: loop,
     )
-    memory = MemorySource(tree, settings, wakes, kept.highs)
+    memory = memory_chain(tree, settings, wakes, kept.highs)
     oom = OomSource(
         tree,
         settings,
@@ -424,7 +424,7 @@ def loop_of(
         expect=lambda kill: loop.passes.observations.oom_killed(kill),  # noqa: PLW0108 - made below
     )
     swap = _swap_watch(tree, settings, observer, wakes)
-    processes = ProcessSource(tree, settings.sources, wakes)
+    processes = process_chain(tree, settings.sources, wakes)
     joined = [join(core) for join in FEATURES]
     kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
     levels = MemoryLevels(tree, settings, lambda: observer.watermarks)

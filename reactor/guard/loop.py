@@ -43,9 +43,8 @@ from reactor.policy.storm import memory_slowdowns
 from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.runner import Reclaimed, ReclaimJob, ReclaimRunner
 from reactor.sources.catalogue import TICKER
-from reactor.sources.levels import MemoryLevels
-from reactor.sources.memory import MemorySource
-from reactor.sources.processes import ProcessSource, process_levels
+from reactor.sources.levels import MemoryChain, MemoryLevels
+from reactor.sources.processes import ProcessChain, process_levels
 from reactor.sources.wakes import Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor, report_changes
 from reactor.workloads.pods import PodList
@@ -79,8 +78,8 @@ class Loop:
     wakes: Wakes
     levels: MemoryLevels
     arming: Arming
-    memory: MemorySource
-    processes: ProcessSource
+    memory: MemoryChain
+    processes: ProcessChain
     filesystems: FilesystemFacts
     storage: StorageCounts
     housekeeping: Housekeeping

@@ -23,14 +23,13 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.policy.attention import Pace
 from reactor.reclaim.runner import Reclaimed
-from reactor.sources.levels import MemoryLevel, MemoryLevels
-from reactor.sources.memory import MemorySource
+from reactor.sources.levels import MemoryChain, MemoryLevel, MemoryLevels
 
 
 class Arming:
     """Has memory watched; `crossings` are the levels of hard thresholds, those ahead of one left out."""
 
-    def __init__(self, levels: MemoryLevels, memory: MemorySource, kernel: KernelKills) -> None:
+    def __init__(self, levels: MemoryLevels, memory: MemoryChain, kernel: KernelKills) -> None:
         self.crossings: Sequence[MemoryLevel] = ()
         self._levels = levels
         self._memory = memory

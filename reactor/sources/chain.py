@@ -7,9 +7,11 @@ first is tried again with backoff; when the first is armed, the next is cancelle
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import trio
 
@@ -19,7 +21,7 @@ from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.wakes import Wakes
 
-_Levels_contra = TypeVar("_Levels_contra", contravariant=True)
+_Levels = TypeVar("_Levels")
 
 NOT_ARMED_YET: Final = "not armed yet"
 FIRST_DELAY_SECONDS: Final = 0.1
@@ -111,16 +113,19 @@ def _why(failure: Exception | None) -> str:
     return "ended unexpectedly" if failure is None else failure_text(failure)
 
 
-class Step(Protocol):
-    """One source in a chain."""
+class Step(ABC, Generic[_Levels]):
+    """One source in a chain. Those that report what has happened are armed at no levels."""
 
-    @property
-    def name(self) -> str:
-        """Return the source's name on the board and in wakes."""
+    name: ClassVar[str]  # on the board and in wakes
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it can be tried."""
+        return None
 
+    def arm(self, levels: _Levels) -> None:
+        """Watch these and no others from now on. Never blocks; at any time, also before `watch`."""
+
+    @abstractmethod
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until it fails, then raise. Call `armed` with a detail for the board whenever it is armed.
 
@@ -128,66 +133,66 @@ class Step(Protocol):
         """
 
 
-class ArmedStep(Step, Protocol[_Levels_contra]):
-    """One that is armed at levels."""
-
-    def arm(self, levels: _Levels_contra) -> None:
-        """Watch these and no others from now on. Never blocks; at any time, also before `watch`."""
-
-
+@dataclass(eq=False, slots=True)
 class _Link:
     """A step's place in the chain: armed with `detail`, or failed because of `error`, or neither yet.
 
     Until `awaited_until` the steps after it wait for its first attempt.
     """
 
-    __slots__ = ("awaited_until", "calls_off", "detail", "error", "off_because", "step")
-
-    def __init__(self, step: Step, off_because: str | None) -> None:
-        self.step = step
-        self.off_because = off_because
-        self.forget()
-
-    def forget(self) -> None:
-        """Return to the state at the start."""
-        self.detail: str | None = None
-        self.error: str | None = None
-        self.awaited_until = float("inf")
-        self.calls_off = trio.CancelScope()
+    step: Step[Any]
+    off_because: str | None
+    detail: str | None = None
+    error: str | None = None
+    awaited_until: float = float("inf")
+    calls_off: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
-class Chain:
+class Chain(Generic[_Levels]):
     """Keeps the first step going that works on this node, in the order of preference.
 
     `allowed` says by name which steps the configuration allows; `left` is what remains without any. When a
     step has failed, the loop is woken with `kind`: it has to find what was crossed while no step watched.
+    `hints` run beside it: each sees some crossings, not all.
     """
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step[_Levels]],
         allowed: Mapping[str, bool],
         wakes: Wakes,
         *,
         kind: WakeKind,
+        hints: Sequence[Step[_Levels]] = (),
         left: str = "the ticker is left",
     ) -> None:
         self._wakes = wakes
         self._board = wakes.board
         self._kind = kind
         self._left = left
-        self._links = [_Link(step, off_because(step, allowed)) for step in steps]
+        self._links = [_Link(step, _off_because(step, allowed)) for step in steps]
+        self._hints = [_Link(hint, _off_because(hint, allowed)) for hint in hints]
         self._changed = trio.Event()
 
+    def arm(self, levels: _Levels) -> None:
+        """Ask to be woken at these levels and no others. Returns at once; arming goes on behind it."""
+        for link in (*self._links, *self._hints):
+            if link.off_because is None:
+                link.step.arm(levels)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step going until cancelled; a run after a failure begins with the first step again."""
-        for link in self._links:
-            link.forget()
+        """Keep one step and all the hints going until cancelled; each run begins with the first step."""
+        self._links = [_Link(link.step, link.off_because) for link in self._links]
         self._report()
         async with trio.open_nursery() as nursery:
             for link in self._links:
                 if link.off_because is None:
                     nursery.start_soon(self._keep, link)
+            for hint in self._hints:
+                if hint.off_because is None:
+                    nursery.start_soon(keep_trying, hint.step.name, self._board, hint.step.watch)
+                else:
+                    self._board.set(hint.step.name, SourceHealth.OFF, hint.off_because)
             task_status.started()
 
     @property
@@ -260,40 +265,7 @@ class Chain:
         self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
 
 
-class ArmedChain(Chain, Generic[_Levels_contra]):
-    """A chain whose steps are armed at levels. `hints` run beside it: each sees some crossings, not all."""
-
-    def __init__(
-        self,
-        steps: Sequence[ArmedStep[_Levels_contra]],
-        allowed: Mapping[str, bool],
-        wakes: Wakes,
-        *,
-        kind: WakeKind,
-        hints: Sequence[ArmedStep[_Levels_contra]] = (),
-    ) -> None:
-        super().__init__(steps, allowed, wakes, kind=kind)
-        self._hints = [(hint, off_because(hint, allowed)) for hint in hints]
-        self._armed = [one for one in (*steps, *hints) if off_because(one, allowed) is None]
-
-    def arm(self, levels: _Levels_contra) -> None:
-        """Ask to be woken at these levels and no others. Returns at once; arming goes on behind it."""
-        for step in self._armed:
-            step.arm(levels)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step of the chain and all the hints going until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(super().run)
-            for hint, because in self._hints:
-                if because is None:
-                    nursery.start_soon(keep_trying, hint.name, self._board, hint.watch)
-                else:
-                    self._board.set(hint.name, SourceHealth.OFF, because)
-            task_status.started()
-
-
-def off_because(step: Step, allowed: Mapping[str, bool]) -> str | None:
+def _off_because(step: Step[Any], allowed: Mapping[str, bool]) -> str | None:
     """Return why a step is not to be tried here, None where it is."""
     if not allowed.get(step.name, True):
         return "switched off in the configuration"

@@ -11,8 +11,8 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -31,6 +31,7 @@ from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import NO_LEVELS
+from reactor.sources.chain import Step
 from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
@@ -151,58 +152,44 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         """Close what is open."""
 
 
-class EbpfStep(Generic[_Probe]):
-    """A source by eBPF.
+@dataclass(eq=False)
+class EbpfStep(Step[Any], Generic[_Probe]):
+    """A source by eBPF: `load` makes the programs of `bpf_object`, in a worker thread.
 
-    `loader` makes the programs of `bpf_object`. `open_probe` loads them, in a worker thread; without it
-    `load` does. `absent` returns why that can't be, None where the kernel is to be asked.
+    Where there is an `open_probe`, it loads others in their place.
     """
 
-    name: ClassVar[str]
     bpf_object: ClassVar[str]
     load: ClassVar[Callable[..., Any]]
     on_v1: ClassVar[str]
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], _Probe] | None = None,
-        absent: Callable[[], str | None] | None = None,
-    ) -> None:
-        self._tree = tree
-        self._wakes = wakes
-        # The compiler of BCC is killed when the daemon ends or is reloaded.
-        load = partial(self.load, loader, interrupt=trio.from_thread.check_cancelled)
-        self._open_probe = open_probe or load
-        self._absent = absent or partial(absent_because, self.bpf_object, loader)
+    tree: CgroupTree
+    wakes: Wakes
+    _: KW_ONLY
+    loader: EbpfLoader = EbpfLoader.AUTO
+    open_probe: Callable[[], _Probe] | None = None
+    proc: Path = PROC
 
     def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it may be tried."""
-        return self.on_v1 if self._tree.version is CgroupVersion.V1 else self._absent()
+        if self.tree.version is CgroupVersion.V1:
+            return self.on_v1
+        return absent_because(self.bpf_object, self.loader) if self.open_probe is None else None
+
+    def opened(self) -> AbstractAsyncContextManager[_Probe]:
+        """Open the probe; see `opened`. The compiler of BCC is killed when the daemon ends or is reloaded."""
+        interrupt = trio.from_thread.check_cancelled
+        return opened(self.open_probe or partial(self.load, self.loader, interrupt=interrupt))
 
 
-class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
+@dataclass(eq=False)
+class EbpfSource(EbpfStep[_WatchedProbe], Generic[_WatchedProbe, _Wanted]):
     """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself."""
 
     kind: ClassVar[WakeKind]
     any_signal: ClassVar[Signal | None] = None
     without_levels: ClassVar[str] = NO_LEVELS
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], _WatchedProbe] | None = None,
-        absent: Callable[[], str | None] | None = None,
-        proc: Path = PROC,
-    ) -> None:
-        super().__init__(tree, wakes, loader, open_probe=open_probe, absent=absent)
-        self._proc = proc
+    def __post_init__(self) -> None:
         self._wanted: Mapping[str, _Wanted] = {}
         self._is_wanted_known = trio.Event()
         self._watches: dict[str, EbpfWatch[_Wanted]] = {}
@@ -232,7 +219,7 @@ class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until a cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
         self._refused = {}
-        async with opened(self._open_probe) as probe:
+        async with self.opened() as probe:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_armed, probe, armed)
@@ -296,7 +283,7 @@ class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
         watch.take(wanted, crossings)
         newly = [one for one in crossings if one.level.reported is not None and one.key not in before]
         if newly:
-            self._wakes.report(self._wake(newly[0].signal, time.monotonic_ns()))
+            self.wakes.report(self._wake(newly[0].signal, time.monotonic_ns()))
 
     def _on_records(self, records: Sequence[WatchRecord]) -> None:
         by_id = {watch.watch_id: watch for watch in self._watches.values()}
@@ -305,7 +292,7 @@ class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
             for record in records
             if (watch := by_id.get(record.watch_id)) is not None
         ]
-        self._wakes.report(*(wake for wake in wakes if wake is not None))
+        self.wakes.report(*(wake for wake in wakes if wake is not None))
 
     def _on_record(self, watch: EbpfWatch[_Wanted], record: WatchRecord) -> Wake | None:
         if record.kind is RecordKind.REMOVED:
@@ -320,14 +307,14 @@ class EbpfSource(EbpfStep[_WatchedProbe], ABC, Generic[_WatchedProbe, _Wanted]):
         return None
 
     def _count_lost(self, lost: int) -> None:
-        self._wakes.board.count_lost(self.name, lost)
+        self.wakes.board.count_lost(self.name, lost)
         for watch in tuple(self._watches.values()):
             try:
                 watch.check()
             except (OSError, ReactorError):
                 self._forget(watch)  # its removal may have been among them
         # Whatever else they said, it is there to be observed.
-        self._wakes.report(self._wake(self.any_signal, time.monotonic_ns()))
+        self.wakes.report(self._wake(self.any_signal, time.monotonic_ns()))
 
     def _forget(self, watch: EbpfWatch[_Wanted]) -> None:
         """Let go of a watch that the kernel has removed; a new cgroup of that path is watched again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
@@ -21,6 +21,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import WakeKind
 from reactor.policy.forecast import ahead_bytes
 from reactor.sources.catalogue import BY_NAME
+from reactor.sources.chain import Chain, Step
 from reactor.sources.wakes import Wakes
 
 DRIFT_BYTES: Final = 1 << 20
@@ -75,6 +76,9 @@ class MemoryLevel:
         if self.working_set_bytes is None:
             return usage_bytes >= self.level_bytes
         return usage_bytes - inactive_file_bytes >= self.working_set_bytes
+
+
+MemoryChain = Chain[Sequence[MemoryLevel]]
 
 
 def needs_rearming(armed_bytes: int, wanted_bytes: int, *, fired: bool) -> bool:
@@ -147,10 +151,9 @@ class ReclaimNews:
         return past[0]
 
 
-class MemoryStep:
+class MemoryStep(Step[Sequence[MemoryLevel]]):
     """A source that wakes the loop for levels of memory."""
 
-    name: ClassVar[str]
     lacking: ClassVar[str]  # what the other version of cgroups has not
 
     def __init__(self, tree: CgroupTree, wakes: Wakes) -> None:
@@ -158,7 +161,6 @@ class MemoryStep:
         self._wakes = wakes
 
     def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it can."""
         if self._tree.version is BY_NAME[self.name].version:
             return None
         return f"the memory controller is on cgroup {self._tree.version}, which has no {self.lacking}"
@@ -167,7 +169,7 @@ class MemoryStep:
         self._wakes.wake(self.name, WakeKind.MEMORY, *(level.signal for level in levels))
 
 
-class CgroupsStep(MemoryStep, ABC):
+class CgroupsStep(MemoryStep):
     """One that begins anew when its levels are those of other cgroups."""
 
     def __init__(self, tree: CgroupTree, wakes: Wakes) -> None:

@@ -36,7 +36,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import EBPF, MEMORY_HIGH, NO_LEVELS, PSI, switched_on
-from reactor.sources.chain import ArmedChain, ArmedStep
+from reactor.sources.chain import Chain
 from reactor.sources.ebpf_watch import (
     MACHINE,
     PAGE_BYTES,
@@ -48,6 +48,7 @@ from reactor.sources.ebpf_watch import (
 from reactor.sources.levels import (
     DRIFT_BYTES,
     CgroupsStep,
+    MemoryChain,
     MemoryLevel,
     ReclaimNews,
     describe_levels,
@@ -69,36 +70,19 @@ if TYPE_CHECKING:
     _Probe = MemoryProbe | BccMemoryProbe
 
 
-class MemorySource(ArmedChain[Sequence[MemoryLevel]]):
-    """Arms the levels it is given with the best that this node has.
-
-    `highs` has one memory.high for each cgroup in this process. `steps` and `hints` replace the chain and
-    what runs beside it; steps that come first are preferred.
-    """
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        settings: Settings,
-        wakes: Wakes,
-        highs: BorrowedHighs | None = None,
-        *,
-        steps: Sequence[ArmedStep[Sequence[MemoryLevel]]] | None = None,
-        hints: Sequence[ArmedStep[Sequence[MemoryLevel]]] | None = None,
-    ) -> None:
-        if steps is None:
-            steps = (
-                EbpfMemory(tree, wakes, settings.sources.ebpf_loader),
-                MemcgEventfd(tree, wakes),
-                MemoryHigh(tree, wakes, highs or BorrowedHighs()),
-            )
-        super().__init__(
-            steps,
-            switched_on(settings.sources) | ({MEMORY_HIGH: False} if settings.dry_run else {}),
-            wakes,
-            kind=WakeKind.MEMORY,
-            hints=(MemcgReclaim(tree, wakes), PsiHint(tree, wakes)) if hints is None else hints,
-        )
+def memory_chain(tree: CgroupTree, settings: Settings, wakes: Wakes, highs: BorrowedHighs) -> MemoryChain:
+    """Return what arms levels with the best that this node has; `highs` are all of this process."""
+    return Chain(
+        (
+            EbpfMemory(tree, wakes, loader=settings.sources.ebpf_loader),
+            MemcgEventfd(tree, wakes),
+            MemoryHigh(tree, wakes, highs),
+        ),
+        switched_on(settings.sources) | ({MEMORY_HIGH: False} if settings.dry_run else {}),
+        wakes,
+        kind=WakeKind.MEMORY,
+        hints=(MemcgReclaim(tree, wakes), PsiHint(tree, wakes)),
+    )
 
 
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")
@@ -120,7 +104,6 @@ class PsiHint(CgroupsStep):
         self._stall_us = stall_us
 
     def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it can."""
         if MACHINE_PRESSURE.exists():
             return None
         return f"no {MACHINE_PRESSURE}: the kernel lacks CONFIG_PSI or was not booted with psi=1"
@@ -266,11 +249,11 @@ class EbpfMemory(EbpfSource["_Probe", _Levels]):
             counting = _counting(self._wanted.get(MACHINE, ()))
             await of_probe(probe, partial(probe.prepare_node, mem_available=counting is not None))
             return _MemoryWatch(cgroup, watch_id, 0, None)
-        directory = self._tree.path(cgroup)
+        directory = self.tree.path(cgroup)
         addresses = await of_probe(probe, partial(probe.counters, directory))
         if not addresses.memory:
             raise OSError(errno.ENODEV, "the cgroup has no memory controller", str(directory))
-        counters = counters_of(self._tree, cgroup, watermarks_of(self._wanted.get(cgroup, ())))
+        counters = counters_of(self.tree, cgroup, watermarks_of(self._wanted.get(cgroup, ())))
         return _MemoryWatch(cgroup, watch_id, addresses.memory, counters)
 
     def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:

@@ -133,7 +133,7 @@ class OomSource:
     """Reports the OOM kills that concern the guarded node.
 
     `expect` is given each kill whose victim is known, before the loop is woken; it must not block. For
-    `open_probe` and `absent` see EbpfStep.
+    `open_probe` see EbpfStep.
     """
 
     def __init__(
@@ -145,7 +145,6 @@ class OomSource:
         *,
         expect: ReportKill = lambda _: None,
         open_probe: Callable[[], OomRecords] | None = None,
-        absent: Callable[[], str | None] | None = None,
     ) -> None:
         self._wakes = wakes
         self._report = report
@@ -153,10 +152,12 @@ class OomSource:
         self._met = 0
         node = GuardedNode(settings.node_cgroup or MACHINE, fences(settings.pod_parents))
         seconds = settings.housekeeping_interval_seconds
-        loader = settings.sources.ebpf_loader
         self._limits = GuardedLimits(tree, node, interval_seconds=seconds)
-        self._ebpf = EbpfOom(tree, node, wakes, self.on_kill, loader, open_probe=open_probe, absent=absent)
-        self._chain = Chain(
+        loader = settings.sources.ebpf_loader
+        self._ebpf = EbpfOom(
+            tree, wakes, node=node, report=self.on_kill, loader=loader, open_probe=open_probe
+        )
+        self._chain = Chain[None](
             (self._ebpf, OomCounters(tree, node, self._limits.met, self.on_kill, interval_seconds=seconds)),
             switched_on(settings.sources),
             wakes,

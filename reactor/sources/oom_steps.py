@@ -23,10 +23,9 @@ from reactor.kernel.cgroup_directory import CgroupVersion, walk
 from reactor.kernel.oom import limit_was_met, machine_kills, own_kills, subtree_kills, subtree_limits_met
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import OomKill, OomScope
-from reactor.model.settings import EbpfLoader
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
-from reactor.sources.ebpf_watch import MACHINE, PAGE_BYTES, EbpfStep, opened, take_records
-from reactor.sources.wakes import Wakes
+from reactor.sources.chain import Step
+from reactor.sources.ebpf_watch import MACHINE, PAGE_BYTES, EbpfStep, take_records
 from reactor.threads import in_thread
 
 _PATH_MAX: Final = 4096
@@ -75,7 +74,7 @@ class GuardedNode:
 
 
 @dataclass(eq=False)
-class OomCounters:
+class OomCounters(Step[None]):
     """Counts the kills since they were last counted, if any; `limits_met` counts OOMs at guarded limits."""
 
     name = OOM_COUNTERS
@@ -87,10 +86,6 @@ class OomCounters:
     _: KW_ONLY
     interval_seconds: float
     proc: Path = PROC
-
-    def unavailable_because(self) -> str | None:
-        """Return None: what the counters need every supported kernel has."""
-        return None
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
@@ -178,6 +173,7 @@ class OomCounters:
                         yield directory.cgroup, own_kills(directory)
 
 
+@dataclass(eq=False, kw_only=True)
 class EbpfOom(EbpfStep[OomRecords]):
     """Reports every OOM kill that concerns the guarded node; `probe` watches, None if nothing does."""
 
@@ -186,20 +182,10 @@ class EbpfOom(EbpfStep[OomRecords]):
     load = staticmethod(open_oom_probe)
     on_v1 = "not used on cgroup v1: eBPF would take 6 MiB for this alone"
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        node: GuardedNode,
-        wakes: Wakes,
-        report: ReportKill,
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], OomRecords] | None = None,
-        absent: Callable[[], str | None] | None = None,
-    ) -> None:
-        super().__init__(tree, wakes, loader, open_probe=open_probe, absent=absent)
-        self._node = node
-        self._report = report
+    node: GuardedNode
+    report: ReportKill
+
+    def __post_init__(self) -> None:
         self.probe: OomRecords | None = None
         self._root_id = 0
         self._unreported: list[OomKill] = []
@@ -207,14 +193,14 @@ class EbpfOom(EbpfStep[OomRecords]):
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Report kills until the probe fails (OSError, BpfError)."""
-        self._root_id = os.stat(self._tree.memory_root).st_ino
-        async with opened(self._open_probe) as probe:
+        self._root_id = os.stat(self.tree.memory_root).st_ino
+        async with self.opened() as probe:
             self.probe = probe
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_reporting)
                     armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
-                    lost = partial(self._wakes.board.count_lost, self.name)
+                    lost = partial(self.wakes.board.count_lost, self.name)
                     await take_records(probe, self._on_records, lost)
             finally:
                 self.probe = None
@@ -239,11 +225,11 @@ class EbpfOom(EbpfStep[OomRecords]):
             await self._taken.wait()
             self._taken = trio.Event()
             while self._unreported:
-                self._report(self._unreported.pop(0))
+                self.report(self._unreported.pop(0))
 
     def _on_records(self, records: Sequence[OomRecord]) -> None:
         for kill in self._kills(records):
-            self._report(kill)
+            self.report(kill)
 
     def _kills(self, records: Sequence[OomRecord]) -> list[OomKill]:
         kills = (self._kill(record) for record in records)
@@ -254,7 +240,7 @@ class EbpfOom(EbpfStep[OomRecords]):
         at_a_limit = record.limit_cgroup is not None
         limit = record.cgroup_path(self._root_id, record.limit_cgroup) if at_a_limit else None
         victim = record.cgroup_path(self._root_id)
-        scope = self._node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)
+        scope = self.node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)
         if scope is None:
             return None
         return OomKill(

@@ -37,7 +37,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, switched_on
-from reactor.sources.chain import ArmedChain, ArmedStep
+from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch, of_probe
 from reactor.sources.wakes import Wakes
 
@@ -112,7 +112,10 @@ def sample_for(margin: int | None, crowding: int = 1) -> int:
     return min(MAXIMUM_SAMPLE, 1 << (wanted.bit_length() - 1))
 
 
-class ProcConnector:
+ProcessChain = Chain[ProcessLevels | None]
+
+
+class ProcConnector(Step[ProcessLevels | None]):
     """Wakes the loop for forks. Each pass arms it with the distance to the threshold."""
 
     name = PROCESSES
@@ -125,10 +128,6 @@ class ProcConnector:
         self._one_in = MAXIMUM_SAMPLE
         self._events: socket.socket | None = None
         self._armed: Callable[[str], None] = lambda _: None
-
-    def unavailable_because(self) -> str | None:
-        """Return None: whether the kernel grants it is found out by asking."""
-        return None
 
     def arm(self, levels: ProcessLevels | None) -> None:
         """Record how far the nearest pid threshold is. If there is none, forks wake nothing."""
@@ -233,24 +232,13 @@ async def _granted(events: socket.socket, token: int) -> None:
                 return
 
 
-class ProcessSource(ArmedChain[ProcessLevels | None]):
-    """Wakes the loop when forks cross, or come near, a threshold on pid.available.
+def process_chain(tree: CgroupTree, settings: SourceSettings, wakes: Wakes) -> ProcessChain:
+    """Return what wakes the loop when forks cross, or come near, a threshold on pid.available.
 
-    It is armed after each pass with the thresholds and how near they are (None: not known). `steps` replaces
-    the chain; those that come first are preferred.
+    It is armed after each pass with the thresholds and how near they are (None: not known).
     """
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        settings: SourceSettings,
-        wakes: Wakes,
-        *,
-        steps: Sequence[ArmedStep[ProcessLevels | None]] | None = None,
-    ) -> None:
-        if steps is None:
-            steps = (EbpfPids(tree, wakes, settings.ebpf_loader), ProcConnector(wakes))
-        super().__init__(steps, switched_on(settings), wakes, kind=WakeKind.PROCESSES)
+    steps = (EbpfPids(tree, wakes, loader=settings.ebpf_loader), ProcConnector(wakes))
+    return Chain(steps, switched_on(settings), wakes, kind=WakeKind.PROCESSES)
 
 
 # Thresholds on pid.available by eBPF: the kernel compares the number of tasks with them at each fork.
@@ -322,7 +310,7 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _TasksWatch:
         address = 0
         if cgroup != MACHINE:
-            directory = self._tree.path(cgroup, "pids")
+            directory = self.tree.path(cgroup, "pids")
             address = (await of_probe(probe, partial(probe.counters, directory))).tasks
             if not address:
                 raise OSError(errno.ENODEV, "the cgroup has no pids controller", str(directory))
@@ -340,8 +328,8 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
 
     def _count(self, cgroup: str) -> int:
         if cgroup == MACHINE:
-            return read_task_count(self._proc)
-        count = self._tree.pids_current(cgroup)
+            return read_task_count(self.proc)
+        count = self.tree.pids_current(cgroup)
         if count is None:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), f"{cgroup}/pids.current")
         return count

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
@@ -19,7 +20,7 @@ from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MemcgEventfd
-from reactor.sources.memory import MemorySource
+from reactor.sources.memory import memory_chain
 from reactor.sources.wakes import Wakes
 from tests.support.processes import hog
 from tests.support.this_machine import V1_ROOT, needs_memcg_v1, open_descriptors, remove_cgroup
@@ -96,7 +97,7 @@ class Machine:
     def __init__(self) -> None:
         self.wakes = Wakes()
         self.board = self.wakes.board
-        self.source = MemorySource(CgroupTree.discover(), Settings(), self.wakes)
+        self.source = memory_chain(CgroupTree.discover(), Settings(), self.wakes, BorrowedHighs())
 
     async def woken_by(self, name: str) -> None:
         with trio.fail_after(90):

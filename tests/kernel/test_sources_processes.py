@@ -12,7 +12,7 @@ from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import PROCESSES, SourceBoard
-from reactor.sources.processes import ProcessLevels, ProcessSource
+from reactor.sources.processes import ProcessChain, ProcessLevels, process_chain
 from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
 from tests.support.this_machine import open_descriptors
@@ -24,8 +24,8 @@ THRESHOLD = make_threshold(0, Signal.PID_AVAILABLE)
 FORKER = Path(__file__).with_name("forker.c")
 
 
-def new_source(wakes: Wakes) -> ProcessSource:
-    return ProcessSource(CgroupTree.discover(), SETTINGS, wakes)
+def new_source(wakes: Wakes) -> ProcessChain:
+    return process_chain(CgroupTree.discover(), SETTINGS, wakes)
 
 
 def margin_of(margin: int) -> ProcessLevels:
@@ -62,7 +62,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard) -> None:
+async def armed(nursery: trio.Nursery, source: ProcessChain, board: SourceBoard) -> None:
     with trio.fail_after(90):
         await nursery.start(source.run)
         await source.wait_armed()

@@ -30,7 +30,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import TICKER
-from reactor.sources.memory import MemorySource
+from reactor.sources.chain import Chain
 from reactor.workloads.pods import PodList
 from tests.support.builders import make_pod, make_threshold
 from tests.unit.guard.conftest import Nothing, lasting
@@ -285,7 +285,7 @@ async def test_at_rest_a_turn_of_the_ticker_is_one_pass(
     """That of the housekeeping; two where nothing watches memory, and near a crossing."""
     fake.add("/node", usage_bytes=used_mib * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
-    monkeypatch.setattr(MemorySource, "is_armed", is_armed)
+    monkeypatch.setattr(Chain, "is_armed", is_armed)
     async with running(SETTINGS, fake.tree) as (loop, records):
         await passed(loop, records, WakeKind.HOUSEKEEPING)
         before = len(records)

@@ -8,6 +8,7 @@ import trio.testing
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.features import probe
+from reactor.kernel.memory_control import BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
@@ -22,9 +23,9 @@ from reactor.sources.catalogue import (
     chain_of,
     switched_on,
 )
-from reactor.sources.memory import MemorySource
+from reactor.sources.memory import memory_chain
 from reactor.sources.oom import OomSource
-from reactor.sources.processes import ProcessSource
+from reactor.sources.processes import process_chain
 from reactor.sources.wakes import Wakes
 
 TREE = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nowhere"))
@@ -68,8 +69,8 @@ async def test_the_chains_are_built_in_the_order_of_the_catalogue(
     off = {switch: False for source in SOURCES for switch in source.switches}
     settings = Settings(sources=SourceSettings(**off))
     async with trio.open_nursery() as nursery:
-        await nursery.start(MemorySource(TREE, settings, wakes).run)
-        await nursery.start(ProcessSource(TREE, settings.sources, wakes).run)
+        await nursery.start(memory_chain(TREE, settings, wakes, BorrowedHighs()).run)
+        await nursery.start(process_chain(TREE, settings.sources, wakes).run)
         await nursery.start(OomSource(TREE, settings, wakes, lambda _: None).run)
         nursery.cancel_scope.cancel()
     elsewhere = {FILESYSTEMS, SWAP, RULE_PRESSURE, TICKER}

@@ -14,12 +14,13 @@ from reactor.kernel.bpf.records import Level, NodeCounting, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.mem_available import Watermarks
-from reactor.model.settings import Settings, SourceSettings
+from reactor.model.settings import EbpfLoader, SourceSettings
 from reactor.model.signals import Signal
-from reactor.model.wakes import SourceHealth, SourceState, Wake
-from reactor.sources.catalogue import EBPF, SourceBoard
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.sources.catalogue import EBPF, SourceBoard, switched_on
+from reactor.sources.chain import Chain
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memory import EbpfMemory, MemorySource
+from reactor.sources.memory import EbpfMemory
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record
@@ -78,7 +79,6 @@ class FakeNode:
             self.tree,
             self.wakes,
             open_probe=self.open_probe,
-            absent=lambda: None,
         )
 
     @property
@@ -324,7 +324,7 @@ async def test_refused_program_is_one_line_on_the_board_and_the_next_step_is_tri
             failed.set()
 
     wakes = Wakes(SourceBoard(note))
-    source = MemorySource(node.tree, Settings(), wakes, steps=[node.step()], hints=[])
+    source = Chain([node.step()], {}, wakes, kind=WakeKind.MEMORY)
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
         with trio.fail_after(60):
@@ -340,8 +340,8 @@ def test_source_is_off_on_cgroup_v1(node: FakeNode) -> None:
 
 
 async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
-    settings = Settings(sources=SourceSettings(ebpf=False))
-    source = MemorySource(node.tree, settings, node.wakes, steps=[node.step()], hints=[])
+    allowed = switched_on(SourceSettings(ebpf=False))
+    source = Chain([node.step()], allowed, node.wakes, kind=WakeKind.MEMORY)
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
         state = node.board.state(EBPF)
@@ -350,8 +350,11 @@ async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
 
 
 def test_missing_object_is_why_it_is_off(node: FakeNode) -> None:
-    step = EbpfMemory(node.tree, node.wakes, absent=lambda: "eBPF object x: was not built")
-    assert step.unavailable_because() == "eBPF object x: was not built"
+    class NotBuilt(EbpfMemory):
+        bpf_object = "of-no-source"
+
+    step = NotBuilt(node.tree, node.wakes, loader=EbpfLoader.LIBBPF)
+    assert (step.unavailable_because() or "").startswith("eBPF object of-no-source.bpf.o: not in")
 
 
 async def test_machine_is_counted_as_its_levels_are(node: FakeNode, level: LevelFactory) -> None:

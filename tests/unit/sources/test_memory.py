@@ -8,11 +8,11 @@ import trio.testing
 from reactor.errors import BpfError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.model.settings import Settings, SourceSettings
-from reactor.model.wakes import SourceHealth
-from reactor.sources.catalogue import MEMCG_EVENTFD
+from reactor.model.settings import SourceSettings
+from reactor.model.wakes import SourceHealth, WakeKind
+from reactor.sources.catalogue import MEMCG_EVENTFD, switched_on
+from reactor.sources.chain import Chain as SourceChain
 from reactor.sources.memcg import MemcgEventfd
-from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import Wakes
 from tests.support.this_machine import open_descriptors
 
@@ -56,11 +56,13 @@ class Step:
 
 
 class Chain:
-    def __init__(self, *steps: Step, hints: tuple[Step, ...] = (), settings: Settings | None = None) -> None:
+    def __init__(
+        self, *steps: Step, hints: tuple[Step, ...] = (), sources: SourceSettings | None = None
+    ) -> None:
         self.wakes = Wakes()
         self.board = self.wakes.board
-        tree = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nowhere"))
-        self.source = MemorySource(tree, settings or Settings(), self.wakes, steps=steps, hints=hints)
+        allowed = switched_on(sources or SourceSettings())
+        self.source = SourceChain(steps, allowed, self.wakes, kind=WakeKind.MEMORY, hints=hints)
 
     def healths(self) -> dict[str, str]:
         return {state.name: state.health.value for state in self.board.states()}
@@ -223,12 +225,11 @@ async def test_a_failure_wakes_the_loop_for_what_was_missed(
 async def test_what_a_node_lacks_or_its_operator_forbids_is_off_and_says_why(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    settings = Settings(sources=SourceSettings(memcg=False, psi=False))
     chain = Chain(
         Step(MEMCG_EVENTFD),
         Step("lacking", missing="no such kernel"),
         hints=(Step("psi"),),
-        settings=settings,
+        sources=SourceSettings(memcg=False, psi=False),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(chain.source.run)
@@ -294,13 +295,7 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
     wakes = Wakes()
     board = wakes.board
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
-    source = MemorySource(
-        tree,
-        Settings(),
-        wakes,
-        steps=(MemcgEventfd(tree, wakes),),
-        hints=(),
-    )
+    source = SourceChain([MemcgEventfd(tree, wakes)], {}, wakes, kind=WakeKind.MEMORY)
     descriptors = open_descriptors()
     async with trio.open_nursery() as nursery:
         source.arm([level(60)])

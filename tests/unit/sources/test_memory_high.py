@@ -12,10 +12,11 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
-from reactor.model.wakes import SourceHealth
+from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import MEMORY_HIGH, SourceBoard
+from reactor.sources.chain import Chain
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memory import MemorySource
+from reactor.sources.memory import memory_chain
 from reactor.sources.memory_high import MemoryHigh
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
@@ -271,7 +272,7 @@ async def test_in_a_dry_run_no_task_is_throttled(
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
     settings = Settings(sources=SourceSettings(ebpf=False), dry_run=True)
     board = SourceBoard()
-    source = MemorySource(tree, settings, Wakes(board), hints=())
+    source = memory_chain(tree, settings, Wakes(board), BorrowedHighs())
     source.arm([level(100, "/node")])
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
@@ -286,10 +287,11 @@ async def test_a_vanished_cgroup_and_the_root_are_failures_that_the_chain_surviv
     tmp_path: Path, level, autojump_clock
 ) -> None:
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
-    settings = Settings(sources=SourceSettings(ebpf=False))
     for cgroup, reason in (("/gone", "memory.current"), ("/", "root cgroup has no memory.high")):
         board = SourceBoard()
-        source = MemorySource(tree, settings, Wakes(board), hints=())
+        wakes = Wakes(board)
+        step = MemoryHigh(tree, wakes, BorrowedHighs())
+        source = Chain([step], {}, wakes, kind=WakeKind.MEMORY)
         source.arm([level(100, cgroup)])
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run)

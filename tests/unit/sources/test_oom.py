@@ -87,7 +87,6 @@ class Node:
             report,
             expect=expect,
             open_probe=self.open_probe,
-            absent=lambda: None,
         )
 
     @asynccontextmanager
@@ -210,7 +209,7 @@ async def test_counters_that_stand_still_tell_nothing(tmp_path: Path) -> None:
 
 def test_ebpf_is_not_loaded_for_kills_alone_on_v1(node: Node) -> None:
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.root)
-    step = EbpfOom(tree, GuardedNode("/", ()), node.board, node.told.append, absent=lambda: None)
+    step = EbpfOom(tree, node.wakes, node=GuardedNode("/", ()), report=node.told.append)
     assert "cgroup v1" in (step.unavailable_because() or "")
     node.probe.close()
 

@@ -21,7 +21,8 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_PIDS, PROCESSES, SourceBoard
-from reactor.sources.processes import EbpfPids, ProcessLevels, ProcessSource, sample_for
+from reactor.sources.chain import Chain
+from reactor.sources.processes import EbpfPids, ProcessLevels, process_chain, sample_for
 from reactor.sources.wakes import Wakes
 from tests.support.builders import make_threshold
 from tests.support.waiting import until
@@ -49,7 +50,7 @@ def test_the_sample_is_always_one_that_the_filter_takes(margin: int | None, crow
 async def test_a_source_that_is_switched_off_says_so_and_watches_nothing(tmp_path: Path) -> None:
     board = SourceBoard()
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
-    source = ProcessSource(tree, SourceSettings(processes=False), Wakes(board))
+    source = process_chain(tree, SourceSettings(processes=False), Wakes(board))
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
     source.arm(None)
@@ -117,10 +118,9 @@ class Node:
             self.tree,
             self.wakes,
             open_probe=self.open_probe,
-            absent=lambda: None,
             proc=self.proc,
         )
-        self.source = ProcessSource(self.tree, SourceSettings(), self.wakes, steps=(step, Other()))
+        self.source = Chain[ProcessLevels | None]((step, Other()), {}, self.wakes, kind=WakeKind.PROCESSES)
 
     def open_probe(self) -> Probe:
         self.probes.append(self.next_probe)
@@ -276,5 +276,5 @@ async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:
 
 def test_ebpf_is_not_loaded_for_processes_alone_on_v1(node: Node) -> None:
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.proc)
-    step = EbpfPids(tree, node.wakes, absent=lambda: None)
+    step = EbpfPids(tree, node.wakes)
     assert "cgroup v1" in (step.unavailable_because() or "")
