@@ -3,16 +3,17 @@
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
 
-An eviction is judged once nothing of it is in flight any more. It has brought back what is available more
-than before it, and what the other pods have taken since: a second hog is evicted at once. What the pod that
-was evicted takes again counts against it: its files were not removed, or it was started again. If less than a
-quarter of what was credited has come back, or of what was missing if nothing was credited, there is one
-eviction in each pause for the filesystem. The pause is long: files go seconds or minutes after their pod, and
-a full filesystem ends no process, but each eviction in vain ends a pod.
+An eviction for a disk is judged once nothing of it is in flight any more. It has brought back what is
+available more than before it, and what the other pods have taken since: a second hog is evicted at once. What
+the pod that was evicted takes again counts against it: its files were not removed, or it was started again.
+If less than a quarter of what was credited has come back, or of what was missing if nothing was credited,
+there is one eviction in each pause for the filesystem. The pause is long: files go seconds or minutes after
+their pod, and a full filesystem ends no process, but each eviction in vain ends a pod.
 
-Process ids are back as soon as their pod has ended, so the pause is a short one. It also comes before each
-eviction if all pods that can be evicted have fewer processes than are missing: no process ends because the
-ids are used up, while evicting pod after pod would end them all.
+Process ids are back as soon as their pod has ended, so the pause is a short one. What a dying pod still has
+counts as back: else each process that comes outside the pods meanwhile would cost one more pod. The pause
+also comes before each eviction if all pods that can be evicted have fewer processes than are missing: no
+process ends because the ids are used up, while evicting pod after pod would end them all.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def unhelpful_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.
 def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
     """Return the inputs with the slowdown for process ids, and what has just turned out not to help.
 
-    It stays while the processes of a pod are unobserved, and no eviction is judged before it is over.
+    It stays while the processes of a pod are unobserved. A pod that is dying counts as what it still has.
     """
     settings, state, _, _, now_seconds = inputs
     met = next((one for one in state.thresholds_met if one.signal is Signal.PID_AVAILABLE), None)
@@ -81,8 +82,7 @@ def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction,
         return _slowed(inputs, others), ()
     last = next((one for one in reversed(state.judged_evictions) if one.signal is met.signal), None)
     is_pods = is_explained(inputs, met)
-    is_ending = last is not None and any(claim.uid == last.uid for claim in state.claims)
-    if is_pods is None or (is_pods and is_ending):
+    if is_pods is None:
         return inputs, ()
     if is_pods:
         return with_unhelpful_slowdown(inputs, met)

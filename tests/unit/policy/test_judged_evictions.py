@@ -628,6 +628,32 @@ def test_the_next_pod_waits_where_another_took_the_processes_that_an_eviction_fr
     assert 1 == len(node.ask(short).evictions)
 
 
+def _ordered(node: _Node, seen: Snapshot) -> list[str]:
+    """Return which pods go, and are still dying."""
+    evictions = node.ask(seen).evictions
+    for eviction in evictions:
+        node.order(eviction, seen)
+    return [eviction.pod.name for eviction in evictions]
+
+
+def test_processes_that_come_one_by_one_outside_the_pods_cost_one_pod_also_while_it_is_dying() -> None:
+    node, calm = _Node(_settings(PIDS)), _processes(a=1, b=1, c=1)
+    node.pods = tuple(_pod(name) for name in calm)
+    assert ["a"] == _ordered(node, _seen(calm, pids=99))
+    assert [] == _ordered(node, _seen(calm, pids=98))
+    assert [SlowReason.UNHELPFUL] == [one.reason for one in node.state.slowdowns]
+    assert not any(_ordered(node, _seen(calm, pids=available)) for available in range(97, 80, -1))
+
+
+def test_a_second_bomb_is_evicted_while_the_first_is_dying() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
+    assert ["a"] == _ordered(node, _seen(_processes(a=40, b=5, c=5), pids=80))
+    assert [] == _ordered(node, _seen(_processes(a=40, b=20, c=5), pids=65))
+    assert ["b"] == _ordered(node, _seen(_processes(a=40, b=45, c=5), pids=40))
+    assert () == node.state.slowdowns
+
+
 def test_no_soft_eviction_for_processes_is_judged_within_its_grace_period() -> None:
     node = _Node(_settings(replace(PIDS, grace_period_seconds=0.0), max_pod_grace_period_seconds=30))
     node.pods = tuple(_pod(name) for name in ("a", "b"))
