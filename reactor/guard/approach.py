@@ -14,9 +14,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from reactor.guard.ahead import KernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
-from reactor.guard.node import Node
 from reactor.guard.observations import Observations
 from reactor.model.decisions import Inputs, Snapshot
 from reactor.model.pods import Pod
@@ -24,7 +22,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.claims import is_memory_awaited
 from reactor.policy.events import PodFoundEmpty
-from reactor.policy.forecast import READY_PODS, Ahead, Forecast, near, with_victims
+from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel, MemoryLevels
 
@@ -32,18 +30,15 @@ _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
 
 
 class Approach:
-    """Has everything prepare that stands `ahead` of a crossing while one `is_near`, or passed.
+    """Has everything prepare that stands ahead of a crossing while one `is_near`, or passed."""
 
-    `kernel` is among those ahead.
-    """
-
-    def __init__(self, node: Node, ahead: Sequence[Ahead], kernel: KernelKills, pods: Observations) -> None:
+    def __init__(self, pods: Observations) -> None:
         self.is_near = False
-        self._node = node
-        self._ahead = ahead
-        self._kernel = kernel
+        self._node = pods.node
+        self._ahead = pods.ahead
+        self._kernel = pods.kernel
         self._pods = pods
-        self._reads_all = any(one.reads_all for one in ahead)
+        self._reads_all = any(one.reads_all for one in pods.ahead)
         self._has_forecast = False
 
     def is_due(self, now_seconds: float) -> bool:

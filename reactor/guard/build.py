@@ -27,13 +27,13 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim
 from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
 from reactor.guard.node import Node
+from reactor.guard.observations import Observations
 from reactor.guard.pass_ import RULES, Passes
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report, problem
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
-from reactor.guard.wake_passes import Arming
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.swap import SWAP_EVENTS
@@ -44,6 +44,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import Acts, Firing, Marked, Marks, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
@@ -59,7 +60,7 @@ from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
 from reactor.reclaim.runner import Reclaimed, ReclaimRunner
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import NOT_ARMED_YET
-from reactor.sources.levels import MemoryLevels
+from reactor.sources.levels import MemoryLevel, MemoryLevels
 from reactor.sources.memory import memory_chain
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import process_chain
@@ -428,30 +429,38 @@ def loop_of(
     joined = [join(core) for join in FEATURES]
     kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
     levels = MemoryLevels(tree, settings, lambda: observer.watermarks)
-    arming = Arming(levels, memory, kernel)
+
+    def arm_memory(seen: Mapping[Signal, Observation]) -> Sequence[MemoryLevel]:
+        found = levels.of(seen)
+        memory.arm(found)
+        return [level for level in found if level.threshold.is_hard and not level.is_early]
+
     disk_check = DiskCheck(settings)
     known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
     soft_problem = memory_reclaim.unavailable_because if settings.eviction.soft_reclaim_seconds > 0 else None
+    known.settings = replace(
+        settings.eviction,
+        reclaims_memory=not settings.dry_run,
+        reclaims_ended_only=tree.version is CgroupVersion.V1,
+        soft_reclaim_seconds=0.0 if soft_problem else settings.eviction.soft_reclaim_seconds,
+        rechecks_disks=True,
+    )
     passes = Passes(
-        replace(
-            settings.eviction,
-            reclaims_memory=not settings.dry_run,
-            reclaims_ended_only=tree.version is CgroupVersion.V1,
-            soft_reclaim_seconds=0.0 if soft_problem else settings.eviction.soft_reclaim_seconds,
+        observations=Observations(
+            node=known,
+            observer=observer,
+            usages=usages,
+            pod_list=pods,
+            is_populated=partial(populated, tree, if_unknown=False),
+            oom_source=oom,
+            oom_kills=PodOomKills(tree),
+            ahead=(evictor, *(one.ahead for one in joined if one.ahead is not None), kernel),
+            kernel=kernel,
         ),
-        known,
-        evictor,
-        observer=observer,
-        usages=usages,
-        pods=pods,
+        evictor=evictor,
         reclaims=Reclaims(reclaims),
-        populated=partial(populated, tree, if_unknown=False),
-        arm_memory=arming.arm,
-        oom_source=oom,
-        oom_kills=PodOomKills(tree),
+        arm_memory=arm_memory,
         check_disk=disk_check.observe,
-        ahead=[one.ahead for one in joined if one.ahead is not None],
-        kernel=kernel,
         dry_run=settings.dry_run,
     )
     storage = StorageCounts(known, steward)
@@ -471,7 +480,6 @@ def loop_of(
         passes=passes,
         wakes=wakes,
         levels=levels,
-        arming=arming,
         memory=memory,
         processes=processes,
         filesystems=filesystems,
@@ -500,9 +508,9 @@ def loop_of(
         *(report for one in joined for report in one.reports),
     )
     kept.kills.on_struck = next((one.on_struck for one in joined if one.on_struck is not None), None)
-    loop.wake_passes.after_pass = [
-        partial(_guarded, kept.supervisor.hook("after a pass"), one.after_pass) for one in joined
-    ]
+    hook = kept.supervisor.hook("after a pass")
+    of_features = (partial(_guarded, hook, one.after_pass) for one in joined)
+    loop.wake_passes.after_pass = (*of_features, *loop.wake_passes.after_pass)
     return loop
 
 

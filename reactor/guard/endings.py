@@ -213,8 +213,8 @@ def resumed_eviction(pod: Pod, claim: Claim, grace_period_seconds: int) -> Evict
 class Results:
     """What evictions have come to, as the counters of the node and its pods say."""
 
-    def __init__(self, node: Node, seen: Observations) -> None:
-        self._node = node
+    def __init__(self, seen: Observations) -> None:
+        self._node = seen.node
         self._seen = seen
         self._usages = seen.usages
 

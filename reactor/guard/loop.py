@@ -28,7 +28,7 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
-from reactor.guard.wake_passes import Arming, WakePasses
+from reactor.guard.wake_passes import WakePasses
 from reactor.link.documents import UNASKED
 from reactor.model.decisions import Eviction, Hold
 from reactor.model.pods import Pod
@@ -77,7 +77,6 @@ class Loop:
     passes: Passes
     wakes: Wakes
     levels: MemoryLevels
-    arming: Arming
     memory: MemoryChain
     processes: ProcessChain
     filesystems: FilesystemFacts
@@ -96,13 +95,7 @@ class Loop:
     _uncollected: int = 0
 
     def __post_init__(self) -> None:
-        self.wake_passes = WakePasses(
-            self.passes,
-            self.arming,
-            self.levels,
-            begin_reclaims=self._begin_reclaims,
-            expect_processes=self._expect_processes,
-        )
+        self.wake_passes = WakePasses(self.passes, self.levels, self._begin_reclaims, self._expect_processes)
         self._pace = self.wake_passes.pace
         self._clock_seconds = self.passes.known.clock_seconds
         self.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -18,7 +19,6 @@ from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
 from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.rules import EVICTING, Firing, RankedBy
-from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
 from reactor.model.wakes import Wake, WakeKind
@@ -61,42 +61,31 @@ class Seen(NamedTuple):
     due: Due | None = None
 
 
+@dataclass(eq=False, kw_only=True)
 class Observations:
-    """Observes for one configuration. `populated` returns whether a pod's cgroup has processes.
+    """Observes for one configuration. `is_populated` returns whether a pod's cgroup has processes.
 
-    Each of `ahead` is given the pods when they have changed; `kernel` is among them.
+    Each of those `ahead` is given the pods when they have changed; `kernel` is among them.
     """
 
-    def __init__(  # noqa: PLR0913 - what is observed by
-        self,
-        settings: EvictionSettings,
-        node: Node,
-        *,
-        observer: NodeObserver,
-        usages: PodObserver,
-        pods: PodList,
-        populated: Callable[[Pod], bool],
-        oom_source: OomSource,
-        oom_kills: PodOomKills,
-        ahead: Sequence[Ahead],
-        kernel: KernelKills,
-    ) -> None:
-        self._settings = settings
-        self._node = node
-        self.observer = observer
-        self.usages = usages
-        self._pod_list = pods
-        self.is_populated = populated
-        self._oom_source = oom_source
-        self._oom_kills = oom_kills
-        self._ahead = ahead
-        self._kernel = kernel
-        self._clock_seconds = node.clock_seconds
+    node: Node
+    observer: NodeObserver
+    usages: PodObserver
+    pod_list: PodList
+    is_populated: Callable[[Pod], bool]
+    oom_source: OomSource
+    oom_kills: PodOomKills
+    ahead: Sequence[Ahead]
+    kernel: KernelKills
+
+    def __post_init__(self) -> None:
+        self._settings = settings = self.node.settings
+        self._clock_seconds = self.node.clock_seconds
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self._doubted_until_seconds = -math.inf
         self._has_new_pods = True
-        self.bounded = BoundedPods(settings, usages)
-        usages.track(node.pods)
+        self.bounded = BoundedPods(settings, self.usages)
+        self.usages.track(self.node.pods)
         self.report_pods()
 
     def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
@@ -105,7 +94,7 @@ class Observations:
         A pass that memory has woken reads of many pods only as much as its decision needs.
         """
         self._observe_left()
-        if firing is None and _only_memory(wakes) and len(self._node.pods) > FEW_PODS:
+        if firing is None and _only_memory(wakes) and len(self.node.pods) > FEW_PODS:
             found = self._by_bounds(wakes, now_seconds)
             if found is not None:
                 return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
@@ -116,14 +105,14 @@ class Observations:
 
         While a victim frees its memory, what its parent has is no bound for others.
         """
-        state = self._node.state
+        state = self.node.state
         is_wide = not (state.claims or may_be_due(self._settings, state, now_seconds, now_seconds))
         few = ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),) if is_wide else ()
         for read, most in (*few, (self.bounded.observe, math.inf)):
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
             if found is None:
                 continue
-            inputs = Inputs(self._settings, self._node.state, seen.snapshot, seen.pods, now_seconds)
+            inputs = Inputs(self._settings, self.node.state, seen.snapshot, seen.pods, now_seconds)
             due = self.bounded.settle(inputs, found, most=most)
             if isinstance(due, Due):
                 return seen._replace(due=due)
@@ -145,9 +134,9 @@ class Observations:
         known = found or Known({}, {})
         seen = Seen(
             snapshot=Snapshot(
-                signals=self._node.observed.at(now_seconds),
+                signals=self.node.observed.at(now_seconds),
                 pods=known.used,
-                time_left=self._node.time_left,
+                time_left=self.node.time_left,
                 bounds=known.bounds,
             ),
             pods=self.eligible_pods(now_seconds),
@@ -161,14 +150,14 @@ class Observations:
         """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
         if not self._needs_pods(now_seconds):
             return Known({}, dict(self._of_kept()))
-        self._take_pods(self._pod_list.refresh())
+        self._take_pods(self.pod_list.refresh())
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
-            self.bounded.read(found, {claim.uid for claim in self._node.state.claims})
+            self.bounded.read(found, {claim.uid for claim in self.node.state.claims})
         return found
 
     def _needs_pods(self, now_seconds: float) -> bool:
-        return bool(resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds)))
+        return bool(resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds)))
 
     def _all_pods(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Known | None:
         used = self.observe_pods(wakes, now_seconds, firing)
@@ -190,7 +179,7 @@ class Observations:
 
         Asked also while there is memory: a kill that is noticed at the next crossing would seem fresh then.
         """
-        return self._are_victims_dying() or bool(self._node.state.in_flight)
+        return self._are_victims_dying() or bool(self.node.state.in_flight)
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
         return frozenset(filter(is_hard_memory, thresholds_met(self._settings.thresholds, memory)))
@@ -198,7 +187,7 @@ class Observations:
     def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         """Observe what the wakes are about, memory in any case; return what was observed of it."""
         memory = self.observer.memory()
-        self._node.observed.take(MEMORY_SIGNALS, memory, now_seconds)
+        self.node.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
             self._observe_processes_and_swap(now_seconds)
             if is_housekeeping(wakes):
@@ -206,41 +195,41 @@ class Observations:
         return memory
 
     def _observe_processes_and_swap(self, now_seconds: float) -> None:
-        self._node.observed.take(PROCESS_SIGNALS, self.observer.processes(), now_seconds)
+        self.node.observed.take(PROCESS_SIGNALS, self.observer.processes(), now_seconds)
         if self._watches_swap:
-            self._node.observed.take(SWAP_SIGNALS, self.observer.swap(), now_seconds)
+            self.node.observed.take(SWAP_SIGNALS, self.observer.swap(), now_seconds)
 
     def observe_pods(
         self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
     ) -> Mapping[str, PodUsage]:
         """Return what pods use; if none may have to be chosen, what those do that are never evicted."""
-        wanting = resources_wanting(self._settings.thresholds, self._node.observed.at(now_seconds))
+        wanting = resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds))
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
         if not wanting and (firing is None or firing.rule.action not in EVICTING):
             usages = self._of_kept()
         else:
-            self._take_pods(self._pod_list.refresh())  # one that came since may be the very one
+            self._take_pods(self.pod_list.refresh())  # one that came since may be the very one
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self.usages.full() if counted else self.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
-            present, is_of_all = self._node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
+            present, is_of_all = self.node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
             pods = [pod for pod in present if is_of_all or pod.storage]
-            usages = with_storage(usages, self._node.storage.usages(pods), pods)
+            usages = with_storage(usages, self.node.storage.usages(pods), pods)
         return usages
 
     def _of_kept(self) -> Mapping[str, PodUsage]:
         """Return what the pods use that are never evicted: later kills are judged by it."""
-        kept = [pod.uid for pod in self._node.pods if pod.critical_because is not None]
+        kept = [pod.uid for pod in self.node.pods if pod.critical_because is not None]
         return {**dict.fromkeys(kept, PodUsage()), **self.usages.of(kept)}
 
     # --- pods ---
 
     def refresh_pods(self) -> None:
         """Take over the pods that exist now; only new ones are read."""
-        self.set_pods(self._pod_list.refresh())
+        self.set_pods(self.pod_list.refresh())
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
@@ -248,28 +237,28 @@ class Observations:
         self.report_pods()
 
     def _take_pods(self, pods: tuple[Pod, ...]) -> None:
-        if pods != self._node.pods or self.usages.vanished:
-            self._node.set_pods(pods)
+        if pods != self.node.pods or self.usages.vanished:
+            self.node.set_pods(pods)
             self.usages.track(pods)
             self._has_new_pods = True
         else:  # equal, and from here on the same: a tuple compares those at once
-            self._node.pods = pods
+            self.node.pods = pods
 
     def report_pods(self) -> None:
         """Report the pods to what is ahead if they have changed; a pass does so once it has killed."""
         if self._has_new_pods:
             self._has_new_pods = False
-            for one in self._ahead:
-                one.pods(self._node.pods)
+            for one in self.ahead:
+                one.pods(self.node.pods)
 
     def present_pods(self) -> Sequence[Pod]:
         """Return the known pods but those that were gone when they were read: nothing is left to kill."""
-        pods, vanished = self._node.pods, self.usages.vanished
+        pods, vanished = self.node.pods, self.usages.vanished
         return tuple(pod for pod in pods if pod.uid not in vanished) if vanished else pods
 
     def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
-        return self._node.eligible(self.present_pods(), now_seconds, self.is_populated)
+        return self.node.eligible(self.present_pods(), now_seconds, self.is_populated)
 
     def held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
@@ -279,12 +268,12 @@ class Observations:
 
     def ended_cgroups(self) -> tuple[str, ...]:
         """Return the cgroups that evictions have emptied and that are still there."""
-        ended = self._node.emptied_among(self.present_pods())
+        ended = self.node.emptied_among(self.present_pods())
         return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
 
     def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
         """Return the cgroups of the pods that may be evicted, those that use most first."""
-        in_flight = {claim.uid for claim in self._node.state.in_flight}
+        in_flight = {claim.uid for claim in self.node.state.in_flight}
         pods = [
             pod for pod in self.present_pods() if pod.critical_because is None and pod.uid not in in_flight
         ]
@@ -296,11 +285,11 @@ class Observations:
 
     def absurd_thresholds(self) -> dict[str, str]:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
-        return absurd_thresholds(self._settings.thresholds, self._node.observed.at(self._clock_seconds()))
+        return absurd_thresholds(self._settings.thresholds, self.node.observed.at(self._clock_seconds()))
 
     def left_bytes(self) -> int:
         """Return the least that a hard memory threshold's signal had available at the last pass."""
-        seen = self._node.observed.at(self._clock_seconds())
+        seen = self.node.observed.at(self._clock_seconds())
         signals = {one.signal for one in self._settings.thresholds if is_hard_memory(one)}
         return min((seen[signal].available for signal in signals if signal in seen), default=0)
 
@@ -309,9 +298,9 @@ class Observations:
 
         The node's counters alone are read: this is asked often.
         """
-        before, seen = self._node.observed.at(self._clock_seconds()), self.observer.memory()
+        before, seen = self.node.observed.at(self._clock_seconds()), self.observer.memory()
         is_less = self.is_cache_doubted() and cache_has_gone(before, seen)
-        return is_less or has_grown(self._settings, self._node.state, before, seen)
+        return is_less or has_grown(self._settings, self.node.state, before, seen)
 
     def doubt_cache(self, wakes: Sequence[Wake], memory: Mapping[Signal, Observation]) -> None:
         """Doubt page cache, if it alone kept a threshold from being met in a pass that memory has woken."""
@@ -334,7 +323,7 @@ class Observations:
         thresholds = self._settings.thresholds
         if eviction.threshold in thresholds:
             thresholds = (eviction.threshold,)
-        known = self._node.observed.at(now_seconds).items()
+        known = self.node.observed.at(now_seconds).items()
         seen = {signal: one for signal, one in known if signal == eviction.signal and not one.absurdity}
         return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
@@ -342,11 +331,11 @@ class Observations:
 
     def oom_killed(self, kill: OomKill) -> None:
         """Record a kill of the kernel's OOM killer: what its victim frees is waited for."""
-        self._kernel.disarm()
-        pod = None if kill.victim_cgroup is None else self._node.pod_in(kill.victim_cgroup)
+        self.kernel.disarm()
+        pod = None if kill.victim_cgroup is None else self.node.pod_in(kill.victim_cgroup)
         if kill.pid is not None:
-            self._node.victims.hold(kill.pid)
-        self._node.apply(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
+            self.node.victims.hold(kill.pid)
+        self.node.apply(KernelKilled(kill=kill, uid=None if pod is None else pod.uid))
 
     def _are_victims_dying(self) -> bool:
         """Return whether victims of the kernel's were dying until now, and note which of them have exited.
@@ -355,15 +344,15 @@ class Observations:
         seen before may be of a kill that was not known yet, or from before a victim's exit.
         """
         is_nameless = False
-        for kill in self._oom_source.take_now():
+        for kill in self.oom_source.take_now():
             self.oom_killed(kill)
             is_nameless |= kill.pid is None
-        if not self._node.state.killed_alone and not is_nameless:
+        if not self.node.state.killed_alone and not is_nameless:
             return False
         self._observe_pods_struck(is_nameless=is_nameless)
-        exited = self._node.victims.exited(self._node.state.killed_alone)
+        exited = self.node.victims.exited(self.node.state.killed_alone)
         if exited:
-            self._node.apply(ProcessesExited(pids=exited))
+            self.node.apply(ProcessesExited(pids=exited))
         return True
 
     def _observe_pods_struck(self, *, is_nameless: bool) -> None:
@@ -371,22 +360,22 @@ class Observations:
 
         It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
         """
-        if is_nameless or are_unknown(self._node.state):
-            struck = self._oom_kills.struck(self._node.pods)
+        if is_nameless or are_unknown(self.node.state):
+            struck = self.oom_kills.struck(self.node.pods)
             held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
             known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
             if known and known.keys() == held.keys():
                 largest = {
-                    pod.uid: self._oom_kills.most_of_one_process(pod, known[pod.uid])
-                    for pod in self._node.pods
+                    pod.uid: self.oom_kills.most_of_one_process(pod, known[pod.uid])
+                    for pod in self.node.pods
                     if pod.uid in known
                 }
-                self._node.apply(PodsStruck(held_bytes=known, largest_bytes=largest))
+                self.node.apply(PodsStruck(held_bytes=known, largest_bytes=largest))
                 return
-        pods = struck_pods(self._node.state)
+        pods = struck_pods(self.node.state)
         if pods:
             left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
-            self._node.apply(StruckPodsObserved(held_bytes=left))
+            self.node.apply(StruckPodsObserved(held_bytes=left))
 
     def _held_by_processes_bytes(self, uid: str) -> int | None:
         """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
@@ -405,11 +394,11 @@ class Observations:
 
         Page cache that a pod has left is no growth of it.
         """
-        left = [one.uid for one in self._node.state.in_flight if one.uid and one.kind is ClaimKind.FILES]
+        left = [one.uid for one in self.node.state.in_flight if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
         usages, used = self.usages, self.usages.of(left)
-        self._node.apply(
+        self.node.apply(
             FilesInMemoryObserved(
                 files_bytes={uid: usages.shared_memory_bytes(uid) or 0 for uid in left},
                 own_bytes={

@@ -6,16 +6,15 @@ thread, no disk, no log line, no metric, no garbage collection stands between th
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from reactor.guard.ahead import KernelKills, NoKernelKills, Served
+from reactor.guard.ahead import Served
 from reactor.guard.approach import Approach
 from reactor.guard.endings import Results
 from reactor.guard.evictor import Evictor
-from reactor.guard.node import Node
 from reactor.guard.observations import Observations, Seen, is_housekeeping
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.recorder import Rehearsed
@@ -24,13 +23,9 @@ from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Sna
 from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.rules import Firing
-from reactor.model.settings import EvictionSettings
 from reactor.model.signals import DISK_SIGNALS, MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
-from reactor.observe.node import NodeObserver
-from reactor.observe.oom_kills import PodOomKills
-from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.claims import dying_bytes, is_newly_empty
 from reactor.policy.decide import after_reclaim, decide, with_whole_ranking
@@ -41,14 +36,12 @@ from reactor.policy.events import (
     PodFoundEmpty,
     ProcessEvictionOrdered,
 )
-from reactor.policy.forecast import Ahead
 from reactor.policy.process_victims import counts_shared_memory, given_up_because
 from reactor.policy.rank import can_be_evicted
 from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.reclaims import Reclaims
 from reactor.reclaim.runner import NodeReclaimer, Observe, Reclaimed
-from reactor.sources.oom import OomSource
-from reactor.workloads.pods import PodList
+from reactor.sources.levels import MemoryLevel
 
 RULES: Final = "rules"
 # To observe and to decide takes 1 to 2 ms with 1,000 pods.
@@ -58,70 +51,42 @@ _STALE_SECONDS: Final = 0.02
 CheckDisk = Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]]
 
 
+@dataclass(eq=False, kw_only=True)
 class Passes:
-    """Makes passes over `known`. Everything runs in Trio's thread.
+    """Makes passes over a node by its `settings`. Everything runs in Trio's thread.
 
-    `approach` prepares for a crossing that is near: the evictor does, and what is `ahead`; `kernel` has the
-    kernel kill at it. `is_powerless`: no pass kills, whatever memory does: in a dry run, and if none of the
-    pods of the last pass can be evicted. `is_unfinished`: that pass chose a pod in which no process was, and
-    another is to be chosen now, or it evicted for pods' own storage limits although memory is short.
+    `approach` prepares for a crossing that is near. `is_powerless`: no pass kills, whatever memory does: in a
+    dry run, and if none of the pods of the last pass can be evicted. `is_unfinished`: that pass chose a pod
+    in which no process was, and another is to be chosen now, or it evicted for pods' own storage limits
+    although memory is short.
 
-    `populated` returns whether a pod's cgroup has processes. `arm_memory` arms the memory thresholds again by
-    the memory signals as just observed. `check_disk` observes the filesystem of a threshold, of which so much
-    was reported, before a pod is evicted for it; None: what was reported is enough.
+    `arm_memory` arms the memory thresholds again by the memory signals as just observed, and returns the
+    levels of hard thresholds, without those ahead of one: the `crossings`. `check_disk` observes the
+    filesystem of a threshold, of which so much was reported, before a pod is evicted for it; None: what was
+    reported is enough.
     """
 
-    def __init__(  # noqa: PLR0913 - what a pass goes through
-        self,
-        settings: EvictionSettings,
-        known: Node,
-        evictor: Evictor,
-        *,
-        observer: NodeObserver,
-        usages: PodObserver,
-        pods: PodList,
-        reclaims: Reclaims,
-        populated: Callable[[Pod], bool],
-        arm_memory: Callable[[Mapping[Signal, Observation]], None],
-        oom_source: OomSource,
-        oom_kills: PodOomKills,
-        check_disk: CheckDisk | None = None,
-        ahead: Sequence[Ahead] = (),
-        kernel: KernelKills | None = None,
-        dry_run: bool = False,
-    ) -> None:
-        self.known = known
-        self._settings = dataclasses.replace(settings, rechecks_disks=check_disk is not None)
-        self._arm_memory = arm_memory
-        self._oom_kills = oom_kills
-        self._observe_disk = check_disk
-        self._evictor = evictor
-        self._kernel = kernel or NoKernelKills()
-        self._dry_run = dry_run
+    observations: Observations
+    evictor: Evictor
+    reclaims: Reclaims
+    arm_memory: Callable[[Mapping[Signal, Observation]], Sequence[MemoryLevel]]
+    check_disk: CheckDisk | None = None
+    dry_run: bool = False
+    crossings: Sequence[MemoryLevel] = ()
+    is_powerless: bool = False
+    is_unfinished: bool = False
+
+    def __post_init__(self) -> None:
+        self.known = known = self.observations.node
+        self._kernel = self.observations.kernel
         self._clock_seconds = known.clock_seconds
-        known.settings = self._settings
         self._node_reclaimer = NodeReclaimer(
-            self._settings, reclaims, lambda: known.observed.at(known.clock_seconds())
+            known.settings, self.reclaims, lambda: known.observed.at(known.clock_seconds())
         )
-        self.is_powerless = False
-        self.is_unfinished = False
         self._rehearsed = Rehearsed()
         self._earlier: list[PassRecord] = []
-        others = (evictor, *ahead, self._kernel)
-        self.observations = Observations(
-            self._settings,
-            known,
-            observer=observer,
-            usages=usages,
-            pods=pods,
-            populated=populated,
-            oom_source=oom_source,
-            oom_kills=oom_kills,
-            ahead=others,
-            kernel=self._kernel,
-        )
-        self.results = Results(known, self.observations)
-        self.approach = Approach(known, others, self._kernel, self.observations)
+        self.results = Results(self.observations)
+        self.approach = Approach(self.observations)
 
     def make(self, wakes: Sequence[Wake], firing: Firing | None = None) -> PassRecord:
         """Make one pass for these wakes, or for a rule; a pod that had to die at once is dead on return.
@@ -135,7 +100,7 @@ class Passes:
             now_seconds = self._clock_seconds()
             seen = self.observations.observe(wakes, now_seconds, firing)
             state, decision = self._decided(seen, now_seconds, firing)
-            if self._kernel.stand_down(self._settings, state, seen.pods, decision):
+            if self._kernel.stand_down(self.known.settings, state, seen.pods, decision):
                 continue
             if is_repeated or not (decision.again or self._is_stale(decision, seen)):
                 self.known.decided(state)
@@ -146,17 +111,17 @@ class Passes:
             is_repeated = True
         if not record.attempts:  # what is left to do of an attempt comes first
             self.approach.after(seen.memory, now_seconds)
-        self.is_powerless = self._dry_run or not can_be_evicted(seen.pods)
+        self.is_powerless = self.dry_run or not can_be_evicted(seen.pods)
         if is_housekeeping(wakes):
-            self._oom_kills.recount(self.known.pods)
-        return dataclasses.replace(record, is_repeated=is_repeated)
+            self.observations.oom_kills.recount(self.known.pods)
+        return replace(record, is_repeated=is_repeated)
 
     def _decided(self, seen: Seen, now_seconds: float, firing: Firing | None) -> tuple[PolicyState, Decision]:
         """Return what is decided; a dry run that has reported all pods over own limits goes on without."""
         inputs = self.known.state, seen.snapshot, seen.pods, now_seconds, firing, seen.due
-        state, decision = decide(self._settings, *inputs)
+        state, decision = decide(self.known.settings, *inputs)
         if decision.acted_on is None and self._rehearsed.has_reported(decision.evictions):
-            settings = dataclasses.replace(self._settings, local_storage_capacity_isolation=False)
+            settings = replace(self.known.settings, local_storage_capacity_isolation=False)
             return decide(settings, *inputs)
         return state, decision
 
@@ -187,8 +152,8 @@ class Passes:
         record = self._carry_out(decision, seen, wakes, started_ns, served=served)
         crossed_ns, times = served.crossed_ns(), record.times
         if crossed_ns is not None:
-            times = dataclasses.replace(times, woke_ns=min(times.woke_ns, crossed_ns))
-        self._earlier.append(dataclasses.replace(record, times=times))
+            times = replace(times, woke_ns=min(times.woke_ns, crossed_ns))
+        self._earlier.append(replace(record, times=times))
 
     def take_earlier(self) -> Sequence[PassRecord]:
         """Return the records that come before that of the last pass, each once.
@@ -206,7 +171,7 @@ class Passes:
         `refresh` observes the filesystems alone, if `observe_filesystems` takes longer than that.
         """
         reclaimed: tuple[Reclaimed, ...] = ()
-        if self._dry_run:
+        if self.dry_run:
             await observe_filesystems()
         else:
             reclaimed = await self._node_reclaimer.run(
@@ -229,22 +194,22 @@ class Passes:
         before = Snapshot(signals=shown, pods=usages)
         seen = Seen(snapshot=after._replace(pods=usages), pods=pods, at_ns=time.monotonic_ns(), memory={})
         state, decision = after_reclaim(
-            self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
+            self.known.settings, self.known.state, asked.decision, before, after, pods, now_seconds
         )
         self.known.decided(state)
         self.results.used(after.signals, tuple(Resource))
         record = self._carry_out(decision, seen, asked.wakes, started_ns, shown=before)
-        times = dataclasses.replace(record.times, woke_ns=asked.times.woke_ns)
-        return dataclasses.replace(record, times=times, reclaimed=reclaimed)
+        times = replace(record.times, woke_ns=asked.times.woke_ns)
+        return replace(record, times=times, reclaimed=reclaimed)
 
     async def _check_disk(self, threshold: Threshold | None) -> Mapping[Signal, Observation] | None:
         """Return what the guard itself observes of a threshold's filesystem; None: not observed."""
-        if self._observe_disk is None or threshold is None:
+        if self.check_disk is None or threshold is None:
             return None
         reported = self.known.observed.at(self._clock_seconds()).get(threshold.signal)
         if reported is None:
             return {}
-        own = await self._observe_disk(threshold, reported)
+        own = await self.check_disk(threshold, reported)
         now_seconds = self._clock_seconds()
         self.known.observed.take(own.keys(), own, now_seconds)
         return {signal: one.at(now_seconds) for signal, one in own.items()}
@@ -254,7 +219,7 @@ class Passes:
 
         If no pod could be evicted, that is so once one can, whatever memory does.
         """
-        if self.is_powerless and not self._dry_run:
+        if self.is_powerless and not self.dry_run:
             self.observations.refresh_pods()
             return can_be_evicted(self.observations.eligible_pods(self._clock_seconds()))
         return self.observations.shortage_has_grown()
@@ -277,19 +242,18 @@ class Passes:
         """
         decided_ns, state = time.monotonic_ns(), self.known.state
         self.is_unfinished = False
-        fresh = (
-            self._rehearsed.news(decision, state, self.known.pods) if self._dry_run else decision.evictions
-        )
+        fresh = self._rehearsed.news(decision, state, self.known.pods) if self.dry_run else decision.evictions
         attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
         if served is None:
             self._kernel.annotate(attempts)
         if arms:  # before anything that takes its time
-            self._arm_memory(seen.memory)
+            self.crossings = self.arm_memory(seen.memory)
+            self._kernel.levels(self.crossings)
             self.observations.doubt_cache(wakes, seen.memory)
         self.observations.report_pods()
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):
             seen = self.observations.complete(seen)
-            inputs = Inputs(self._settings, state, seen.snapshot, seen.pods, decision.at_seconds)
+            inputs = Inputs(self.known.settings, state, seen.snapshot, seen.pods, decision.at_seconds)
             decision = with_whole_ranking(inputs, decision)
         self._record_attempts(attempts, decision, seen, decided_ns)
         killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
@@ -310,7 +274,7 @@ class Passes:
             decision=decision,
             times=times,
             attempts=tuple(attempts),
-            dry_run=self._dry_run,
+            dry_run=self.dry_run,
         )
 
     def _begun(self, eviction: Eviction, snapshot: Snapshot, served: Served | None) -> EvictionAttempt:
@@ -318,7 +282,7 @@ class Passes:
         if served is None:
             attempt = self._begin(eviction, snapshot)
         else:
-            attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
+            attempt = self.evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
             attempt.served = served.document
         if eviction.resource is Resource.MEMORY:
             is_by_rule = eviction.threshold is None
@@ -332,7 +296,7 @@ class Passes:
     def _record_attempts(
         self, attempts: Sequence[EvictionAttempt], decision: Decision, seen: Seen, ordered_ns: int
     ) -> None:
-        if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
+        if not self.dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
             for attempt in attempts:
                 self._record_attempt(attempt, seen.snapshot, seen.pods, ordered_ns)
         # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
@@ -366,14 +330,14 @@ class Passes:
     def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:
         """Order an eviction, of the whole pod or of one process of it."""
         if not eviction.is_of_one_process:
-            return self._evictor.begin(eviction)
+            return self.evictor.begin(eviction)
         uid, now_seconds = eviction.pod.uid, self._clock_seconds()
         used = snapshot.pods.get(uid)
         used_bytes = None if used is None else used.memory_working_set_bytes
         if used_bytes is not None:
             used_bytes -= dying_bytes(self.known.state, uid)
         kills = self.known.state.process_kills
-        return self._evictor.begin(
+        return self.evictor.begin(
             eviction,
             used_bytes=used_bytes,
             whole_because=given_up_because(kills, uid, used_bytes, now_seconds),

@@ -7,66 +7,37 @@ has those of all others made (loop.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import trio
 
-from reactor.guard.ahead import KernelKills
 from reactor.guard.approach import LastStretch
 from reactor.guard.pass_ import Passes
 from reactor.guard.record import PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.model.rules import Firing
-from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.policy.attention import Pace
 from reactor.reclaim.runner import Reclaimed
-from reactor.sources.levels import MemoryChain, MemoryLevel, MemoryLevels
-
-
-class Arming:
-    """Has memory watched; `crossings` are the levels of hard thresholds, those ahead of one left out."""
-
-    def __init__(self, levels: MemoryLevels, memory: MemoryChain, kernel: KernelKills) -> None:
-        self.crossings: Sequence[MemoryLevel] = ()
-        self._levels = levels
-        self._memory = memory
-        self._kernel = kernel
-
-    def arm(self, memory: Mapping[Signal, Observation]) -> None:
-        """Arm the memory thresholds again, by the memory signals as just observed."""
-        levels = self._levels.of(memory)
-        self.crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
-        self._memory.arm(levels)
-        self._kernel.levels(self.crossings)
+from reactor.sources.levels import MemoryLevels
 
 
 class WakePasses:
     """Makes the passes of one configuration. `begin_reclaims` starts what a decision reclaims.
 
-    `after_pass` are called with the record of each pass, once it is over, and `expect_processes` at the end.
+    `after_pass` are called with the record of each pass, once it is over.
     """
 
-    after_pass: Sequence[OnPass] = ()
-
     def __init__(
-        self,
-        passes: Passes,
-        arming: Arming,
-        levels: MemoryLevels,
-        *,
-        begin_reclaims: OnPass,
-        expect_processes: OnPass,
+        self, passes: Passes, levels: MemoryLevels, begin_reclaims: OnPass, *after_pass: OnPass
     ) -> None:
         self.pace = Pace()
         self.nursery: trio.Nursery | None = None
         self.on_pass: OnPass = lambda _: None
         self._passes = passes
-        self._arming = arming
         self._begin_reclaims = begin_reclaims
-        self._expect_processes = expect_processes
+        self.after_pass: Sequence[OnPass] = after_pass
         self._last_stretch = LastStretch(levels, passes.approach)
 
     def begin(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
@@ -82,7 +53,7 @@ class WakePasses:
         try:
             record = self.run_pass(taken, reclaimed)
             passes, wake = self._passes, taken[0]
-            if (crossed := self._last_stretch.watch(self._arming.crossings)) is not None:
+            if (crossed := self._last_stretch.watch(passes.crossings)) is not None:
                 wake = replace(wake, signal=crossed.signal)
             elif record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
                 return
@@ -105,7 +76,6 @@ class WakePasses:
             self._begin_reclaims(one)
         for hook in self.after_pass:
             hook(record)
-        self._expect_processes(record)
         return record
 
     def _fail(self, error: Exception) -> None:

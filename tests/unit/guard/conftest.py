@@ -13,9 +13,11 @@ import trio
 from reactor.act.kill_path import KillPath
 from reactor.act.one_process import OneProcess
 from reactor.act.reap import KillReport, ReapReport
+from reactor.guard.ahead import NoKernelKills
 from reactor.guard.build import Features, Lasting
 from reactor.guard.evictor import Evictor
 from reactor.guard.node import Node
+from reactor.guard.observations import Observations
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -36,6 +38,7 @@ from reactor.oom_scores.order import OomOrder, _Wanted
 from reactor.policy.events import ProcessOver
 from reactor.policy.forecast import Ahead
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from reactor.sources.levels import MemoryLevel
 from reactor.supervisor import Supervisor
 from reactor.warrants.warrants import Reads, Warrants
 from tests.support.builders import make_observation, make_pod, make_threshold
@@ -350,22 +353,29 @@ class FakeLoop(Nothing):
         self, settings: EvictionSettings, *, kernel: Warrants | None = None, dry_run: bool = False
     ) -> Passes:
         """Return passes over the node by these settings."""
+        kills = kernel or NoKernelKills()
+        self.known.settings = settings
         return Passes(
-            settings,
-            self.known,
-            self.evictor,
-            observer=self.node,
-            usages=self.usages,
-            pods=self.pods,
+            observations=Observations(
+                node=self.known,
+                observer=self.node,
+                usages=self.usages,
+                pod_list=self.pods,
+                is_populated=lambda pod: pod.uid in self.populated,
+                oom_source=FakeOomSource(self),
+                oom_kills=FakeOomKills(self),
+                ahead=(self.evictor, *self.features, kills),
+                kernel=kills,
+            ),
+            evictor=self.evictor,
             reclaims=Reclaims(self.reclaims),
-            populated=lambda pod: pod.uid in self.populated,
-            arm_memory=self.armed.append,
-            oom_source=FakeOomSource(self),
-            oom_kills=FakeOomKills(self),
-            ahead=self.features,
-            kernel=kernel,
+            arm_memory=self._arm,
             dry_run=dry_run,
         )
+
+    def _arm(self, memory: Mapping[Signal, Observation]) -> Sequence[MemoryLevel]:
+        self.armed.append(memory)
+        return ()
 
     def pass_time(self) -> None:
         """Let a moment pass."""

@@ -371,9 +371,8 @@ async def test_a_crossing_while_victims_are_prepared_is_attended_to_without_its_
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
     loop.kills.prepare = prepared
-    no_level: Any = SimpleNamespace(crossings=())
-    ignored: Any = lambda _: None  # noqa: E731
-    passes = WakePasses(loop.passes, no_level, no_level, begin_reclaims=ignored, expect_processes=ignored)
+    no_levels: Any = SimpleNamespace()
+    passes = WakePasses(loop.passes, no_levels, lambda _: None)
 
     passes.on_memory_wake((wake(),))
 

@@ -103,8 +103,8 @@ def short_disk(make_loop, make_pod, make_threshold, observation):
     async def check(_threshold, _reported):
         return loop.own
 
-    loop.passes._observe_disk = check
-    loop.passes._settings = dataclasses.replace(loop.passes._settings, rechecks_disks=True)
+    loop.passes.check_disk = check
+    loop.known.settings = dataclasses.replace(loop.known.settings, rechecks_disks=True)
     loop.have(make_pod("writer"))
 
     async def act():

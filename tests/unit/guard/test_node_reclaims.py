@@ -165,9 +165,9 @@ async def test_what_suffices_for_the_disk_is_enough_while_memory_waits_for_somet
     loop = disk.loop
     loop.node.memory_seen = {memory.signal: observation(50, 1000)}
     loop.usages.seen = {"uid-writer": PodUsage(memory_working_set_bytes=0)}
-    settings = loop.passes._settings
-    loop.passes._settings = dataclasses.replace(settings, thresholds=(memory, *settings.thresholds))
-    loop.passes._node_reclaimer._settings = loop.passes._settings
+    settings = loop.known.settings
+    loop.known.settings = dataclasses.replace(settings, thresholds=(memory, *settings.thresholds))
+    loop.passes._node_reclaimer.settings = loop.known.settings
     commands = loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
     images = loop.reclaims[Reclaim.IMAGES] = make_reclaim()
     record = await disk.reclaim()

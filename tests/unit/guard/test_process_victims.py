@@ -335,9 +335,8 @@ async def test_what_prepares_the_choice_gives_way_to_a_crossing_which_no_event_h
 
     processes.meanwhile = cross
     # Usage is at the level by then, which the last stretch leaves to the pass that has seen it.
-    arming, levels = SimpleNamespace(crossings=()), SimpleNamespace(usage_bytes=lambda _: None)
-    ignored = lambda _: None  # noqa: E731
-    passes = WakePasses(loop.passes, arming, levels, begin_reclaims=ignored, expect_processes=ignored)
+    levels = SimpleNamespace(usage_bytes=lambda _: None)
+    passes = WakePasses(loop.passes, levels, lambda _: None)
 
     passes.on_memory_wake((wake(),))
 
