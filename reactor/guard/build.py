@@ -564,7 +564,6 @@ def reclaims_of(settings: Settings, link: StewardLink, *, in_cluster: bool) -> M
 def kubernetes_node_of(
     settings: Settings,
     tree: CgroupTree,
-    kills: KillPath,
     link: StewardLink,
     supervisor: Supervisor,
     present: Callable[[], Sequence[Pod]],
@@ -581,4 +580,4 @@ def kubernetes_node_of(
         raise ConfigError([Problem(path="reactor.kubernetes", got=got, accepted=accepted)])
     from reactor.guard.kubernetes import KubernetesNode  # noqa: PLC0415
 
-    return KubernetesNode(settings, tree, kills, link, supervisor, present)
+    return KubernetesNode(settings, tree, link, supervisor, present)

@@ -126,13 +126,11 @@ class Reloads:
         """
         kept = self._kept
         evictor = Evictor(
-            kept.kills if kept.cluster is None else kept.cluster.kills,
+            kept.kills,
             kept.supervisor.jobs(nursery, "evictions"),
             kept.known,
             self.running,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
-            dry_run=self.settings.dry_run,
-            one_process=kept.kills.one_process,
             is_always_killed=kept.cluster is not None,
         )
         proven: Settings | None = None  # those that a loop has guarded by
@@ -305,15 +303,15 @@ class Daemon:
         self._cluster_notes = self.supervisor.hook("kubernetes notes")
         self._answering = self.supervisor.hook("answers")
         self._ends = self.supervisor.hook("end")
-        self._kills = KillPath(tree, settings.pod_parents)
         self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
         self._steward.storage = self._known.storage
+        self._cluster = kubernetes_node_of(
+            settings, tree, self._steward, self.supervisor, lambda: self._known.pods
+        )
+        self._kills = KillPath(tree, settings.pod_parents) if self._cluster is None else self._cluster.kills
         self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
         self._steward.cgroups = self._own_cgroups
         self._steward_scope = trio.CancelScope(shield=True)
-        self._cluster = kubernetes_node_of(
-            settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
-        )
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
         self._steward.feeds = self._features.feeds
         befell: Befell = (lambda *_: None) if self._cluster is None else self._cluster.befell
@@ -341,7 +339,7 @@ class Daemon:
             self._features.on_marks = self._cluster.reports.marks
         self._shutdown = NodeShutdown(
             settings=settings,
-            kills=self._kills if self._cluster is None else self._cluster.kills,
+            kills=self._kills,
             pods=self._reloads.refresh_pods,
             may_be_populated=partial(may_be_populated, tree),
             write=self._lines.write,

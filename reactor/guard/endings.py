@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from reactor.act.one_process import OneProcess
+from reactor.act.kill_path import KillPath
 from reactor.guard.node import Node
 from reactor.guard.observations import Observations
 from reactor.guard.record import EvictionAttempt
-from reactor.guard.termination import Kills, Victim
+from reactor.guard.termination import Victim
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
 from reactor.model.pods import Pod
@@ -47,8 +47,8 @@ _ENDED: Final = _BY_ITSELF | {Outcome.KILLED, Outcome.PROCESS_KILLED, Outcome.PR
 class Endings:
     """Sees evictions through `kills` to their end.
 
-    Pods in the operator's list lose one process through `one_process`. What an eviction changes is recorded
-    with `known`; `loop` returns the one that runs, which takes what follows. A pod that has outlived its
+    What an eviction changes is recorded with `known`; `loop` returns the one that runs, which takes what
+    follows. A pod that has outlived its
     grace period `is_always_killed`, as in Kubernetes: the API server knows that it is evicted, its owner
     starts another in its place, and the kubelet kills it at the end in any case.
 
@@ -56,14 +56,13 @@ class Endings:
     policy forgets an eviction at its deadline and chooses again.
     """
 
-    kills: Kills
+    kills: KillPath
     nursery: Nursery
     known: Node
     loop: Callable[[], Loop]
     _: KW_ONLY
     deadline_seconds: float
     dry_run: bool = False
-    one_process: OneProcess | None = None
     is_always_killed: bool = False
 
     def __post_init__(self) -> None:

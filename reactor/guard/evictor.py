@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from reactor.act.process_group import NoProcessError
 from reactor.errors import ReactorError
 from reactor.guard.endings import Endings, resumed_eviction
 from reactor.guard.record import EvictionAttempt
@@ -41,8 +40,7 @@ class Evictor(Endings, Ahead):
         """Hold what it takes to end these pods at once, and no others."""
         wanted = () if self.dry_run else pods
         self.kills.prepare(wanted)
-        if self.one_process is not None:
-            self.one_process.prepare(wanted, gives_way)
+        self.kills.one_process.prepare(wanted, gives_way)
 
     def near(self, forecast: Forecast, gives_way: Callable[[], bool]) -> None:
         """Prepare for a crossing; see policy/forecast.py."""
@@ -111,10 +109,8 @@ class Evictor(Endings, Ahead):
     def _begin_process(
         self, eviction: Eviction, used_bytes: int | None, *, counts_shared: bool
     ) -> EvictionAttempt:
-        """Order the end of one process of a pod. Raises NoProcessError and as a kill where none is chosen."""
-        kills, pod = self.one_process, eviction.pod
-        if kills is None:
-            raise NoProcessError("no process of a pod is killed alone here")
+        """Order the end of one process of a pod. Raises NoProcessError and as a kill if none is chosen."""
+        kills, pod = self.kills.one_process, eviction.pod
         is_hard = eviction.grace_period_seconds <= 0
         find = kills.kill_first if is_hard and not self.dry_run else kills.choose
         chosen = find(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=_missing_bytes(eviction))

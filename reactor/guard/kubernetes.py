@@ -28,7 +28,6 @@ from reactor.guard.outbox import PROCESS_KILLED, SYSTEM_OOM, THRESHOLD_MET, Clus
 from reactor.guard.pod_facts import PodFacts
 from reactor.guard.record import EvictionAttempt, PassRecord, process_document
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.termination import Kills
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import BOOT_ID
 from reactor.kernel.small_file import KeptFile
@@ -93,7 +92,7 @@ class Unobserved:
         return tuple(one for one in NodeCondition if one in unknown and one not in in_force)
 
 
-class RuntimeKills:
+class RuntimeKills(KillPath):
     """Kills pods of a Kubernetes node: at once by their cgroups, with a grace period through the runtime.
 
     A hard eviction does without the runtime: a call takes milliseconds, and the runtime itself starves with
@@ -101,12 +100,9 @@ class RuntimeKills:
     without a steward, or without an answer, the processes are asked themselves.
     """
 
-    def __init__(self, kills: KillPath, tree: CgroupTree, steward: StewardLink) -> None:
-        self._kills = kills
-        self._tree = tree
+    def __init__(self, tree: CgroupTree, pod_parents: Sequence[str], steward: StewardLink) -> None:
+        super().__init__(tree, pod_parents)
         self._steward = steward
-        self.prepare, self.holds = kills.prepare, kills.holds
-        self.kill_now, self.reap = kills.kill_now, kills.reap
 
     async def terminate(
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
@@ -130,9 +126,9 @@ class RuntimeKills:
             _RUNTIME_LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, why)
         left_seconds = scope.deadline - trio.current_time()
         if why is not None and left_seconds > 0:
-            return await self._kills.terminate(pod, left_seconds, still_wanted) if still_wanted() else None
+            return await super().terminate(pod, left_seconds, still_wanted) if still_wanted() else None
         may_live = populated(self._tree, pod, if_unknown=True)
-        return self._kills.kill_now(pod) if may_live and still_wanted() else None
+        return self.kill_now(pod) if may_live and still_wanted() else None
 
 
 class KubernetesNode:
@@ -142,7 +138,6 @@ class KubernetesNode:
         self,
         settings: Settings,
         tree: CgroupTree,
-        kills: KillPath,
         link: StewardLink,
         supervisor: Supervisor,
         present: Callable[[], Sequence[Pod]],
@@ -157,7 +152,7 @@ class KubernetesNode:
         self.facts = PodFacts(settings)
         self.reports = ClusterReports()
         link.attend_cluster(self.facts, self.reports)
-        self.kills = RuntimeKills(kills, tree, link)
+        self.kills = RuntimeKills(tree, settings.pod_parents, link)
         self._evicted = EvictedPods(tree, self.kills, Path(settings.state_path), present)
 
     @property
@@ -390,7 +385,7 @@ _KEPT: Final = ("uid", "namespace", "name", "cgroup", "cgroup_inode", "spared_cg
 _WRITTEN_BY_LOOP: Final = 16  # some KiB, on tmpfs
 
 
-async def keep_killed(tree: CgroupTree, kills: Kills, find: Callable[[], Pod]) -> int:
+async def keep_killed(tree: CgroupTree, kills: KillPath, find: Callable[[], Pod]) -> int:
     """Kill what lives in a pod until its cgroup is gone; return how often that was.
 
     `find` returns the pod as it is now known. Never raises; what is refused is logged once. A cgroup that is
@@ -426,7 +421,7 @@ class EvictedPods:
     def __init__(
         self,
         tree: CgroupTree,
-        kills: Kills,
+        kills: KillPath,
         state_path: Path,
         present: Callable[[], Sequence[Pod]],
         *,

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from reactor.act.kill_path import KillPath
 from reactor.act.reap import REAP_DEADLINE_SECONDS
 from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError, RefusedError
 from reactor.forms import FormError
 from reactor.guard.outbox import Document, Make
-from reactor.guard.termination import Kills, Termination, whole_pod
+from reactor.guard.termination import Termination, whole_pod
 from reactor.kernel.scheduling import following
 from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import Outcome, instant
@@ -225,7 +226,7 @@ class NodeShutdown:
     """
 
     settings: Settings
-    kills: Kills
+    kills: KillPath
     pods: Callable[[], Sequence[Pod]]
     may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]

@@ -12,10 +12,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import trio
 
+from reactor.act.kill_path import KillPath
 from reactor.act.one_process import Chosen, OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.errors import ReactorError
@@ -24,36 +25,15 @@ from reactor.model.decisions import Claim
 from reactor.model.pods import Pod
 
 
-class Kills(Protocol):
-    """Kills pods."""
-
-    def prepare(self, pods: Sequence[Pod]) -> None:
-        """Hold what a kill of these pods needs, and of no others; never raises."""
-
-    def holds(self, pod: Pod) -> bool:
-        """Return whether this pod is prepared: checked, and not one that must not be killed."""
-
-    def kill_now(self, pod: Pod) -> KillReport:
-        """Kill everything in the pod; raises RefusedError or OSError."""
-
-    async def reap(self, pod: Pod, deadline_seconds: float = ...) -> ReapReport:
-        """Wait until what was killed is gone."""
-
-    async def terminate(
-        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
-    ) -> KillReport | None:
-        """Ask the pod to end, and kill it if it has not in time and `still_wanted` says so."""
-
-
 class Victim(NamedTuple):
-    """A pod, or one process of it: how it is asked to end and waited for, see Kills."""
+    """A pod, or one process of it: how it is asked to end and waited for, see KillPath."""
 
     terminate: Callable[[float, Callable[[], bool]], Awaitable[KillReport | None]]
     reap: Callable[[float], Awaitable[ReapReport]]
     close: Callable[[], None] = lambda: None
 
 
-def whole_pod(kills: Kills, pod: Pod) -> Victim:
+def whole_pod(kills: KillPath, pod: Pod) -> Victim:
     return Victim(partial(kills.terminate, pod), partial(kills.reap, pod))
 
 

@@ -15,7 +15,6 @@ import trio
 from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
-from reactor.act.kill_path import KillPath
 from reactor.act.populated import populated
 from reactor.cluster.evicted_pods import stop_containers, stop_sandboxes
 from reactor.cluster.pod_specs import read_node_files
@@ -79,9 +78,9 @@ class Steward:
 
 @pytest.fixture
 def kills(runtime: Runtime, tree: CgroupTree) -> Iterator[RuntimeKills]:
-    path = KillPath(tree, (runtime.kubepods,))
-    yield RuntimeKills(path, tree, Steward(runtime))
-    path.close()
+    found = RuntimeKills(tree, (runtime.kubepods,), Steward(runtime))
+    yield found
+    found.close()
 
 
 async def watched(runtime: Runtime) -> RuntimeWatch:

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.one_process import OneProcess
+from reactor.act.one_process import Chosen, OneProcess
+from reactor.act.process_group import NoProcessError
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.ahead import NoKernelKills
 from reactor.guard.build import Features, Lasting
@@ -163,6 +164,17 @@ class FakePods:
         return self.present
 
 
+class NoProcesses:
+    """Finds no process that is killed alone."""
+
+    def prepare(self, pods: Sequence[Pod], gives_way: Callable[[], bool]) -> None: ...
+
+    def choose(self, pod: Pod, used_bytes: int | None, **_: object) -> Chosen:
+        raise NoProcessError(f"{pod.key}: none among {used_bytes} bytes")
+
+    kill_first = choose
+
+
 class FakeKills:
     """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap.
 
@@ -181,6 +193,7 @@ class FakeKills:
         self.is_gone = False
         self.empty: set[str] = set()
         self.meanwhile: Callable[[], None] = lambda: None
+        self.one_process: Any = NoProcesses()
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         self.ready = [pod.name for pod in pods]
@@ -319,6 +332,8 @@ class FakeLoop(Nothing):
         self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
         self.features: Sequence[Ahead] = (RecordedOrder(self.ordered),)
         self.known = Node(observed=Observed(stale_seconds=35.0), clock_seconds=lambda: self.now_seconds)
+        if one_process is not None:
+            self.kills.one_process = one_process
         self.evictor = Evictor(
             self.kills,
             nursery,
@@ -326,7 +341,6 @@ class FakeLoop(Nothing):
             lambda: self,
             deadline_seconds=10.0,
             dry_run=dry_run,
-            one_process=one_process,
         )
         self.on_pass: Callable[[PassRecord], None] = lambda _: None
         self.passes = self.passes_by(

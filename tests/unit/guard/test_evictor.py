@@ -166,6 +166,7 @@ async def test_in_a_cluster_a_process_lives_on_where_no_pressure_is_left_and_a_p
             return not eviction
 
     kills, processes = FakeKills(), FakeProcesses()
+    kills.one_process = processes
     kills.reaped.set()
     processes.chosen = TAB if is_chosen else None
     evictor = Evictor(
@@ -174,7 +175,6 @@ async def test_in_a_cluster_a_process_lives_on_where_no_pressure_is_left_and_a_p
         Node(observed=Observed(stale_seconds=35.0)),
         NotWanted,
         deadline_seconds=10.0,
-        one_process=processes,
         is_always_killed=True,
     )
     pod = replace(_SOFT.pod, process_victim=ProcessVictim(entry="namespace shop"))

@@ -13,7 +13,6 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.kill_path import KillPath
 from reactor.errors import ConfigError, StewardError
 from reactor.guard import build
 from reactor.guard.build import kubernetes_node_of
@@ -81,8 +80,7 @@ def node_in(directory, **changes) -> KubernetesNode:
     root = directory / "cgroup"
     root.mkdir(exist_ok=True)
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
-    kills = KillPath(tree, settings.pod_parents)
-    return KubernetesNode(settings, tree, kills, link_of(settings), Supervisor(), lambda: ())
+    return KubernetesNode(settings, tree, link_of(settings), Supervisor(), lambda: ())
 
 
 @pytest.fixture
@@ -366,7 +364,7 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(mon
     monkeypatch.setattr(build, "find_spec", lambda name: None if name == "h2" else find_spec(name))
     settings = settings_in(tmp_path)
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
-    of = (tree, KillPath(tree, ()), link_of(settings), Supervisor(), tuple)
+    of = (tree, link_of(settings), Supervisor(), tuple)
     with pytest.raises(ConfigError, match=r"pip install '\.\[kubernetes\]'"):
         kubernetes_node_of(settings, *of)
     assert kubernetes_node_of(Settings(), *of) is None
@@ -397,7 +395,7 @@ class LeavingLink:
 def leaving_node(directory, link: LeavingLink, **changes) -> KubernetesNode:
     settings = settings_in(directory, **changes)
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=directory)
-    return KubernetesNode(settings, tree, KillPath(tree, ()), link, Supervisor(), lambda: ())
+    return KubernetesNode(settings, tree, link, Supervisor(), lambda: ())
 
 
 async def test_what_becomes_of_the_nodes_conditions_is_logged_as_the_steward_tells(tmp_path, caplog):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 import trio
 
+from reactor.act.kill_path import KillPath
 from reactor.act.reap import KillReport
 from reactor.errors import StewardError
 from reactor.guard.kubernetes import RuntimeKills
@@ -20,12 +22,10 @@ CGROUP = "/kubepods/podu"
 POD = Pod(name="web", namespace="shop", uid="u", cgroup=CGROUP)
 
 
-class Kills:
+class Kills(KillPath):
     """Notes what is asked of it."""
 
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-        self.prepare = self.holds = self.reap = None
+    asked: list[object]
 
     def kill_now(self, pod: Pod) -> KillReport:
         self.asked.append("kill")
@@ -39,6 +39,10 @@ class Kills:
         await trio.sleep(grace_period_seconds)
         if still_wanted():
             self.asked.append("kill")
+
+
+class RecordedKills(RuntimeKills, Kills):
+    """Notes what is asked of the processes themselves."""
 
 
 class Steward:
@@ -70,8 +74,9 @@ def tree(make_tree):
 async def terminated(
     tree, steward: Steward, still_wanted: Callable[[], bool] = lambda: True
 ) -> tuple[KillReport | None, list[object]]:
-    kills = Kills()
-    return await RuntimeKills(kills, tree.tree, steward).terminate(POD, 30, still_wanted), kills.asked
+    with closing(RecordedKills(tree.tree, ("/kubepods",), steward)) as kills:
+        kills.asked = []
+        return await kills.terminate(POD, 30, still_wanted), kills.asked
 
 
 async def test_containers_that_end_in_time_are_not_killed(tree, autojump_clock):
