@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -37,31 +37,23 @@ _NOTHING: Final = PodUsage(ephemeral_storage_bytes=0)
 _AGAIN_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """A place of a pod, by the pod's uid."""
-
-    uid: str
-    place: StoragePlace
-
-
+@dataclass(slots=True)
 class _Place:
     """What is known of one place.
 
-    `number` is what the steward calls it (None: it was not sent), `pod` the pod's name. `usage` is the
-    last whole count, confirmed at `counted_seconds`; `so_far` what the count under way has found, reported
-    at `so_far_seconds` (None: none is).
+    `number` is what the steward calls it (None: it was not sent), `uid` and `pod` the uid and name of its
+    pod. `usage` is the last whole count, confirmed at `counted_seconds`; `so_far` what the count under way
+    has found, reported at `so_far_seconds` (None: none is).
     """
 
-    __slots__ = ("counted_seconds", "number", "pod", "so_far", "so_far_seconds", "usage")
-
-    def __init__(self, pod: str) -> None:
-        self.number: int | None = None
-        self.pod = pod
-        self.usage: FilesystemUsage | None = None
-        self.counted_seconds = -math.inf
-        self.so_far: FilesystemUsage | None = None
-        self.so_far_seconds = -math.inf
+    uid: str
+    pod: str
+    path: str
+    number: int | None = None
+    usage: FilesystemUsage | None = None
+    counted_seconds: float = -math.inf
+    so_far: FilesystemUsage | None = None
+    so_far_seconds: float = -math.inf
 
     def is_whole(self, now_seconds: float) -> bool:
         return self.usage is not None and now_seconds - self.counted_seconds < FRESH_SECONDS
@@ -78,21 +70,40 @@ class _Place:
         )
 
     def fresh_until_seconds(self, now_seconds: float) -> float:
-        """Return when what is known now changes by growing stale; infinity where nothing is known."""
+        """Return when what is known now changes by growing stale; infinity if nothing is known."""
         reported = (self.counted_seconds, self.so_far_seconds)
         return min(
             (at + FRESH_SECONDS for at in reported if now_seconds - at < FRESH_SECONDS), default=math.inf
         )
 
+    def take(self, reported: PlaceUsage, at_seconds: float) -> bool:
+        """Take over what is reported; return whether that changes what is known, but for its time."""
+        usage = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
+        if reported.kind is UsageKind.COUNTED:
+            is_as_it_was = self.so_far is None and self.is_whole(at_seconds) and self.usage == usage
+            self.counted_seconds, self.so_far, self.usage = at_seconds, None, usage
+            return not is_as_it_was
+        if reported.kind is UsageKind.SO_FAR:
+            self.so_far, self.so_far_seconds = usage, at_seconds
+        else:
+            self.so_far = None
+        return True
 
-@dataclass(frozen=True, slots=True)
-class _MadeUp:
-    """What is said of a pod with these places and volumes (None: nothing), and until when that holds."""
 
-    storage: tuple[StoragePlace, ...]
-    volumes: tuple[Volume, ...]
-    usage: PodUsage | None
-    until_seconds: float
+@dataclass(slots=True)
+class _Counted:
+    """A pod's places, and what they come to.
+
+    `storage` is what it was listed with when all its places got their numbers (None: they are to get others).
+    `usage` is made of what is known of the places by the pod's storage and volumes, `made_of` (None: by
+    nothing), and holds until `until_seconds`.
+    """
+
+    storage: tuple[StoragePlace, ...] | None = None
+    places: dict[StoragePlace, _Place] = field(default_factory=dict)
+    made_of: tuple[tuple[StoragePlace, ...], tuple[Volume, ...]] | None = None
+    usage: PodUsage | None = None
+    until_seconds: float = math.inf
 
 
 class UsageFacts:
@@ -100,16 +111,13 @@ class UsageFacts:
 
     def __init__(self, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
         self._clock_seconds = clock_seconds
-        self._places: dict[_Key, _Place] = {}
-        self._by_number: dict[int, _Key] = {}
+        self._pods: dict[str, _Counted] = {}
+        self._by_number: dict[int, _Place] = {}
         self._next_number = 1
         self._held: set[str] = set()
-        self._made_up: dict[str, _MadeUp] = {}
-        self._assigned: dict[str, tuple[StoragePlace, ...]] = {}
-        self._unnumbered: set[str] = set()  # pods that were held
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(len(one.places) for one in self._pods.values())
 
     def usages(self, pods: Sequence[Pod]) -> dict[str, PodUsage]:
         """Return what is known of these pods, by uid.
@@ -127,32 +135,28 @@ class UsageFacts:
     def is_whole(self, pod: Pod) -> bool:
         """Return whether each of the pod's places was counted as a whole, lately."""
         now_seconds = self._clock_seconds()
-        places = (self._places.get(_Key(pod.uid, place)) for place in pod.storage)
-        return all(place is not None and place.is_whole(now_seconds) for place in places)
+        known = self._pods.get(pod.uid, _Counted()).places
+        return all(place in known and known[place].is_whole(now_seconds) for place in pod.storage)
 
     def assign(self, pods: Sequence[Pod]) -> None:
         """Have the places of these pods counted, and forget all others."""
         present = {pod.uid: pod for pod in pods if pod.storage}
-        for uid in [uid for uid in self._assigned if uid not in present]:
-            self._forget(uid, ())
-            self._unnumbered.discard(uid)
-        for uid in [uid for uid in self._made_up if uid not in present]:
-            del self._made_up[uid]
+        for uid in self._pods.keys() - present.keys():
+            self._withdraw(self._pods.pop(uid).places.values())
         for uid, pod in present.items():
             if uid in self._held:
                 continue
-            if uid not in self._unnumbered and self._assigned.get(uid) == pod.storage:
+            counted = self._pods.get(uid) or self._pods.setdefault(uid, _Counted())
+            if counted.storage == pod.storage:
                 continue  # mostly: a thousand pods take 3 ms so, and else 20
-            self._unnumbered.discard(uid)
-            self._forget(uid, pod.storage)
-            self._assigned[uid] = pod.storage
-            for storage_place in pod.storage:
-                key = _Key(uid, storage_place)
-                place = self._places.setdefault(key, _Place(pod.key))
+            self._withdraw([counted.places.pop(gone) for gone in counted.places.keys() - set(pod.storage)])
+            for one in pod.storage:
+                place = counted.places.setdefault(one, _Place(uid, pod.key, one.path))
                 if place.number is None:
                     place.number = self._next_number
                     self._next_number += 1
-                    self._by_number[place.number] = key
+                    self._by_number[place.number] = place
+            counted.storage, counted.made_of = pod.storage, None
 
     def hold(self, uid: str) -> None:
         """Let what is known of a pod stand as it is until `release`: its files are being removed.
@@ -160,11 +164,9 @@ class UsageFacts:
         A file's name goes before its blocks come back (0.4 s were seen for 120 MiB on ext4).
         """
         self._held.add(uid)
-        for key, place in self._places.items():
-            if key.uid == uid:
-                self._withdraw(place)
-        self._made_up.pop(uid, None)
-        self._unnumbered.add(uid)
+        counted = self._pods.get(uid, _Counted())
+        self._withdraw(counted.places.values())
+        counted.storage = counted.made_of = None
 
     def release(self, uid: str) -> None:
         """Have a pod counted again, from the next `assign` on; nothing that was seen before is believed."""
@@ -210,71 +212,42 @@ class UsageFacts:
             raise FormError(f"got place {unknown}; accepted: 1 to {self._next_number - 1}")
         at_seconds = self._clock_seconds() - age_ns / 1e9
         for one in usages.places:
-            key = self._by_number.get(one.place)
-            if key is not None and _take(self._places[key], one, at_seconds):
-                self._made_up.pop(key.uid, None)
+            place = self._by_number.get(one.place)
+            if place is not None and place.take(one, at_seconds):
+                self._pods[place.uid].made_of = None
 
     def steward_ended(self) -> None:
         """Drop the counts under way."""
-        for place in self._places.values():
-            place.so_far = None
-        self._made_up.clear()
+        for counted in self._pods.values():
+            counted.made_of = None
+            for place in counted.places.values():
+                place.so_far = None
 
     def _counted_place(self, number: int) -> CountedPlace:
-        key = self._by_number[number]
-        pod = self._places[key].pod
-        return CountedPlace(number=number, uid=key.uid, pod=pod, path=key.place.path)
+        place = self._by_number[number]
+        return CountedPlace(number=number, uid=place.uid, pod=place.pod, path=place.path)
 
-    def _forget(self, uid: str, kept: Collection[StoragePlace]) -> None:
-        """Forget the places that a pod had, but for these."""
-        for storage_place in self._assigned.pop(uid, ()):
-            if storage_place not in kept:
-                self._withdraw(self._places.pop(_Key(uid, storage_place)))
-        self._made_up.pop(uid, None)
-
-    def _withdraw(self, place: _Place) -> None:
-        """Have a place counted no longer; what is reported of it from now on is dropped."""
-        if place.number is not None:
-            del self._by_number[place.number]
-        place.number, place.so_far = None, None
+    def _withdraw(self, places: Iterable[_Place]) -> None:
+        """Have places counted no longer; what is reported of them from now on is dropped."""
+        for place in places:
+            if place.number is not None:
+                del self._by_number[place.number]
+            place.number, place.so_far = None, None
 
     def _usage(self, pod: Pod, now_seconds: float) -> PodUsage | None:
         """Return what is to be said of a pod, made up of what is known of its places (None: nothing)."""
-        known = self._made_up.get(pod.uid)
-        if (
-            known is None
-            or now_seconds >= known.until_seconds
-            or (known.storage, known.volumes) != (pod.storage, pod.volumes)
-        ):
-            known = self._made_up[pod.uid] = self._make_up(pod, now_seconds)
-        return known.usage
-
-    def _make_up(self, pod: Pod, now_seconds: float) -> _MadeUp:
-        usages: dict[StoragePlace, FilesystemUsage] = {}
-        until_seconds = math.inf
-        for place in pod.storage:
-            found = self._places.get(_Key(pod.uid, place))
-            usage = None if found is None else found.known(now_seconds)
-            if found is not None and usage is not None:
-                usages[place] = usage
-                until_seconds = min(until_seconds, found.fresh_until_seconds(now_seconds))
-        made_up = pod_usage(pod, usages) if usages else None
-        return _MadeUp(pod.storage, pod.volumes, made_up, until_seconds)
-
-
-def _take(place: _Place, reported: PlaceUsage, at_seconds: float) -> bool:
-    """Take over what is reported of a place; return whether that changes what is known, but for its time."""
-    usage = FilesystemUsage(used_bytes=reported.used_bytes, inodes_used=reported.inodes)
-    if reported.kind is UsageKind.COUNTED:
-        is_as_it_was = place.so_far is None and place.is_whole(at_seconds) and place.usage == usage
-        place.counted_seconds, place.so_far, place.usage = at_seconds, None, usage
-        return not is_as_it_was
-    if reported.kind is UsageKind.SO_FAR:
-        place.so_far = usage
-        place.so_far_seconds = at_seconds
-    else:
-        place.so_far = None
-    return True
+        counted = self._pods.get(pod.uid)
+        if counted is None:
+            return None
+        made_of = pod.storage, pod.volumes
+        if counted.made_of != made_of or now_seconds >= counted.until_seconds:
+            places = {one: counted.places[one] for one in pod.storage if one in counted.places}
+            known = {one: place.known(now_seconds) for one, place in places.items()}
+            usages = {one: usage for one, usage in known.items() if usage is not None}
+            counted.usage = pod_usage(pod, usages) if usages else None
+            fresh_until = (place.fresh_until_seconds(now_seconds) for place in places.values())
+            counted.made_of, counted.until_seconds = made_of, min(fresh_until, default=math.inf)
+        return counted.usage
 
 
 def _places_of(used: PodUsage) -> Iterator[FilesystemUsage]:
