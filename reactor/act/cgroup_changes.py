@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -37,12 +37,7 @@ _OURS: Final = {
 }
 CPU: Final = frozenset({"cpu.cfs_quota_us", "cpu.max", "cpu.shares", "cpu.weight"})
 
-_STATES: Final = {
-    CgroupVersion.V1: ("freezer.state", b"FROZEN", b"THAWED"),
-    CgroupVersion.V2: ("cgroup.freeze", b"1", b"0"),
-}
-
-_PIDS_LIMIT: Final = "pids.max"
+_FREEZERS: Final = {CgroupVersion.V1: ("freezer.state", b"THAWED"), CgroupVersion.V2: ("cgroup.freeze", b"0")}
 
 
 class _Note(NamedTuple):
@@ -97,20 +92,6 @@ def restore_in(directory: CgroupDirectory, files: Collection[str] | None = None)
                 raise
         forget(directory, found.file)
     return lines
-
-
-def restoring_cpu(directory: CgroupDirectory, report: Callable[[str], None]) -> Generator[None, None, None]:
-    """Restore the CPU quotas and weights that kills have lifted in a cgroup and below it, step by step."""
-
-    def refused(cgroup: str, error: OSError) -> None:
-        report(f"{cgroup}: CPU quota and weight not restored: {error.strerror}")
-
-    for below in walk(directory, refused):
-        try:
-            restore_in(below, CPU)
-        except OSError as error:
-            refused(below.cgroup, error)
-        yield
 
 
 def restore(tree: CgroupTree) -> list[str]:
@@ -180,52 +161,67 @@ def _owner_of(pid: int) -> str:
 
 
 @contextmanager
+def _changed(
+    directory: CgroupDirectory | None, file: str, before: bytes, report: Callable[[str], None], otherwise: str
+) -> Iterator[None]:
+    """Have a file of a cgroup say for the body what a kill writes there, and afterwards what it said.
+
+    `directory` is the one in the controller's hierarchy. Without it (None), or where it refuses, the body
+    runs as well. Every refusal goes to `report` as one line, except that the cgroup is gone: then there is
+    nothing left to be killed. `before` is restored whatever the file said; empty: what it said.
+    """
+    if directory is None:
+        yield
+        return
+    fd = -1
+    try:
+        # The hierarchies of v1 may be laid out differently: never freeze ourselves.
+        if file != "freezer.state" or os.getpid() not in processes_below(directory):
+            fd = directory.open_file(file, os.O_RDWR)
+            before = note(directory, file, before or os.read(fd, 64).strip())
+            os.pwrite(fd, _OURS[file][0], 0)
+    except OSError as error:
+        if error.errno not in GONE:
+            report(f"{directory.cgroup}/{file}: {error.strerror}; {otherwise}")
+    except KernelInterfaceError as error:
+        report(f"{error}; {otherwise}")
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            try:
+                if before:  # never a limit that was not read
+                    os.pwrite(fd, before, 0)
+                    forget(directory, file)
+            except OSError as error:
+                if error.errno not in GONE:
+                    report(f"{directory.cgroup}/{file}: {error.strerror}; it is not {before.decode()} again")
+            finally:
+                close_descriptor(fd)
+
+
 def frozen(
     directory: CgroupDirectory | None, version: CgroupVersion, report: Callable[[str], None]
-) -> Iterator[None]:
-    """Keep a cgroup frozen for the body.
+) -> AbstractContextManager[None]:
+    """Keep a cgroup frozen for the body; see `_changed`."""
+    return _changed(directory, *_FREEZERS[version], report, "killing without freezing")
 
-    `directory` is the one in the freezer's hierarchy. Without it (None), or where it refuses, the body runs
-    as well. Every refusal goes to `report` as one line, except that the cgroup is gone: then there is nothing
-    left to be killed.
+
+def without_forks(
+    directory: CgroupDirectory | None, report: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    """Let no process in the cgroup fork during the body; see `_changed`."""
+    return _changed(directory, "pids.max", b"", report, "killing among forks")
+
+
+def thaw(directory: CgroupDirectory) -> None:
+    """Thaw a v1 cgroup where a runtime or a tenant has paused it: that keeps a kill's SIGKILL pending.
+
+    `directory` is the one in the freezer's hierarchy. Raises OSError.
     """
-    name, freeze, thaw = _STATES[version]
-    fd = None if directory is None else _open(directory, name, version, report)
-    where = "" if directory is None else f"{directory.cgroup}/{name}"
-    try:
-        if directory is not None and fd is not None:
-            note(directory, name, thaw)
-        _write(fd, freeze, where, report)
-        try:
-            yield
-        finally:
-            if _write(fd, thaw, where, report) and directory is not None:
-                forget(directory, name)
-    finally:
-        if fd is not None:
-            close_descriptor(fd)
-
-
-def thawing(
-    directory: CgroupDirectory, report: Callable[[str], None], *, spared: Collection[str]
-) -> Generator[None, None, None]:
-    """Thaw a v1 cgroup and those below it, step by step, where a runtime or a tenant has paused them.
-
-    `directory` is the one in the freezer's hierarchy. What is frozen keeps the SIGKILL of a kill pending.
-    """
-
-    def refused(cgroup: str, error: OSError) -> None:
-        if error.errno not in GONE:
-            report(f"{cgroup}: not thawed: {error.strerror}")
-
-    name, _, thawed = _STATES[CgroupVersion.V1]
-    for below in walk(directory, refused, spared=spared):
-        try:
-            if below.read(name).strip() != thawed:
-                below.write(name, thawed)
-        except OSError as error:
-            refused(below.cgroup, error)
-        yield
+    name, thawed = _FREEZERS[CgroupVersion.V1]
+    if directory.read(name).strip() != thawed:
+        directory.write(name, thawed)
 
 
 def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
@@ -239,71 +235,13 @@ def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
         return None
 
 
-def _open(
-    directory: CgroupDirectory, name: str, version: CgroupVersion, report: Callable[[str], None]
-) -> int | None:
-    try:
-        if version is CgroupVersion.V1 and os.getpid() in processes_below(directory):
-            return None  # the hierarchies may be laid out differently: never freeze ourselves
-        return directory.open_file(name, os.O_WRONLY)
-    except OSError as error:
-        if error.errno not in GONE:
-            report(f"{directory.cgroup}/{name}: {error.strerror}; killing without freezing")
-        return None
-    except KernelInterfaceError as error:
-        report(f"{error}; killing without freezing")
-        return None
-
-
-def _write(fd: int | None, state: bytes, where: str, report: Callable[[str], None]) -> bool:
-    """Write a state; return whether it was taken."""
-    if fd is None:
-        return False
-    try:
-        os.write(fd, state)
-    except ProcessLookupError:
-        return False
-    except OSError as error:  # ENODEV: removed meanwhile
-        if error.errno != errno.ENODEV:
-            report(f"{where}: writing {state.decode()}: {error.strerror}")
-        return False
-    return True
-
-
-@contextmanager
-def without_forks(directory: CgroupDirectory | None, report: Callable[[str], None]) -> Iterator[None]:
-    """Let no process in the cgroup fork during the body; afterwards it has the limit that it had.
-
-    `directory` is the one in the pids controller's hierarchy. Without it (None), or where it refuses, the
-    body runs as well; a refusal goes to `report` as one line, except that the cgroup is gone.
-    """
-    fd, before = -1, b""
-    if directory is not None:
-        try:
-            fd = directory.open_file(_PIDS_LIMIT, os.O_RDWR)
-            before = note(directory, _PIDS_LIMIT, os.read(fd, 64).strip())
-            os.pwrite(fd, b"0", 0)
-        except OSError as error:
-            if error.errno not in GONE:
-                report(f"{directory.cgroup}/{_PIDS_LIMIT}: {error.strerror}; killing among forks")
-    try:
-        yield
-    finally:
-        if fd >= 0 and directory is not None:
-            if before:  # never a limit that was not read
-                with suppress(OSError):  # removed meanwhile
-                    os.pwrite(fd, before, 0)
-                    forget(directory, _PIDS_LIMIT)
-            close_descriptor(fd)
-
-
 # A victim whose memory is not released for it (MemoryRelease) frees it itself, in its CPU quota and at its
 # weight. On two busy CPUs freeing 400 MiB takes 25 ms of CPU time; at a weight of 2, the kubelet's for
 # BestEffort pods, that was 13.6 s of time, and with 1 % of quota 1 GiB was not free after a minute. So quota
 # and weight are raised, to the most that each version takes. Both are noted before, and restored once the pod
 # has ended: its cgroup may outlive its processes, and its tenant must not be rid of a limit by having been
 # evicted.
-_WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", b"262144"), CgroupVersion.V2: ("cpu.weight", b"10000")}
+_WEIGHT: Final = {CgroupVersion.V1: "cpu.shares", CgroupVersion.V2: "cpu.weight"}
 
 
 def boost_cpu(directory: CgroupDirectory | None, version: CgroupVersion) -> None:
@@ -313,12 +251,12 @@ def boost_cpu(directory: CgroupDirectory | None, version: CgroupVersion) -> None
     """
     if directory is None:
         return
-    name, most = _WEIGHT[version]
+    name = _WEIGHT[version]
     try:
         before = directory.read(name).strip()
-        if before != most:
+        if before not in _OURS[name]:
             note(directory, name, before)
-            directory.write(name, most)
+            directory.write(name, _OURS[name][0])
     except OSError as error:
         if error.errno not in GONE:
             raise with_path(error, f"{directory.cgroup}/{name}") from None

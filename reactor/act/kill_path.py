@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Final
 import trio
 
 from reactor.act import processes
-from reactor.act.cgroup_changes import frozen_by_ancestor, restoring_cpu, thawing
+from reactor.act.cgroup_changes import CPU, frozen_by_ancestor, restore_in, thaw
 from reactor.act.kill import HardKills, gone_report, key_of
 from reactor.act.one_process import OneProcess
 from reactor.act.populated import count_processes
@@ -33,7 +33,8 @@ from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport, wait
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
-from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
+from reactor.kernel.files import GONE
 from reactor.model.name_patterns import PodParent
 from reactor.model.pods import Pod
 
@@ -41,8 +42,6 @@ _TERM_ROUNDS: Final = 3  # processes that fork faster than they are signalled ar
 _AGAIN_SECONDS: Final = 0.05
 _PIECE: Final = 64
 _LOOSE_ROUNDS: Final = 3
-
-Steps = Callable[[CgroupDirectory, Callable[[str], None]], Generator[None, None, None]]
 
 
 class KillPath(HardKills):
@@ -114,7 +113,8 @@ class KillPath(HardKills):
                     standing = await self._standing(target, deadline_seconds)
             finally:
                 with trio.CancelScope(shield=True):
-                    await self._in_pieces(target, "cpu", restoring_cpu, problems)
+                    what = "CPU quota and weight not restored"
+                    await self._in_pieces(target, "cpu", partial(restore_in, files=CPU), what, problems)
                 target.close()
         return ReapReport(
             cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
@@ -234,20 +234,34 @@ class KillPath(HardKills):
         )
         await self._finish(pod, target, problems)
         if self._tree.version is CgroupVersion.V1:  # so that what is paused dies of its SIGKILL
-            thaw = partial(thawing, spared=target.spared)
-            await self._in_pieces(target, "freezer", thaw, problems)
+            await self._in_pieces(target, "freezer", thaw, "not thawed", problems, target.spared)
         return tuple(problems)
 
     async def _in_pieces(
-        self, target: Target, controller: Controller, steps_of: Steps, problems: dict[str, None]
+        self,
+        target: Target,
+        controller: Controller,
+        step: Callable[[CgroupDirectory], object],
+        failed: str,
+        problems: dict[str, None],
+        spared: Collection[str] = (),
     ) -> None:
-        """Take steps in the target's cgroups in a hierarchy; others go first in between."""
+        """Take a step in each of the target's cgroups in a hierarchy; others go first in between."""
         found: list[str] = []
+
+        def refused(cgroup: str, error: OSError) -> None:
+            if error.errno not in GONE:
+                found.append(f"{cgroup}: {failed}: {error.strerror}")
+
         with ExitStack() as stack:
             mirror = self._mirrored(target, controller, found, stack)
             if mirror is not None:
-                steps = stack.enter_context(closing(steps_of(mirror, found.append)))
-                for count, _ in enumerate(steps, 1):
+                directories = stack.enter_context(closing(walk(mirror, refused, spared=spared)))
+                for count, directory in enumerate(directories, 1):
+                    try:
+                        step(directory)
+                    except OSError as error:
+                        refused(directory.cgroup, error)
                     if count % _PIECE == 0:
                         await trio.lowlevel.checkpoint()
         problems |= dict.fromkeys(found)

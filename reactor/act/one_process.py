@@ -19,33 +19,37 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
-from reactor.act.process_group import (
-    Held,
-    NoProcessError,
-    add_forked,
-    by_cgroup,
-    hold_first,
-    present_in,
-)
-from reactor.act.processes import has_exited
+from reactor.act.processes import close_all, has_exited
 from reactor.act.protect import Untouchable
 from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target
 from reactor.errors import ReactorError
+from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
 from reactor.kernel.files import close_descriptor
-from reactor.kernel.procfs import PROC, MemoryUnknownError, read_process_memory
+from reactor.kernel.procfs import PROC, MemoryUnknownError, read_oom_score_adj, read_process_memory
 from reactor.model.kills import ProcessMemory
+from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
-from reactor.policy.process_victims import in_order, too_small_because
+from reactor.policy.process_victims import (
+    UNKILLABLE,
+    Group,
+    in_order,
+    joined,
+    leaf_of,
+    too_small_because,
+    tree_of,
+)
 
 # A status file takes 20 us, 40 if cold. A tenant makes it longer by its groups, an emulated machine as it is.
 _MOST_CPU_NS: Final = 120_000_000
@@ -58,29 +62,38 @@ _STALE_SECONDS: Final = 1.0
 _TRIES: Final = 2  # a process may end between its choice and its signal
 _STUCK_SECONDS: Final = 1.0
 _MOST_STRUCK: Final = 16
+_MOST_PROCESSES: Final = 3072
+_MOST_CGROUPS: Final = 64
+_MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
+_ROUNDS: Final = 3
 _UNITS: Final = {
     VictimUnit.PROCESS: "process",
     VictimUnit.TREE: "process with its descendants",
     VictimUnit.LEAF: "cgroup",
 }
+_CHOICES: Final = 4  # with each a process is found that must not be killed
 
 
-class _UnreadError(NoProcessError):
-    """There was no time to read all processes; what was read is kept, and the next observation goes on."""
+class NoProcessError(ReactorError):
+    """No process of the pod is killed alone, for this reason: the whole pod is."""
 
 
 @dataclass(slots=True)
 class Chosen:
-    """A process of a pod, or a group of them, by pidfds that are owned. `killed_ns`: when SIGKILL was sent.
+    """A process of a pod, or a `group` of them, by pidfds that are owned, the one that names them first.
 
-    `held` is the group; its pidfds are the same.
+    `process` has the sums. `cgroup` is where the group is, by its path below the pod; None: it is a tree.
+    `others` were in the pod when it was chosen, and in no tree of theirs: nor will they be. `killed_ns`: when
+    SIGKILL was sent.
     """
 
     process: ProcessMemory
     pod: Pod
     pidfds: dict[int, int]
+    group: Group | None = None
+    cgroup: str | None = None
+    others: frozenset[int] = frozenset()
     killed_ns: int | None = None
-    held: Held | None = None
 
     def report(self) -> KillReport:
         """Return the kill of it."""
@@ -96,6 +109,234 @@ class Chosen:
         """Close the pidfds. Harmless when repeated."""
         while self.pidfds:
             close_descriptor(self.pidfds.popitem()[1])
+
+
+def hold_first(
+    pod: Pod,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    *,
+    wanted_bytes: int | None,
+    counts_shared: bool = True,
+    reserved: Collection[int],
+    proc: Path,
+) -> Chosen:
+    """Return the process of a pod that goes, or those that go together. Raises OSError, NoProcessError.
+
+    Each is held by its pidfd before it is listed in the pod once more.
+    """
+    untouchable = set(reserved)
+    victim = pod.process_victim or ProcessVictim(entry="")
+    for group, cgroup in _candidates(victim, target, processes, wanted_bytes, untouchable, counts_shared):
+        unkillable = {one.pid for one in group.members if _is_unkillable(one.pid, proc)}
+        if unkillable:
+            untouchable |= unkillable
+            continue
+        pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
+        pidfds = _opened(target, pids)
+        if len(pids) == 1 and [one.name for one in _read_those(pids, proc)] != [group.named.name]:
+            close_all(pidfds.values())  # the id is another's by now, or it has taken another name
+            pidfds = {}
+        if pidfds:
+            if victim.unit is VictimUnit.PROCESS:
+                return Chosen(_summed(group), pod, pidfds)
+            others = frozenset(one.pid for one in processes) - {one.pid for one in group.members}
+            return Chosen(_summed(group), pod, pidfds, group, cgroup, others)
+        untouchable |= set(pids)
+    raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
+
+
+def _candidates(
+    victim: ProcessVictim,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    wanted_bytes: int | None,
+    untouchable: Collection[int],
+    counts_shared: bool,  # noqa: FBT001
+) -> Iterator[tuple[Group, str | None]]:
+    """Yield what may go, the first choice first; of `untouchable` there may be more by the next."""
+    if victim.unit is VictimUnit.PROCESS:
+        is_never = _names_matcher((*victim.built_in_never, *victim.never))
+        for one in in_order(processes, counts_shared=counts_shared):
+            if one.pid not in untouchable and not is_never(one.name):
+                yield Group(one, (one,), one.held_bytes), None
+        return
+    for _ in range(_CHOICES):
+        group, cgroup = _chosen(victim, target, processes, wanted_bytes, untouchable)
+        if group is None:
+            return
+        yield group, cgroup
+
+
+def _add_forked(
+    target: Target,
+    chosen: Chosen,
+    group: Group,
+    reserved: Collection[int],
+    proc: Path,
+    *,
+    kill: bool,
+) -> list[int]:
+    """Add to a group what its processes have forked meanwhile, and kill that if asked to; return its pidfds.
+
+    It is asked for before anything is killed as well: the child of a dead process has another parent.
+    """
+    added: list[int] = []
+    for _ in range(_ROUNDS):
+        known = {*chosen.pidfds, *(one.pid for one in group.members)}
+        listed = _by_cgroup(target)
+        new = [pid for pids in listed.values() for pid in pids if pid not in known and pid not in reserved]
+        if chosen.cgroup is not None:
+            found = [pid for pid in new if pid in _within(listed, chosen.cgroup)]
+        else:
+            late = [pid for pid in new if pid not in chosen.others]
+            found = [one.pid for one in joined(group, _read_those(late, proc), known)]
+        pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)])
+        if not pidfds:
+            break
+        for pidfd in pidfds.values() if kill else ():
+            with suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        chosen.pidfds.update(pidfds)
+        added += pidfds.values()
+    return added
+
+
+def _chosen(
+    victim: ProcessVictim,
+    target: Target,
+    processes: Collection[ProcessMemory],
+    wanted_bytes: int | None,
+    untouchable: Collection[int],
+) -> tuple[Group | None, str | None]:
+    operators = _names_matcher(victim.never)
+    if victim.unit is VictimUnit.TREE:
+        built_in = _names_matcher(victim.built_in_never)
+        found = tree_of(
+            processes,
+            wanted_bytes,
+            is_spared=lambda one: built_in(one.name),
+            is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
+        )
+        return found, None
+    names = _names_matcher((*victim.built_in_never, *victim.never))
+    by_pid = {one.pid: one for one in processes}
+    listed = {
+        path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in _by_cgroup(target).items()
+    }
+    found = leaf_of(
+        listed, wanted_bytes, is_untouchable=lambda one: one.pid in untouchable or names(one.name)
+    )
+    if found is None:
+        return None, None
+    pids = {one.pid for one in found.members}
+    holding = [path for path in listed if {one.pid for one in listed[path]} & pids]
+    return found, os.path.commonpath(holding)
+
+
+def _within(listed: Mapping[str, Sequence[int]], cgroup: str) -> set[int]:
+    return {
+        pid
+        for path, pids in listed.items()
+        if path == cgroup or path.startswith(f"{cgroup}/")
+        for pid in pids
+    }
+
+
+def _opened(target: Target, pids: Sequence[int]) -> dict[int, int]:
+    """Return pidfds of those that are in the pod while they are held. Raises OSError."""
+    pidfds: dict[int, int] = {}
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                pidfds[pid] = os.pidfd_open(pid)
+        present = set(_listed(target)) if pidfds else set()
+    except BaseException:
+        close_all(pidfds.values())
+        raise
+    held = {pid: fd for pid, fd in pidfds.items() if pid in present and not has_exited(fd)}
+    close_all(fd for pid, fd in pidfds.items() if pid not in held)
+    return held
+
+
+def _is_unkillable(pid: int, proc: Path) -> bool:
+    """Return whether the kernel's OOM killer may not kill a process: no process may then."""
+    try:
+        return read_oom_score_adj(pid, proc) <= UNKILLABLE
+    except (OSError, ReactorError):
+        return False  # it is gone
+
+
+def _read_those(pids: Sequence[int], proc: Path) -> list[ProcessMemory]:
+    found = []
+    for pid in pids:
+        with suppress(OSError, ReactorError):
+            one = read_process_memory(pid, proc)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _summed(group: Group) -> ProcessMemory:
+    """Return the processes as one, by the name of the first."""
+    swap_bytes = sum(one.swap_bytes for one in group.members)
+    anonymous_bytes = sum(one.anonymous_bytes for one in group.members)
+    return replace(
+        group.named,
+        anonymous_bytes=anonymous_bytes,
+        swap_bytes=swap_bytes,
+        shared_bytes=group.held_bytes - anonymous_bytes - swap_bytes,
+        processes=len(group.members),
+    )
+
+
+@lru_cache(maxsize=64)
+def _names_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return the test whether a process's name is one of these, which may be patterns."""
+    matchers = [matcher(pattern) for pattern in patterns]
+    return lambda name: any(matches(name) for matches in matchers)
+
+
+def _by_cgroup(target: Target) -> dict[str, list[int]]:
+    """Return the processes in a pod by their cgroup's path below it, "." for its own.
+
+    Raises OSError, and NoProcessError where they are too many to choose among.
+
+    No more than that is listed: a tenant can have thousands of processes, and of cgroups in one directory.
+    """
+    found: dict[str, list[int]] = {}
+    count = 0
+    for directory in _directories(target):
+        pids = directory.processes(_MOST_PROCESSES)
+        found[directory.cgroup[len(target.cgroup) + 1 :] or "."] = pids
+        count += len(pids)
+        if count > _MOST_PROCESSES:
+            raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
+        if directory.children_count() > _MOST_IN_ONE:
+            raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
+    return found
+
+
+def _listed(target: Target) -> Iterator[int]:
+    """Yield the processes in a pod. Raises as `_by_cgroup`."""
+    return chain.from_iterable(_by_cgroup(target).values())
+
+
+def _present_in(target: Target) -> set[int]:
+    """Return the processes in a pod, however many there are. Raises OSError."""
+    return {pid for directory in _directories(target) for pid in directory.processes()}
+
+
+def _directories(target: Target) -> Iterator[CgroupDirectory]:
+    """Yield the pod's first cgroups, its own first. Raises OSError."""
+    if target.directory is None:
+        return
+    with closing(walk(target.directory, fail, spared=target.spared)) as found:
+        yield from islice(found, _MOST_CGROUPS)
+
+
+class _UnreadError(NoProcessError):
+    """There was no time to read all processes; what was read is kept, and the next observation goes on."""
 
 
 class _DyingProcess(NamedTuple):
@@ -187,7 +428,30 @@ class OneProcess:
         seen = seen or _Seen(self._opened(pod))
         try:
             self._observe(seen, _STALE_SECONDS)
-            return self._chosen(pod, seen, used_bytes, wanted_bytes, counts_shared=counts_shared)
+            struck = {one.pid for one in self._struck.get(pod.uid, ())}
+            living = [one for one in seen.processes.values() if one.pid not in struck]
+            chosen = hold_first(
+                pod,
+                seen.target,
+                living,
+                wanted_bytes=wanted_bytes,
+                counts_shared=counts_shared,
+                reserved=self._untouchable.pids | struck,
+                proc=self._proc,
+            )
+            if chosen.group and used_bytes is not None:  # what several inherited of one is counted for each
+                anonymous_bytes = min(chosen.process.anonymous_bytes, used_bytes)
+                shared_bytes = min(chosen.process.shared_bytes, used_bytes - anonymous_bytes)
+                chosen.process = replace(
+                    chosen.process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes
+                )
+            why = too_small_because(chosen.process, living, used_bytes)
+            if why is not None:
+                chosen.close()
+                raise NoProcessError(why)
+            if chosen.process.pid not in chosen.pidfds:  # the one that gave its name has just exited
+                chosen.process = replace(chosen.process, pid=next(iter(chosen.pidfds)))
+            return chosen
         finally:
             seen.target.close()
 
@@ -214,7 +478,7 @@ class OneProcess:
         the signal is refused.
         """
         with closing(self._opened(chosen.pod)) as target:
-            present = present_in(target)
+            present = _present_in(target)
             if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
                 raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
 
@@ -245,10 +509,10 @@ class OneProcess:
 
     def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:
         """Add what a group has forked since it was chosen, as far as that can be had; return its pidfds."""
-        if chosen.held is not None:
+        if chosen.group is not None:
             reserved = {*self._untouchable.pids, chosen.process.pid}
             with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
-                return add_forked(target, chosen.held, reserved, self._proc, kill=kill)
+                return _add_forked(target, chosen, chosen.group, reserved, self._proc, kill=kill)
         return []
 
     async def terminate(
@@ -277,43 +541,6 @@ class OneProcess:
         problems = () if freed_ns is not None else (late,)
         return ReapReport(cgroup=chosen.pod.cgroup or "", freed_ns=freed_ns, problems=problems)
 
-    def _chosen(
-        self,
-        pod: Pod,
-        seen: _Seen,
-        used_bytes: int | None,
-        wanted_bytes: int | None,
-        *,
-        counts_shared: bool,
-    ) -> Chosen:
-        victim = pod.process_victim or ProcessVictim(entry="")
-        struck = {one.pid for one in self._struck.get(pod.uid, ())}
-        living = [one for one in seen.processes.values() if one.pid not in struck]
-        held = hold_first(
-            victim,
-            seen.target,
-            living,
-            wanted_bytes=wanted_bytes,
-            counts_shared=counts_shared,
-            reserved=self._untouchable.pids | struck,
-            proc=self._proc,
-        )
-        if held is None:
-            raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
-        is_group = victim.unit is not VictimUnit.PROCESS
-        chosen = Chosen(held.process, pod, held.pidfds, held=held if is_group else None)
-        if is_group and used_bytes is not None:  # what several have inherited of one is counted for each
-            anonymous_bytes = min(held.process.anonymous_bytes, used_bytes)
-            shared_bytes = min(held.process.shared_bytes, used_bytes - anonymous_bytes)
-            chosen.process = replace(held.process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes)
-        why = too_small_because(chosen.process, living, used_bytes)
-        if why is not None:
-            chosen.close()
-            raise NoProcessError(why)
-        if held.process.pid not in held.pidfds:  # the one that gave its name has just exited
-            chosen.process = replace(chosen.process, pid=next(iter(held.pidfds)))
-        return chosen
-
     def _observe(self, seen: _Seen, renewed_seconds: float, gives_way: Callable[[], bool] = bool) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
 
@@ -322,7 +549,7 @@ class OneProcess:
         held before counts until the next observation, which goes on there.
         """
         began_ns = time.thread_time_ns()
-        pids = list(dict.fromkeys(pid for some in by_cgroup(seen.target).values() for pid in some))
+        pids = list(dict.fromkeys(_listed(seen.target)))
         seen.unread.intersection_update(pids)
         now_seconds = time.monotonic()
         age_seconds = now_seconds - seen.whole_seconds

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act import one_process, process_group
+from reactor.act import one_process
 from reactor.act.kill_path import KillPath
-from reactor.act.one_process import OneProcess
-from reactor.act.process_group import NoProcessError
+from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.act.protect import Untouchable
 from reactor.act.reap import MemoryRelease
 from reactor.act.target import Target
@@ -254,7 +253,7 @@ def test_what_is_dying_of_the_pod_makes_the_next_no_smaller(yard: Yard, kills: O
 def test_too_many_processes_are_not_chosen_among(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group, "_MOST_PROCESSES", 2)
+    monkeypatch.setattr(one_process, "_MOST_PROCESSES", 2)
     pod = session(yard)
     children = [yard.spawn(pod.cgroup or "") for _ in range(3)]
     kills.prepare([pod])
@@ -266,7 +265,7 @@ def test_too_many_processes_are_not_chosen_among(
 def test_too_many_cgroups_in_one_directory_are_not_listed(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group, "_MOST_IN_ONE", 2)
+    monkeypatch.setattr(one_process, "_MOST_IN_ONE", 2)
     pod = session(yard)
     child = holding(yard, pod.cgroup, 5)
     for number in range(3):

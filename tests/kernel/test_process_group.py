@@ -11,10 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.act import one_process, process_group
+from reactor.act import one_process
 from reactor.act.kill_path import KillPath
-from reactor.act.one_process import OneProcess
-from reactor.act.process_group import NoProcessError
+from reactor.act.one_process import NoProcessError, OneProcess
 from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictim, ProcessVictimEntry, VictimUnit
 from reactor.model.pods import Pod, QosClass, RuntimePod
 from reactor.model.settings import Settings
@@ -290,7 +289,7 @@ def test_many_small_processes_go_as_a_whole_and_too_many_do(
     monkeypatch.setattr(one_process, "_MOST_CPU_NS", -1)
     with pytest.raises(NoProcessError, match="in time"):
         kills.kill_first(pod, 1 << 30)
-    monkeypatch.setattr(process_group, "_MOST_PROCESSES", 600)
+    monkeypatch.setattr(one_process, "_MOST_PROCESSES", 600)
     with pytest.raises(NoProcessError, match="more than 600 processes"):
         kills.kill_first(pod, 1 << 30)
     assert child.poll() is None

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from reactor.act import processes
-from reactor.act.process_group import hold_first
+from reactor.act.one_process import hold_first
 from reactor.act.processes import SignalSweep
 from reactor.act.target import Target
 from reactor.errors import RefusedError
@@ -23,6 +23,7 @@ from reactor.kernel.files import Reserve
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
+from reactor.model.pods import Pod
 
 
 @pytest.fixture
@@ -76,7 +77,12 @@ def test_a_tree_of_more_processes_than_there_are_descriptors_keeps_none_of_them_
     try:
         with pytest.raises(OSError, match="Too many open files"):
             hold_first(
-                ProcessVictim(entry="x", unit=VictimUnit.TREE),
+                Pod(
+                    name="pod",
+                    namespace="",
+                    uid="pod",
+                    process_victim=ProcessVictim(entry="x", unit=VictimUnit.TREE),
+                ),
                 target,
                 tree,
                 wanted_bytes=None,

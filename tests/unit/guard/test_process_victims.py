@@ -11,8 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.one_process import Chosen
-from reactor.act.process_group import NoProcessError
+from reactor.act.one_process import Chosen, NoProcessError
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.record import PassRecord, attempt_document, why_ranked
 from reactor.guard.recorder import Tally
