@@ -45,11 +45,11 @@ from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.steward.hooks import PREKILL_DIRECTORY, unusable_because
 from reactor.tell.channels import WALL, read_secret
 from reactor.text import nearest_name
+from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.manifests import SUFFIXES
 from reactor.workloads.parents import PodBoundaries
-from reactor.workloads.pods import Workloads
 from reactor.workloads.search import matches_of
 
 UNIT: Final = "/system.slice/reactor.service"
@@ -181,10 +181,10 @@ def guarded(settings: Settings, tree: CgroupTree, *, proc: Path = PROC, daemon: 
     kubelet's log directory has it.
     """
     on_kubernetes = settings.kubernetes is not None
-    listing: Workloads | KubernetesPods = (
+    listing: CgroupPods | KubernetesPods = (
         KubernetesPods(tree, settings, paths=NodePaths(proc=proc))
         if on_kubernetes
-        else Workloads(tree, settings, proc=proc, daemon=daemon)
+        else CgroupPods(tree, settings, proc=proc, daemon=daemon)
     )
     pods = trio.run(listing.listed)
     boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)

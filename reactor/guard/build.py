@@ -69,7 +69,7 @@ from reactor.sources.wakes import Ticker, Wakes
 from reactor.supervisor import Hook, Part, StartedPart, Supervisor
 from reactor.time_left.watch import Needs
 from reactor.warrants.warrants import Reads, Warrants
-from reactor.workloads.pods import PodList, Workloads
+from reactor.workloads.cgroups import CgroupPods, PodList
 
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
@@ -145,7 +145,7 @@ class Core:
     kept: Lasting
     observer: NodeObserver
     usages: PodObserver
-    workloads: Workloads | None
+    workloads: CgroupPods | None
     evictor: Evictor
     wakes: Wakes
     memory_reclaim: MemoryReclaim
@@ -400,9 +400,9 @@ def loop_of(
         counts_swap=settings.eviction.counts_swap,
         clock_seconds=known.clock_seconds,
     )
-    workloads: Workloads | None = None
+    workloads: CgroupPods | None = None
     if pods is None:
-        pods = workloads = Workloads(tree, settings)
+        pods = workloads = CgroupPods(tree, settings)
     counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
     memory_reclaim = MemoryReclaim(tree, fences(settings.pod_parents), counts_cache=counts_cache)
     core = Core(

@@ -47,7 +47,7 @@ from reactor.sources.levels import MemoryChain, MemoryLevels
 from reactor.sources.processes import ProcessChain, process_levels
 from reactor.sources.wakes import Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor, report_changes
-from reactor.workloads.pods import PodList
+from reactor.workloads.cgroups import PodList
 
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait

@@ -41,7 +41,7 @@ from reactor.policy.holds import may_be_due
 from reactor.policy.messages import absurd_thresholds
 from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, thresholds_met
 from reactor.sources.oom import OomSource
-from reactor.workloads.pods import PodList
+from reactor.workloads.cgroups import PodList
 
 _PAUSE_SECONDS: Final = 0.00025  # to read some pods takes 0.4 ms
 

@@ -31,7 +31,7 @@ from reactor.observe.pods import PodObserver
 from reactor.rules.observe import RuleObserver
 from reactor.simulate.scenario import metrics_to_record
 from reactor.threads import in_thread, without_pause
-from reactor.workloads.pods import Workloads
+from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.search import find_selected
 
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
@@ -57,7 +57,7 @@ class PlainNode:
 
     def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
         self._node = NodeObserver(tree, settings, proc=proc)
-        self._workloads = Workloads(tree, settings, proc=proc)
+        self._workloads = CgroupPods(tree, settings, proc=proc)
         # In a recording every step has what a rule would rank by if it acted then.
         ranks_swap = settings.eviction.counts_swap or any(rule.by is RankedBy.SWAP for rule in settings.rules)
         self._pods = PodObserver(tree, memory_available=settings.memory_available, counts_swap=ranks_swap)

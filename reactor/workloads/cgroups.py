@@ -1,4 +1,4 @@
-"""Pods of a plain Linux node: every cgroup directly below a parent is one."""
+"""Pods of a plain Linux node: every cgroup directly below a parent is one, with the specs of manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -17,13 +19,14 @@ from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.directories import CONTENTS, CachedListing, DirectoryChanges
 from reactor.kernel.files import GONE, Reserve
 from reactor.kernel.procfs import PROC
+from reactor.kernel.scheduling import Bounded
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.list_entries import ExactNames
 from reactor.policy.lists import Listed, Lists, Named
-from reactor.threads import without_pause
+from reactor.threads import with_pauses, without_pause
 from reactor.workloads.attributes import (
     NEVER_KILLED,
     SLICE,
@@ -38,7 +41,11 @@ from reactor.workloads.attributes import (
 from reactor.workloads.parents import Children, NamedParents, Parents, PodBoundaries
 from reactor.workloads.search import Search
 
+if TYPE_CHECKING:
+    from reactor.workloads.manifests import PodSpecs
+
 NAMESPACE: Final = "cgroup"
+_TIMEOUT_SECONDS: Final = 5.0
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # How long a new cgroup may still be written to by who made it: one that is not watched is read again by each
 # refresh until then. How many a refresh reads again: who can make thousands is not to make it long.
@@ -78,6 +85,23 @@ class _Young:
         return is_being_made or now_seconds - self.read_seconds >= _READ_AGAIN_SECONDS
 
 
+class PodList(Protocol):
+    """Finds the pods."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What was refused or could not be read last time, and why."""
+
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
+
+    async def listed(self) -> tuple[Pod, ...] | None:
+        """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
+
+    def refresh(self) -> tuple[Pod, ...]:
+        """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
+
+
 class CgroupPods:
     """Lists pods from the cgroup tree. Nothing here raises: what can't be read is in `problems`."""
 
@@ -89,6 +113,7 @@ class CgroupPods:
         proc: Path = PROC,
         daemon: str | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._tree = tree
         self._reserve = Reserve()
@@ -114,19 +139,38 @@ class CgroupPods:
         self.matches: Mapping[str, Sequence[str]] = {}
         self._parents: Parents | None = None
         self._children: Mapping[str, Sequence[_Found] | None] = {}
+        self._specs = _specs(tree, self.boundaries, settings.manifests_path)
+        self._reading = None if self._specs is None else Bounded(self._specs.read, timeout_seconds)
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return what could not be read, or was refused, when last listed: cgroup to one line."""
-        unwatched = self._listing.unwatched_because
-        return self._problems if unwatched is None else {**self._problems, "pods' cgroups": unwatched}
+        """Return what could not be read, or was refused, when last listed: cgroup or file to one line."""
+        found = {
+            "pods' cgroups": self._listing.unwatched_because,
+            "manifests": None if self._reading is None else self._reading.problem,
+        }
+        refused = {} if self._specs is None else self._specs.problems
+        return {**self._problems, **refused, **{name: why for name, why in found.items() if why is not None}}
 
     def changed_fd(self) -> int:
-        """Return what is readable once a cgroup has come or gone since the last refresh; -1: nothing is."""
         return self._listing.fileno()
 
+    async def listed(self) -> tuple[Pod, ...]:
+        """Return every pod, all of it read afresh (manifests where their files changed).
+
+        Cgroups are read a few at a time in the loop itself, which goes first in between: a thread would hold
+        the interpreter's lock for as long. Manifests lie on a disk, which may hang, and are read in a thread;
+        where that takes too long those that were read before stand.
+        """
+        if self._reading is not None:
+            await self._reading.ask()
+        return self._with_specs(await with_pauses(self.turns(), trio.lowlevel.checkpoint))
+
+    def specified(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        return () if self._specs is None else tuple(pod for pod in pods if pod.cgroup in self._specs)
+
     def list(self) -> tuple[Pod, ...]:
-        """Return every pod, its request, limit and attributes read afresh."""
+        """Return every pod, its request, limit and attributes read afresh, as of no manifest."""
         return without_pause(self.turns())
 
     def turns(self) -> Generator[None, None, tuple[Pod, ...]]:
@@ -209,8 +253,11 @@ class CgroupPods:
         is_as_listed = children is self._listed_from and problems == self._problems
         changed = self._changed_young(problems) if is_as_listed else {}
         if is_as_listed and not changed and problems == self._problems:
-            return self._pods
-        return self._reserve.lent()(self._listed)(children, problems, changed)
+            return self._with_specs(self._pods)
+        return self._with_specs(self._reserve.lent()(self._listed)(children, problems, changed))
+
+    def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+        return pods if self._specs is None else self._specs.with_specs(pods)
 
     def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
         """Return by uid which of the youngest pods, where they are read again now, are not as known."""
@@ -382,6 +429,15 @@ class CgroupPods:
                 if because is not None:
                     return listed._replace(never_because=f"holds {inner}: {because}")
         return listed
+
+
+def _specs(tree: CgroupTree, boundaries: PodBoundaries, path: str | None) -> PodSpecs | None:
+    if path is None:
+        return None
+    # What reads YAML takes 3 MiB, and most nodes have no manifests.
+    from reactor.workloads.manifests import PodSpecs  # noqa: PLC0415
+
+    return PodSpecs(tree, boundaries, path)
 
 
 def _pod(

@@ -17,7 +17,6 @@ from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.pods import Workloads
 
 PARENT = f"/reactor-test-pods-{os.getpid()}"
 MIB = 1 << 20
@@ -41,7 +40,7 @@ def test_pods_are_what_their_cgroups_say(v1_tree: CgroupTree, parent: Path) -> N
         v1_tree.set_memory_request(f"{PARENT}/{name}", 64 * MIB)
     os.setxattr(parent / "burstable", "user.reactor.priority", b"12")
     os.setxattr(parent / "guaranteed", "user.oomd_omit", b"1")
-    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
+    workloads = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,)))
     best_effort, burstable, guaranteed = trio.run(workloads.listed)
     assert (QosClass.BEST_EFFORT, 0, {}) == (
         best_effort.qos_class,
@@ -144,7 +143,7 @@ def test_lists_place_real_pods_by_unit_and_process(
         never=(PodEntry(unit="db.*", process="sleep"), PodEntry(unit="db-2*", process="postgres")),
         prefer=(PodEntry(unit="~batch\\.(service|scope)"),),
     )
-    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
+    workloads = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
     found = {pod.name: (pod.critical_because, pod.preference) for pod in trio.run(workloads.listed)}
     assert {
         "batch.service": (None, Preference.PREFER),
@@ -162,7 +161,7 @@ def test_pod_whose_main_process_the_kernel_may_not_kill_is_never_evicted(
         Path(f"/proc/{vital}/oom_score_adj").write_text("-1000")
     except PermissionError:
         pytest.skip("lowering an oom_score_adj needs CAP_SYS_RESOURCE; run as root with all capabilities")
-    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
+    workloads = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,)))
     assert {"vital": "oom_score_adj -1000 of its main process", "other": None} == {
         pod.name: pod.critical_because for pod in trio.run(workloads.listed)
     }
@@ -175,12 +174,12 @@ def test_a_user_who_was_given_the_parent_protects_no_pod_by_its_name(
         (parent / name).mkdir()
     os.chown(parent, 1000, 1000)
     lists = PodLists(never=(PodEntry(unit="db.service"),))
-    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
+    workloads = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
     assert [None, None] == [pod.critical_because for pod in trio.run(workloads.listed)]
 
 
 def test_recreated_cgroup_is_another_pod(v1_tree: CgroupTree, parent: Path) -> None:
-    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
+    workloads = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,)))
     uids = set()
     for _ in range(3):
         (parent / "a").mkdir()
@@ -195,6 +194,6 @@ def test_own_cgroup_is_no_pod_even_below_a_parent(v1_tree: CgroupTree, parent: P
     (parent / "a").mkdir()
     own = own_cgroup(v1_tree) or "/"
     settings = Settings(pod_parents=(PARENT, os.path.dirname(own)))
-    cgroups = {pod.cgroup or "" for pod in trio.run(Workloads(v1_tree, settings).listed)}
+    cgroups = {pod.cgroup or "" for pod in trio.run(CgroupPods(v1_tree, settings).listed)}
     assert f"{PARENT}/a" in cgroups
     assert not any(cgroup == own or v1_tree.contains(cgroup, own) for cgroup in cgroups)

@@ -31,7 +31,7 @@ from reactor.model.thresholds import Observed
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import TICKER
 from reactor.sources.chain import Chain
-from reactor.workloads.pods import PodList
+from reactor.workloads.cgroups import PodList
 from tests.support.builders import make_pod, make_threshold
 from tests.unit.guard.conftest import Nothing, lasting
 

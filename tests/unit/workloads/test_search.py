@@ -19,7 +19,6 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import MOST_ENTRIES, MOST_OF_A_PART
-from reactor.workloads.pods import Workloads
 from reactor.workloads.search import Selected, find_selected, matches_of
 
 if TYPE_CHECKING:
@@ -371,7 +370,7 @@ async def test_a_manifest_may_name_a_unit_in_a_match(small: FakeTree, tmp_path: 
             "spec: {priority: 9, containers: [{name: c}]}\n"
         )
     settings = Settings(pod_parents=(APPLICATIONS,), manifests_path=str(manifests))
-    workloads = Workloads(small.tree, settings, proc=tmp_path / "proc")
+    workloads = CgroupPods(small.tree, settings, proc=tmp_path / "proc")
     assert [("web", application(7, "web.service"), 9)] == [
         (pod.name, pod.cgroup, pod.priority) for pod in await workloads.listed()
     ]

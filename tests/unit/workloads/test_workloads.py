@@ -10,8 +10,8 @@ import trio
 from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.manifests import ManifestDirectory
-from reactor.workloads.pods import Workloads
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -30,7 +30,7 @@ def manifests(tmp_path: Path) -> Path:
 async def test_loop_goes_first_while_many_pods_are_listed(fake: FakeTree, tmp_path: Path) -> None:
     for number in range(40):
         fake.add(f"/pods/{number}")
-    workloads = Workloads(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
+    workloads = CgroupPods(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
     turns, found = 0, []
 
     async def listed() -> None:
@@ -50,7 +50,7 @@ async def test_manifests_that_hang_cost_no_cgroup_its_place_in_the_list(
 ) -> None:
     fake.add("/pods/a")
     settings = Settings(pod_parents=("/pods",), manifests_path=str(tmp_path))
-    workloads = Workloads(fake.tree, settings, proc=tmp_path / "proc", timeout_seconds=0.05)
+    workloads = CgroupPods(fake.tree, settings, proc=tmp_path / "proc", timeout_seconds=0.05)
     answers = threading.Event()
     monkeypatch.setattr(ManifestDirectory, "read", lambda _: (answers.wait(), ())[1])
     try:
@@ -61,14 +61,14 @@ async def test_manifests_that_hang_cost_no_cgroup_its_place_in_the_list(
 
 
 @pytest.fixture
-def workloads(fake: FakeTree, manifests: Path, tmp_path: Path) -> Workloads:
+def workloads(fake: FakeTree, manifests: Path, tmp_path: Path) -> CgroupPods:
     for cgroup in ("/pods/a", "/pods/b", "/system.slice/web.service", "/other/c"):
         fake.add(cgroup)
     settings = Settings(pod_parents=("/pods", "/system.slice"), manifests_path=str(manifests))
-    return Workloads(fake.tree, settings, proc=tmp_path / "proc")
+    return CgroupPods(fake.tree, settings, proc=tmp_path / "proc")
 
 
-def test_manifest_gives_its_cgroup_a_full_spec(workloads: Workloads, manifests: Path) -> None:
+def test_manifest_gives_its_cgroup_a_full_spec(workloads: CgroupPods, manifests: Path) -> None:
     spec = "{priority: 9, containers: [{name: c, resources: {limits: {cpu: 1, memory: 1Mi}}}]}"
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a", spec))
     pods = {pod.cgroup: pod for pod in trio.run(workloads.listed)}
@@ -84,7 +84,7 @@ def test_manifest_gives_its_cgroup_a_full_spec(workloads: Workloads, manifests: 
     assert {} == workloads.problems
 
 
-def test_unit_is_the_child_of_that_name(workloads: Workloads, manifests: Path) -> None:
+def test_unit_is_the_child_of_that_name(workloads: CgroupPods, manifests: Path) -> None:
     (manifests / "a.yaml").write_text(manifest("web", "reactor/unit: web.service"))
     assert "web" in [
         pod.name for pod in trio.run(workloads.listed) if pod.cgroup == "/system.slice/web.service"
@@ -108,7 +108,7 @@ def test_unit_is_the_child_of_that_name(workloads: Workloads, manifests: Path) -
     ],
 )
 def test_manifest_that_names_a_cgroup_outside_is_refused_and_costs_nothing_else(
-    workloads: Workloads, fake: FakeTree, manifests: Path, annotation: str
+    workloads: CgroupPods, fake: FakeTree, manifests: Path, annotation: str
 ) -> None:
     (fake.directory("/pods") / "link").symlink_to(fake.directory("/other/c"))
     (fake.directory("/system.slice") / "link").symlink_to(fake.directory("/other/c"))
@@ -118,7 +118,7 @@ def test_manifest_that_names_a_cgroup_outside_is_refused_and_costs_nothing_else(
     assert [f"{manifests}/a.yaml[0]"] == list(workloads.problems)
 
 
-def test_second_manifest_of_a_cgroup_is_refused(workloads: Workloads, manifests: Path) -> None:
+def test_second_manifest_of_a_cgroup_is_refused(workloads: CgroupPods, manifests: Path) -> None:
     for name in ("first", "second"):
         (manifests / f"{name}.yaml").write_text(manifest(name, "reactor/cgroup: /pods/a"))
     assert {"first", "b", "web.service"} == {pod.name for pod in trio.run(workloads.listed)}
@@ -126,7 +126,7 @@ def test_second_manifest_of_a_cgroup_is_refused(workloads: Workloads, manifests:
 
 
 def test_manifest_of_what_does_not_run_is_no_pod_and_no_problem(
-    workloads: Workloads, fake: FakeTree, manifests: Path
+    workloads: CgroupPods, fake: FakeTree, manifests: Path
 ) -> None:
     (manifests / "a.yaml").write_text(manifest("later", "reactor/cgroup: /pods/later"))
     (manifests / "b.yaml").write_text(manifest("unit", "reactor/unit: later.service"))
@@ -137,7 +137,7 @@ def test_manifest_of_what_does_not_run_is_no_pod_and_no_problem(
 
 
 def test_evicted_pod_that_is_started_again_is_another_pod(
-    workloads: Workloads, fake: FakeTree, manifests: Path
+    workloads: CgroupPods, fake: FakeTree, manifests: Path
 ) -> None:
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a"))
     uids = {pod.uid for pod in trio.run(workloads.listed) if pod.name == "database"}
@@ -148,7 +148,7 @@ def test_evicted_pod_that_is_started_again_is_another_pod(
 
 
 def test_a_pod_with_a_manifest_is_built_anew_only_if_its_cgroup_or_its_manifest_has_changed(
-    workloads: Workloads, fake: FakeTree, manifests: Path
+    workloads: CgroupPods, fake: FakeTree, manifests: Path
 ) -> None:
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a"))
     (before,) = (pod for pod in trio.run(workloads.listed) if pod.name == "database")
@@ -161,6 +161,6 @@ def test_a_pod_with_a_manifest_is_built_anew_only_if_its_cgroup_or_its_manifest_
 
 def test_pods_are_listed_without_manifests(fake: FakeTree, tmp_path: Path) -> None:
     fake.add("/pods/a")
-    workloads = Workloads(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
+    workloads = CgroupPods(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
     assert ["a"] == [pod.name for pod in trio.run(workloads.listed)]
     assert {} == workloads.problems
