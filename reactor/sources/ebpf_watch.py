@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -97,59 +97,38 @@ _WatchedProbe = TypeVar("_WatchedProbe", bound=WatchProbe)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """A level as the kernel takes it, and what is crossed there. `key` stays when the level moves."""
+    """A level in the counter's unit, and what is crossed there. `key` stays when the level moves.
 
-    level: Level
-    key: Hashable
-    signal: Signal
-
-
-class EbpfWatch(ABC, Generic[_Wanted]):
-    """One cgroup's watch in the kernel, or the machine's (address 0).
-
-    `crossings` are armed in the kernel for `wanted`; `reported` are the places in `crossings` of those
-    that the kernel has reported.
+    The kernel reports it from `fire` on, in steps, and again once the counter was at `rearm`. `seen` is the
+    counter as it was observed for it, None if that is not known.
     """
 
-    def __init__(self, cgroup: str, watch_id: int, address: int) -> None:
-        self.cgroup = cgroup
-        self.watch_id = watch_id
-        self.address = address
-        self.wanted: _Wanted | None = None
-        self.crossings: tuple[Crossing, ...] = ()
-        self.reported: frozenset[int] = frozenset()
+    fire: int
+    rearm: int
+    step: int
+    key: Hashable
+    signal: Signal
+    seen: int | None = None
 
-    def is_armed_for(self, wanted: _Wanted) -> bool:
-        return self.wanted is wanted or (self.wanted is not None and self.serves(self.wanted, wanted))
 
-    def take(self, wanted: _Wanted, crossings: Sequence[Crossing]) -> None:
-        """Note that these are armed now; those that the counter is past already count as reported."""
-        self.wanted = wanted
-        self.crossings = tuple(crossings)
-        past = (place for place, one in enumerate(crossings) if one.level.reported is not None)
-        self.reported = frozenset(past)
+@dataclass(eq=False)
+class EbpfWatch(Generic[_Wanted]):
+    """One cgroup's watch in the kernel, or the machine's (address 0).
 
-    def standing(self, _: _Wanted) -> set[Hashable]:
-        return {self.crossings[place].key for place in self.reported}
+    `count` reads the counter; it raises OSError, ENODEV, once the cgroup is gone. `crossed_by_reclaim`
+    returns a signal that is newly crossed though the counter stands still. `crossings` are armed in the
+    kernel for `wanted`; `reported` are the keys of those that the counter was past then, or has passed since.
+    """
 
-    @abstractmethod
-    def serves(self, armed: _Wanted, wanted: _Wanted) -> bool:
-        """Return whether what is armed for one will do for another."""
-
-    @abstractmethod
-    def pack(self, wanted: _Wanted) -> list[Crossing]:
-        """Return what is to be armed. Raises OSError, ENODEV once the cgroup is gone."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise OSError, ENODEV, once the cgroup is gone."""
-
-    def crossed_by_reclaim(self) -> Signal | None:
-        """Return a signal that is newly crossed though the counter stands still."""
-        return None
-
-    def close(self) -> None:
-        """Close what is open."""
+    cgroup: str
+    watch_id: int
+    address: int
+    count: Callable[[], int]
+    crossed_by_reclaim: Callable[[], Signal | None] = lambda: None
+    close: Callable[[], None] = lambda: None
+    wanted: _Wanted | None = None
+    crossings: Sequence[Crossing] = ()
+    reported: set[Hashable] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -206,6 +185,14 @@ class EbpfSource(EbpfStep[_WatchedProbe], Generic[_WatchedProbe, _Wanted]):
         """Watch the machine at these levels; without any, no more."""
 
     @abstractmethod
+    def _crossings(self, cgroup: str, wanted: _Wanted) -> Sequence[Crossing]:
+        """Return what is to be armed in a cgroup."""
+
+    @abstractmethod
+    def _has_moved(self, armed: Crossing, wanted: Crossing, *, is_reported: bool) -> bool:
+        """Return whether what is armed will not do for what is wanted."""
+
+    @abstractmethod
     def _described(self, watches: Sequence[EbpfWatch[_Wanted]]) -> str:
         """Return what is armed as one line for an operator."""
 
@@ -246,8 +233,14 @@ class EbpfSource(EbpfStep[_WatchedProbe], Generic[_WatchedProbe, _Wanted]):
     def _is_armed(self, cgroup: str) -> bool:
         if cgroup in self._refused:
             return True
-        watch = self._watches.get(cgroup)
-        return watch is not None and watch.is_armed_for(self._wanted[cgroup])
+        watch, wanted = self._watches.get(cgroup), self._wanted[cgroup]
+        if watch is None or watch.wanted is wanted:
+            return watch is not None
+        crossings = self._crossings(cgroup, wanted)
+        return [one.key for one in watch.crossings] == [one.key for one in crossings] and not any(
+            self._has_moved(before, one, is_reported=before.key in watch.reported)
+            for before, one in zip(watch.crossings, crossings, strict=True)
+        )
 
     async def _arm_or_refuse(self, probe: _WatchedProbe, cgroup: str) -> None:
         """Arm a cgroup. What is refused for the machine alone leaves the others watched."""
@@ -266,22 +259,28 @@ class EbpfSource(EbpfStep[_WatchedProbe], Generic[_WatchedProbe, _Wanted]):
 
     def _arm(self, probe: _WatchedProbe, watch: EbpfWatch[_Wanted], wanted: _Wanted) -> None:
         """Give the kernel the levels, and wake the loop if the counter is past one already."""
-        before = watch.standing(wanted)
-        crossings = watch.pack(wanted)
-        levels = [one.level for one in crossings]
+        crossings = self._crossings(watch.cgroup, wanted)
+        below = {one.key for one in crossings if one.seen is not None and one.seen < one.fire}
+        known, used = watch.reported - below, watch.count()
+        levels = [
+            Level(fire=one.fire, rearm=one.rearm, step=one.step, reported=used if used >= one.fire else None)
+            for one in crossings
+        ]
         if watch.cgroup == MACHINE:
             self._watch_machine(probe, watch.watch_id, levels)
         else:
             probe.watch(watch.address, watch.watch_id, levels)
             try:
-                watch.check()
+                watch.count()
             except OSError:
                 # The cgroup went before the watch was made, so the kernel did not take the watch with it,
                 # and its counter's memory may become another's.
                 self._drop(probe, self._watches.pop(watch.cgroup))
                 raise
-        watch.take(wanted, crossings)
-        newly = [one for one in crossings if one.level.reported is not None and one.key not in before]
+        watch.wanted, watch.crossings = wanted, crossings
+        past = [one for one in crossings if used >= one.fire]
+        watch.reported = {one.key for one in past}
+        newly = [one for one in past if one.key not in known]
         if newly:
             self.wakes.report(self._wake(newly[0].signal, time.monotonic_ns()))
 
@@ -302,15 +301,16 @@ class EbpfSource(EbpfStep[_WatchedProbe], Generic[_WatchedProbe, _Wanted]):
             signal = watch.crossed_by_reclaim()
             return None if signal is None else self._wake(signal, record.at_ns)
         if record.level < len(watch.crossings):
-            watch.reported |= {record.level}
-            return self._wake(watch.crossings[record.level].signal, record.at_ns)
+            crossing = watch.crossings[record.level]
+            watch.reported.add(crossing.key)
+            return self._wake(crossing.signal, record.at_ns)
         return None
 
     def _count_lost(self, lost: int) -> None:
         self.wakes.board.count_lost(self.name, lost)
         for watch in tuple(self._watches.values()):
             try:
-                watch.check()
+                watch.count()
             except (OSError, ReactorError):
                 self._forget(watch)  # its removal may have been among them
         # Whatever else they said, it is there to be observed.

@@ -171,65 +171,6 @@ _REARM_SHARE: Final = 200
 _Levels = Sequence[MemoryLevel]
 
 
-class _MemoryWatch(EbpfWatch[_Levels]):
-    """Watches a cgroup by its counters, the machine without any."""
-
-    def __init__(self, cgroup: str, watch_id: int, address: int, counters: MemoryCounters | None) -> None:
-        super().__init__(cgroup, watch_id, address)
-        self._counters = counters
-        self._news = ReclaimNews()
-
-    def serves(self, armed: _Levels, wanted: _Levels) -> bool:
-        if _counting(armed) != _counting(wanted):
-            return False
-        return [level.key for level in armed] == [level.key for level in wanted] and not any(
-            needs_rearming(self._fire_bytes(before), self._fire_bytes(level), fired=place in self.reported)
-            for place, (before, level) in enumerate(zip(armed, wanted, strict=True))
-        )
-
-    def pack(self, wanted: _Levels) -> list[Crossing]:
-        usage_bytes = 0 if self._counters is None else self._counters.usage_bytes()
-        return [
-            Crossing(level=self._kernel_level(level, usage_bytes), key=level.key, signal=level.signal)
-            for level in wanted
-        ]
-
-    def check(self) -> None:
-        if self._counters is not None:
-            self._counters.usage_bytes()
-
-    def crossed_by_reclaim(self) -> Signal | None:
-        """Return the signal of a level that the working set is at, though usage stands at a limit."""
-        past: list[MemoryLevel] = []
-        if self._counters is not None:
-            with suppress(OSError):  # a cgroup that is gone: its removal is reported too
-                past = levels_past(self.wanted or (), self._counters)
-        level = self._news.of(past)
-        return None if level is None else level.signal
-
-    def close(self) -> None:
-        if self._counters is not None:
-            self._counters.close()
-
-    def _kernel_level(self, level: MemoryLevel, usage_bytes: int) -> Level:
-        """Return a level in pages. Compared is `available < threshold`: one page past it is the first."""
-        fire_bytes = self._fire_bytes(level)
-        fire, usage = fire_bytes // PAGE_BYTES + 1, usage_bytes // PAGE_BYTES
-        rearm_bytes = max(_REARM_BYTES, fire_bytes // _REARM_SHARE)
-        return Level(
-            fire=fire,
-            rearm=max(0, fire - rearm_bytes // PAGE_BYTES),
-            step=_ONCE_PAGES if level.is_early else _STEP_PAGES,
-            reported=usage if usage >= fire else None,
-        )
-
-    def _fire_bytes(self, level: MemoryLevel) -> int:
-        """Return the value at which a level fires: usage, or for the machine the working set."""
-        if self._counters is None and level.working_set_bytes is not None:
-            return level.working_set_bytes
-        return level.level_bytes
-
-
 class EbpfMemory(EbpfSource["_Probe", _Levels]):
     """Wakes the loop when usage crosses a level upwards."""
 
@@ -244,17 +185,49 @@ class EbpfMemory(EbpfSource["_Probe", _Levels]):
         by_cgroup = levels_by_cgroup(levels)
         self._want({cgroup: with_room_for(found, LEVELS_PER_WATCH) for cgroup, found in by_cgroup.items()})
 
-    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _MemoryWatch:
+    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> EbpfWatch[_Levels]:
         if cgroup == MACHINE:
             counting = _counting(self._wanted.get(MACHINE, ()))
             await of_probe(probe, partial(probe.prepare_node, mem_available=counting is not None))
-            return _MemoryWatch(cgroup, watch_id, 0, None)
+            return EbpfWatch(cgroup, watch_id, 0, int)  # the kernel alone counts there
         directory = self.tree.path(cgroup)
         addresses = await of_probe(probe, partial(probe.counters, directory))
         if not addresses.memory:
             raise OSError(errno.ENODEV, "the cgroup has no memory controller", str(directory))
         counters = counters_of(self.tree, cgroup, watermarks_of(self._wanted.get(cgroup, ())))
-        return _MemoryWatch(cgroup, watch_id, addresses.memory, counters)
+        return EbpfWatch(
+            cgroup,
+            watch_id,
+            addresses.memory,
+            lambda: counters.usage_bytes() // PAGE_BYTES,
+            partial(self._crossed_by_reclaim, cgroup, counters, ReclaimNews()),
+            counters.close,
+        )
+
+    def _crossed_by_reclaim(self, cgroup: str, counters: MemoryCounters, news: ReclaimNews) -> Signal | None:
+        """Return the signal of a level that the working set is at, though usage stands at a limit."""
+        past: list[MemoryLevel] = []
+        with suppress(OSError):  # a cgroup that is gone: its removal is reported too
+            past = levels_past(self._wanted.get(cgroup, ()), counters)
+        level = news.of(past)
+        return None if level is None else level.signal
+
+    def _crossings(self, cgroup: str, wanted: _Levels) -> list[Crossing]:
+        """Return the levels in pages: of usage, of the machine the working set."""
+        found, counting = [], _counting(wanted)
+        for level in wanted:
+            at_bytes = level.working_set_bytes if cgroup == MACHINE else None
+            fire_bytes = level.level_bytes if at_bytes is None else at_bytes
+            # Compared is `available < threshold`: one page past it is the first.
+            fire = fire_bytes // PAGE_BYTES + 1
+            rearm = fire - max(_REARM_BYTES, fire_bytes // _REARM_SHARE) // PAGE_BYTES
+            step = _ONCE_PAGES if level.is_early else _STEP_PAGES
+            key = (level.key, counting)
+            found.append(Crossing(fire=fire, rearm=max(0, rearm), step=step, key=key, signal=level.signal))
+        return found
+
+    def _has_moved(self, armed: Crossing, wanted: Crossing, *, is_reported: bool) -> bool:
+        return needs_rearming(armed.fire * PAGE_BYTES, wanted.fire * PAGE_BYTES, fired=is_reported)
 
     def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
         probe.watch_node(watch_id, levels, _counting(self._wanted.get(MACHINE, ())) if levels else None)

@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import socket
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -82,10 +82,6 @@ class ProcessLevels:
     def fire(self, threshold: Threshold) -> int:
         """Return the smallest number of tasks that leaves less than the threshold."""
         return max(0, math.floor(self.limit - threshold.value.of(self.limit)) + 1)
-
-    @property
-    def fires(self) -> tuple[int, ...]:
-        return tuple(map(self.fire, self.thresholds))
 
     @property
     def margin(self) -> int | None:
@@ -247,37 +243,6 @@ def process_chain(tree: CgroupTree, settings: SourceSettings, wakes: Wakes) -> P
 # else those of the machine. Forks below the thresholds cost one read of a map, and wake nothing.
 
 
-class _TasksWatch(EbpfWatch[ProcessLevels]):
-    """Watches the tasks that `count` returns."""
-
-    def __init__(self, cgroup: str, watch_id: int, address: int, count: Callable[[], int]) -> None:
-        super().__init__(cgroup, watch_id, address)
-        self._count = count
-
-    def serves(self, armed: ProcessLevels, wanted: ProcessLevels) -> bool:
-        is_same = (armed.thresholds, armed.fires) == (wanted.thresholds, wanted.fires)
-        return is_same and len(self.standing(wanted)) == len(self.reported)
-
-    def pack(self, wanted: ProcessLevels) -> list[Crossing]:
-        used = self._count()
-        step = max(1, (wanted.limit - min(wanted.fires, default=0)) // _STEPS_TO_LIMIT)
-        return [
-            Crossing(
-                level=Level(fire=fire, rearm=fire, step=step, reported=used if used >= fire else None),
-                key=threshold,
-                signal=Signal.PID_AVAILABLE,
-            )
-            for threshold, fire in zip(wanted.thresholds, wanted.fires, strict=True)
-        ]
-
-    def check(self) -> None:
-        self._count()
-
-    def standing(self, wanted: ProcessLevels) -> set[Hashable]:
-        reported = super().standing(wanted)
-        return {one for one in wanted.thresholds if one in reported and wanted.used >= wanted.fire(one)}
-
-
 class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
     """Wakes the loop at the fork that crosses a threshold.
 
@@ -307,23 +272,32 @@ class EbpfPids(EbpfSource["_Probe", ProcessLevels]):
             await self._moved.wait()
         await super().watch(armed)
 
-    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> _TasksWatch:
+    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> EbpfWatch[ProcessLevels]:
         address = 0
         if cgroup != MACHINE:
             directory = self.tree.path(cgroup, "pids")
             address = (await of_probe(probe, partial(probe.counters, directory))).tasks
             if not address:
                 raise OSError(errno.ENODEV, "the cgroup has no pids controller", str(directory))
-        return _TasksWatch(cgroup, watch_id, address, partial(self._count, cgroup))
+        return EbpfWatch(cgroup, watch_id, address, partial(self._count, cgroup))
+
+    def _crossings(self, cgroup: str, wanted: ProcessLevels) -> list[Crossing]:  # noqa: ARG002 - its own
+        fires = [wanted.fire(one) for one in wanted.thresholds]
+        step = max(1, (wanted.limit - min(fires, default=0)) // _STEPS_TO_LIMIT)
+        return [
+            Crossing(fire=fire, rearm=fire, step=step, key=one, signal=Signal.PID_AVAILABLE, seen=wanted.used)
+            for one, fire in zip(wanted.thresholds, fires, strict=True)
+        ]
+
+    def _has_moved(self, armed: Crossing, wanted: Crossing, *, is_reported: bool) -> bool:
+        return armed.fire != wanted.fire or (is_reported and (wanted.seen or 0) < wanted.fire)
 
     def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
         probe.watch_node(watch_id, levels)
 
     def _described(self, watches: Sequence[EbpfWatch[ProcessLevels]]) -> str:
         return ", ".join(
-            f"{watch.cgroup} {one.key} at {one.level.fire} tasks"
-            for watch in watches
-            for one in watch.crossings
+            f"{watch.cgroup} {one.key} at {one.fire} tasks" for watch in watches for one in watch.crossings
         )
 
     def _count(self, cgroup: str) -> int:
