@@ -11,8 +11,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.one_process import Chosen, OneProcess
-from reactor.act.process_group import NoProcessError
+from reactor.act.one_process import Chosen, NoProcessError, OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.guard.ahead import NoKernelKills
 from reactor.guard.build import Features, Lasting
