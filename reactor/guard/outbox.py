@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -39,14 +39,12 @@ NO_VICTIM: Final = "no evictable pod"
 PROCESS_KILLED: Final = "process killed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is to be encoded, or is in `content`; `seq` is the line's place in the journal."""
+class _Unmade(NamedTuple):
+    """What a line is made from; `seq` is its place in the journal."""
 
     seq: int
     make: Make
-    ranking: Ranking | None = None
-    content: bytes | None = None
+    ranking: Ranking | None
 
 
 class _Kept:
@@ -97,7 +95,7 @@ class RecordQueue(_Kept):
         self.written = 0
         self.problem: str | None = None
         self._seq = 0
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: deque[_Unmade | Message] = deque()
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -112,10 +110,14 @@ class RecordQueue(_Kept):
         if len(self._waiting) >= _MOST_WAITING:
             self._lose("its queue is full: the steward does not take them", 1)
             return False
-        if len(self._waiting) < _MOST_UNMADE:
-            self._put(_Entry(self._seq, make, ranking))
-        else:
-            self._put_made(self._seq, make, ranking)
+        line: _Unmade | Message = _Unmade(self._seq, make, ranking)
+        with self._counts_loss():
+            if len(self._waiting) >= _MOST_UNMADE:
+                head = None if ranking is None else next(iter(ranking()), [])
+                cut = {} if head is None else {"ranking": head, "ranking_is_cut": True}
+                line = Message(FrameKind.LINE, self._seq, encode(self._document(self._seq, make) | cut))
+            self._waiting.append(line)
+            self._wake()
         return True
 
     def taken(self, up_to: int, lost: int) -> None:
@@ -144,11 +146,12 @@ class RecordQueue(_Kept):
             if (kept := self._next()) is not None:
                 return kept
             if self._waiting and len(self._kept) < _MOST_KEPT and self._kept_bytes < _MOST_KEPT_BYTES:
-                message = await self._encoded(self._waiting[0])
-                self._waiting.popleft()
-                if message is not None:
+                line = self._waiting[0]
+                with self._counts_loss():
+                    message = line if isinstance(line, Message) else await self._encoded(line)
                     self._kept[message.number] = message
                     self._kept_bytes += len(message.content)
+                self._waiting.popleft()
                 continue
             await self._changed.wait()
 
@@ -157,37 +160,23 @@ class RecordQueue(_Kept):
         while len(self):
             await self._changed.wait()
 
-    def _put_made(self, seq: int, make: Make, ranking: Ranking | None) -> None:
-        """Queue a line that is made here and now, of a long ranking the head."""
+    async def _encoded(self, line: _Unmade) -> Message:
+        content = await _encode(self._document(line.seq, line.make), line.ranking)
+        if len(content) > LONGEST_BYTES:
+            raise ValueError(f"a line of {len(content)} bytes; accepted: {LONGEST_BYTES}")
+        return Message(FrameKind.LINE, line.seq, content)
+
+    def _document(self, seq: int, make: Make) -> dict[str, Any]:
+        return {**make(), "start": self.start, "seq": seq}
+
+    @contextmanager
+    def _counts_loss(self) -> Iterator[None]:
+        """Log and count a line that can't be made inside the block, which is a defect of ours."""
         try:
-            document = {**make(), "start": self.start, "seq": seq}
-            if ranking is not None:
-                document |= {"ranking": next(iter(ranking()), []), "ranking_is_cut": True}
-            content = encode(document)
+            yield
         except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
             _LOG.exception("journal: a line was lost")
             self.lost += 1
-        else:
-            self._put(_Entry(seq, dict, content=content))
-
-    def _put(self, entry: _Entry) -> None:
-        self._waiting.append(entry)
-        self._wake()
-
-    async def _encoded(self, entry: _Entry) -> Message | None:
-        """Return an entry as it is sent; None where it can't be made, which is a defect of ours."""
-        if entry.content is not None:
-            return Message(FrameKind.LINE, entry.seq, entry.content)
-        try:
-            document = {**entry.make(), "start": self.start, "seq": entry.seq}
-            content = await _encode(document, entry.ranking)
-            if len(content) > LONGEST_BYTES:
-                raise ValueError(f"a line of {len(content)} bytes; accepted: {LONGEST_BYTES}")  # noqa: TRY301
-        except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
-            _LOG.exception("journal: a line was lost")
-            self.lost += 1
-            return None
-        return Message(FrameKind.LINE, entry.seq, content)
 
     def _lose(self, why: str, count: int) -> None:
         # Once, not for each line: a steward that hangs would otherwise be answered with a flood of log lines.
