@@ -60,7 +60,6 @@ _REQUESTS_PER_SECOND: Final = 100.0
 _QUESTIONS_AT_ONCE: Final = 8
 _QUESTIONS_PER_SECOND: Final = 20.0
 _MOST_QUESTIONS: Final = 32
-_MOST_ANSWERS: Final = 4
 _OLDEST_NS: Final = 60 * 10**9
 # A layout is another one where an operator has mounted something; each has all sources armed again.
 _LAYOUTS_AT_ONCE: Final = 3
@@ -262,7 +261,6 @@ class StewardLink:
                     self._send_reports,
                     self._receive,
                     self._answer_questions,
-                    _Session.send_answers,
                 ):
                     nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
                 for feed in self.feeds:
@@ -381,8 +379,8 @@ class StewardLink:
     async def _answer_questions(self, session: _Session) -> None:
         async for request in session.questions:
             await self._questions_pace.turn()
-            answer = Message(FrameKind.ANSWER, request.number, await self._answer(request))
-            await session.answers.send(answer)
+            answer = await self._answer(request)
+            await session.send(Message(FrameKind.ANSWER, request.number, answer))
 
     async def _answer(self, request: Request) -> bytes:
         try:
@@ -405,12 +403,11 @@ class StewardLink:
 
 
 class _Session:
-    """The pair to one steward. Messages go out whole, one after the other; few answers wait their turn."""
+    """The pair to one steward. Messages go out whole, one after the other."""
 
     def __init__(self, connection: trio.socket.SocketType) -> None:
         self.connection = connection
         self._asking, self.questions = trio.open_memory_channel[Request](_MOST_QUESTIONS)
-        self.answers, self._answered = trio.open_memory_channel[Message](_MOST_ANSWERS)
         self._sending = trio.Lock()
         self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
         self.places: set[int] = set()
@@ -460,11 +457,6 @@ class _Session:
         """End the wait for each answer: there will be none."""
         for send in self._awaited.values():
             send.close()
-
-    async def send_answers(self) -> None:
-        """Send the answers that are made, until cancelled."""
-        async for message in self._answered:
-            await self.send(message)
 
 
 async def _until_over(call: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
