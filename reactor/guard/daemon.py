@@ -311,7 +311,6 @@ class Daemon:
         self._kills = KillPath(tree, settings.pod_parents) if self._cluster is None else self._cluster.kills
         self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
         self._steward.cgroups = self._own_cgroups
-        self._steward_scope = trio.CancelScope(shield=True)
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
         self._steward.feeds = self._features.feeds
         befell: Befell = (lambda *_: None) if self._cluster is None else self._cluster.befell
@@ -565,8 +564,16 @@ class Daemon:
     async def _steward_beside(self) -> AsyncIterator[None]:
         """Keep a steward inside the block, and after it until that has taken the last lines."""
         self._steward.listener = self._listener
+        scope = trio.CancelScope(shield=True)
+
+        async def keep() -> None:
+            with scope:
+                await self.supervisor.keep(
+                    "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
+                )
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_steward)
+            nursery.start_soon(keep)
             try:
                 yield
             finally:
@@ -574,13 +581,7 @@ class Daemon:
                     self._features.restore()  # its line is to be in the journal
                 with trio.CancelScope(shield=True):
                     await self._steward.finish()
-                self._steward_scope.cancel()
-
-    async def _keep_steward(self) -> None:
-        with self._steward_scope:
-            await self.supervisor.keep(
-                "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
-            )
+                scope.cancel()
 
     def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
         if not self._is_started:

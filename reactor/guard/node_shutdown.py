@@ -237,7 +237,7 @@ class NodeShutdown:
 
     def __post_init__(self) -> None:
         self._watch = self.watch or ShutdownWatch(self.on_news)
-        self._reordered = trio.Event()
+        self._is_reordered = False
         self._scope = trio.CancelScope()
         self._shutting_down: trio.CancelScope | None = None
         self._nursery: Nursery | None = None
@@ -282,7 +282,7 @@ class NodeShutdown:
         """Go by these settings from now on; a shutdown that is under way ends by those it began with."""
         before, self.settings = self.settings, settings
         if (before.shutdown_groups, before.dry_run) != (settings.shutdown_groups, settings.dry_run):
-            self._reordered.set()
+            self._is_reordered = True
             if not self.is_under_way:
                 self._scope.cancel()
 
@@ -290,12 +290,12 @@ class NodeShutdown:
         """Hold shutdowns up, until cancelled. Raises ShutdownWatchError, OSError where that fails."""
         self._nursery = nursery
         while True:
-            self._reordered = trio.Event()
-            if not self._groups:
-                await self._reordered.wait()
-                continue
-            await self._load()
+            if self._groups:
+                await self._load()
+            self._is_reordered = False
             with trio.CancelScope() as self._scope:
+                if not self._groups:
+                    await trio.sleep_forever()
                 await self._watch.run(*_wanted(self.settings))
 
     def on_news(self, news: ShutdownNews) -> None:
@@ -470,7 +470,7 @@ class NodeShutdown:
         self._journal("cancelled")
         if self.reporter is not None:
             self.reporter.shuts_down(is_under_way=False)
-        if self._reordered.is_set():
+        if self._is_reordered:
             self._scope.cancel()
 
     def _set_times(self, times: ShutdownTimes) -> None:

@@ -105,9 +105,36 @@ class Reports:
         }
 
     async def explain(self, usages: PodObserver) -> dict[str, Any]:
-        """Return where every pod stands in the ranking now."""
-        others = {key: value for one in self.others for key, value in one.explanation().items()}
-        return {**await _explain(self, usages), **others}
+        """Return where every pod stands in the ranking now.
+
+        The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
+        memory ran out this moment. Pods that are being evicted, or were and have no process since, are not in
+        it. Pods are read a few at a time, and the loop goes first between them.
+        """
+        now_seconds = self.known.clock_seconds()
+        observations = self.known.observed.at(now_seconds)
+        signal = _ranked_signal(self.known.state)
+        gone = {pod.uid for pod in self.known.emptied_among(self.known.pods)}
+        gone |= {claim.uid for claim in self.known.state.in_flight if claim.uid is not None}
+        pods = tuple(pod for pod in self.known.pods if pod.uid not in gone)
+        used = await _in_turns(lambda some: _usages(self, usages, some, signal), pods)
+        resource = RESOURCE[signal]
+        ranking: list[dict[str, Any]] = []
+        places = _rank_now(self.settings.eviction, pods, used, signal)
+        for number, place in enumerate(places, 1):
+            if number % PODS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            shown = ranked_document(place, resource)
+            victim = "process" if place.pod.loses_one_process(resource) else "pod"
+            ranking.append({"place": number, "victim": victim, **{key: shown[key] for key in _EXPLAINED}})
+        return {
+            "signal": signal,
+            "observation": _amounts(observations.get(signal)),
+            "ranking": ranking,
+            "pods": len(places),
+            "slowdowns": [slowdown_document(one, now_seconds) for one in self.known.state.slowdowns],
+            **{key: value for one in self.others for key, value in one.explanation().items()},
+        }
 
     async def top(
         self, order: EvictionOrder, usages: PodObserver, memory: Mapping[Signal, Observation], places: int
@@ -216,38 +243,6 @@ class Reports:
             "killed_in_seconds": round(max(0.0, kill_at_seconds - now_seconds), 3),
             "given_up_in_seconds": round(max(0.0, claim.deadline_seconds - now_seconds), 3),
         }
-
-
-async def _explain(node: Reports, usages: PodObserver) -> dict[str, Any]:
-    """Return where every pod stands in the ranking now.
-
-    The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
-    memory ran out this moment. Pods that are being evicted, or were and have no process since, are not in it.
-    Pods are read a few at a time, and the loop goes first between them.
-    """
-    now_seconds = node.known.clock_seconds()
-    observations = node.known.observed.at(now_seconds)
-    signal = _ranked_signal(node.known.state)
-    gone = {pod.uid for pod in node.known.emptied_among(node.known.pods)}
-    gone |= {claim.uid for claim in node.known.state.in_flight if claim.uid is not None}
-    pods = tuple(pod for pod in node.known.pods if pod.uid not in gone)
-    used = await _in_turns(lambda some: _usages(node, usages, some, signal), pods)
-    resource = RESOURCE[signal]
-    ranking: list[dict[str, Any]] = []
-    places = _rank_now(node.settings.eviction, pods, used, signal)
-    for number, place in enumerate(places, 1):
-        if number % PODS_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
-        shown = ranked_document(place, resource)
-        victim = "process" if place.pod.loses_one_process(resource) else "pod"
-        ranking.append({"place": number, "victim": victim, **{key: shown[key] for key in _EXPLAINED}})
-    return {
-        "signal": signal,
-        "observation": _amounts(observations.get(signal)),
-        "ranking": ranking,
-        "pods": len(places),
-        "slowdowns": [slowdown_document(one, now_seconds) for one in node.known.state.slowdowns],
-    }
 
 
 def _ranked_signal(state: PolicyState) -> Signal:
