@@ -35,15 +35,12 @@ class Approach:
     def __init__(self, pods: Observations) -> None:
         self.is_near = False
         self._node = pods.node
-        self._ahead = pods.ahead
-        self._kernel = pods.kernel
         self._pods = pods
-        self._reads_all = any(one.reads_all for one in pods.ahead)
         self._has_forecast = False
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether a fresh forecast is wanted though nothing has woken the loop."""
-        return self._has_forecast and any(now_seconds >= one.retry_seconds() for one in self._ahead)
+        return self._has_forecast and any(now_seconds >= one.retry_seconds() for one in self._pods.ahead)
 
     def prepare(self, *, again: bool = False) -> None:
         """Prepare by what is observed now; nothing is decided. See `after`."""
@@ -61,9 +58,9 @@ class Approach:
             with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
                 self._prepare(memory, nearby, now_seconds, again=again)
         elif self.is_near:
-            self._kernel.disarm()
+            self._pods.kernel.disarm()
         else:
-            for one in self._ahead:
+            for one in self._pods.ahead:
                 one.far()
 
     def _prepare(
@@ -80,9 +77,9 @@ class Approach:
             if (few := bounded.observe_few()) is not None:
                 self._forecast(memory, nearby, few, now_seconds, heads=1, most=MOST_BY_WIDE_BOUNDS)
             return
-        self._kernel.begin()
+        self._pods.kernel.begin()
         self._pods.refresh_pods()
-        if self._reads_all or len(self._node.pods) <= FEW_PODS:
+        if len(self._node.pods) <= FEW_PODS or any(one.reads_all for one in self._pods.ahead):
             known = Known({}, dict(self._pods.usages.memory(self._give_way)))
         else:
             known = bounded.observe(self._give_way)
@@ -91,7 +88,7 @@ class Approach:
         if self._put_aside_empty(found):
             found = self._forecast(memory, nearby, known, now_seconds)
         bounded.expect(charged, found.prepared)
-        for one in self._ahead:
+        for one in self._pods.ahead:
             one.near(found, self._pods.shortage_has_grown)
 
     def _give_way(self) -> None:

@@ -22,7 +22,7 @@ from reactor.act.kill_path import KillPath
 from reactor.act.populated import populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
-from reactor.guard.ahead import KernelKills, NoKernelKills
+from reactor.guard.ahead import KernelKills
 from reactor.guard.evictor import Evictor
 from reactor.guard.filesystem_facts import DiskCheck, FilesystemFacts, StewardReclaim
 from reactor.guard.loop import ARMING_SECONDS, Housekeeping, Loop
@@ -138,21 +138,6 @@ class Lasting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core:
-    """What a feature may work with, of one configuration. `loop` is there once all is put together."""
-
-    settings: Settings
-    kept: Lasting
-    observer: NodeObserver
-    usages: PodObserver
-    workloads: CgroupPods | None
-    evictor: Evictor
-    wakes: Wakes
-    memory_reclaim: MemoryReclaim
-    loop: Callable[[], Loop]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
     """What a feature adds to one configuration. `after_pass` gets the record of each pass once it is over,
     `on_struck` what was killed once it is killed.
@@ -166,9 +151,9 @@ class Joined:
     reports: Sequence[Report] = ()
 
 
-def _warrants(core: Core) -> Joined:
+def _warrants(kept: Lasting, loop: Loop) -> Joined:
     """Have the kernel kill at crossings. Where it may no longer, a warrant that was served may be left."""
-    warrants, settings = core.kept.features.warrants, core.settings
+    warrants, settings = kept.features.warrants, loop.settings
     warrants.loader = settings.sources.ebpf_loader
     is_given = (
         settings.kernel_kill is KernelKill.HARD
@@ -178,21 +163,21 @@ def _warrants(core: Core) -> Joined:
     if not is_given and warrants.is_unused:
         return Joined()
     reads = Reads(
-        usages=core.usages,
-        holds=core.evictor.holds,
-        memory=core.observer.memory,
-        refresh_pods=lambda: core.loop().passes.observations.refresh_pods(),  # noqa: PLW0108 - the loop that is there then
+        usages=loop.passes.observations.usages,
+        holds=loop.passes.evictor.holds,
+        memory=loop.passes.observations.observer.memory,
+        refresh_pods=loop.passes.observations.refresh_pods,
     )
-    warrants.connect(core.wakes.notify, settings.measured_parents, reads, leave=core.wakes.leave)
+    warrants.connect(loop.wakes.notify, settings.measured_parents, reads, leave=loop.wakes.leave)
     return Joined(kernel=warrants, parts={"warrants": warrants.run} if is_given else {})
 
 
-def _oom_order(core: Core) -> Joined:
+def _oom_order(kept: Lasting, loop: Loop) -> Joined:
     """Set the OOM killer's order; restore the scores if it is off.
 
     Without a hard memory threshold there is no early level, and a dry run writes nothing.
     """
-    settings, order = core.settings, core.kept.features.oom_order
+    settings, order = loop.settings, kept.features.oom_order
     is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
     if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
         order.far()
@@ -200,10 +185,10 @@ def _oom_order(core: Core) -> Joined:
     return Joined(ahead=order)
 
 
-def _manifest_scores(core: Core) -> Joined:
+def _manifest_scores(kept: Lasting, loop: Loop) -> Joined:
     """Set the scores of pods in manifests, unless a kubelet does."""
-    workloads, known, settings = core.workloads, core.kept.known, core.settings
-    if workloads is None or settings.manifests_path is None:
+    workloads, known, settings = loop.passes.observations.pod_list, kept.known, loop.settings
+    if not isinstance(workloads, CgroupPods) or settings.manifests_path is None:
         return Joined()
     if settings.dry_run or not settings.pod_oom_scores:
         return Joined()
@@ -213,19 +198,19 @@ def _manifest_scores(core: Core) -> Joined:
         return None if seen is None else seen.capacity
 
     scores = ManifestScores(
-        core.kept.tree,
+        kept.tree,
         lambda: workloads.specified(known.pods),
         capacity_bytes,
         interval_seconds=settings.housekeeping_interval_seconds,
-        is_ordered=core.kept.features.oom_order.is_ordered,
+        is_ordered=kept.features.oom_order.is_ordered,
     )
     report = Report(problems=problem("oom_score_adj of pods", lambda: scores.problem))
     return Joined(parts={"oom scores": scores.run}, reports=(report,))
 
 
-def _rules(core: Core) -> Joined:
+def _rules(kept: Lasting, loop: Loop) -> Joined:
     """Observe the operator's rules and systemd's units; imported if there are any: few nodes have some."""
-    settings, triggers = core.settings, None
+    settings, triggers = loop.settings, None
     mode = {"mode": settings.systemd_oomd}
     units = Report(document=lambda: {"systemd_oomd": mode})
     if not settings.rules and settings.systemd_oomd is SystemdOomd.IGNORE:
@@ -236,27 +221,25 @@ def _rules(core: Core) -> Joined:
     if settings.sources.psi:
         from reactor.rules.pressure import RulePressure  # noqa: PLC0415
 
-        triggers = RulePressure(core.wakes.board)
+        triggers = RulePressure(loop.wakes.board)
     watch = RuleWatch(
-        core.kept.tree,
+        kept.tree,
         settings.rules,
-        RuleFirings(core.loop, core.memory_reclaim),
-        {} if settings.dry_run else core.kept.features.rules_acted,  # what was only thought of helps nobody
-        clock_seconds=core.kept.known.clock_seconds,
+        RuleFirings(loop),
+        {} if settings.dry_run else kept.features.rules_acted,  # what was only thought of helps nobody
+        clock_seconds=kept.known.clock_seconds,
         triggers=triggers,
-        marked=core.kept.features.rules_marked,
-        on_marks=(lambda _: None) if settings.dry_run else core.kept.features.on_marks,
+        marked=kept.features.rules_marked,
+        on_marks=(lambda _: None) if settings.dry_run else kept.features.on_marks,
     )
     parts: dict[str, StartedPart] = {}
     on_struck: OnStruck | None = None
     if settings.systemd_oomd is not SystemdOomd.IGNORE:
         from reactor.rules.managed import ManagedOomRules, count_kill  # noqa: PLC0415
 
-        managed = ManagedOomRules(
-            watch.add, settings.pod_parents, clock_seconds=core.kept.known.clock_seconds
-        )
+        managed = ManagedOomRules(watch.add, settings.pod_parents, clock_seconds=kept.known.clock_seconds)
         parts["systemd's units"] = managed.run
-        on_struck = count_kill if core.kept.tree.version is CgroupVersion.V2 else None
+        on_struck = count_kill if kept.tree.version is CgroupVersion.V2 else None
         units = Report(
             problems=lambda: managed.problems,
             document=lambda: {"systemd_oomd": {**mode, **managed.document()}},
@@ -269,19 +252,19 @@ def _rules(core: Core) -> Joined:
     return Joined(
         on_struck=on_struck,
         parts={**parts, "rules": watch.run},
-        reports=(rules, units, *_rules_reclaim(core)),
+        reports=(rules, units, *_rules_reclaim(kept, loop)),
     )
 
 
-def _time_left(core: Core) -> Joined:
+def _time_left(kept: Lasting, loop: Loop) -> Joined:
     """Estimate the time left; imported if a soft memory threshold or the configuration asks for it."""
-    memory = [one for one in core.settings.eviction.thresholds if one.signal in MEMORY_SIGNALS]
-    is_asked = any(not one.is_hard for one in memory) or core.settings.time_left_within is not None
+    memory = [one for one in loop.settings.eviction.thresholds if one.signal in MEMORY_SIGNALS]
+    is_asked = any(not one.is_hard for one in memory) or loop.settings.time_left_within is not None
     if not is_asked or not any(one.is_hard for one in memory):
         return Joined(reports=(Report(document=lambda: {"time_left": None}),))
     from reactor.time_left.watch import TimeLeftWatch  # noqa: PLC0415
 
-    known, usages = core.kept.known, core.usages
+    known, usages = kept.known, loop.passes.observations.usages
 
     def held_bytes(uid: str) -> int | None:
         used = usages.of([uid]).get(uid)
@@ -291,15 +274,15 @@ def _time_left(core: Core) -> Joined:
         known.time_left = lefts
 
     watch = TimeLeftWatch(
-        core.settings.eviction,
+        loop.settings.eviction,
         state=lambda: known.state,
-        observe=core.observer.memory,
+        observe=loop.passes.observations.observer.memory,
         held_bytes=held_bytes,
         report=report,
-        wake=core.wakes.notify,
-        needs=core.kept.features.needs,
-        within=core.settings.time_left_within,
-        clock_seconds=core.kept.known.clock_seconds,
+        wake=loop.wakes.notify,
+        needs=kept.features.needs,
+        within=loop.settings.time_left_within,
+        clock_seconds=kept.known.clock_seconds,
     )
 
     def passed(record: PassRecord) -> None:
@@ -313,10 +296,10 @@ def _time_left(core: Core) -> Joined:
     )
 
 
-def _rules_reclaim(core: Core) -> Iterator[Report]:
-    if any(rule.action is RuleAction.RECLAIM for rule in core.settings.rules):
-        core.kept.supervisor.expect(_RULE_RECLAIMS)
-        because = core.memory_reclaim.unavailable_because
+def _rules_reclaim(kept: Lasting, loop: Loop) -> Iterator[Report]:
+    if any(rule.action is RuleAction.RECLAIM for rule in loop.settings.rules):
+        kept.supervisor.expect(_RULE_RECLAIMS)
+        because = loop.memory_reclaim.unavailable_because
         if because is not None:
             yield Report(problems=lambda: {"rules: reclaim": f"has no effect: {because}"})
 
@@ -324,29 +307,28 @@ def _rules_reclaim(core: Core) -> Iterator[Report]:
 class RuleFirings:
     """Has passes do what rules ask for. The record of a rule that reclaims is there when that is over."""
 
-    def __init__(self, loop: Callable[[], Loop], reclaim: MemoryReclaim) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._reclaim = reclaim
         self._runner = ReclaimRunner()
 
     @property
     def pods(self) -> Sequence[Pod]:
         """Return the pods that exist now: one that came a moment ago may be the very one."""
-        passes = self._loop().passes
+        passes = self._loop.passes
         passes.observations.refresh_pods()
         return passes.known.pods
 
     def usage_of(self, uid: str) -> PodUsage | None:
-        return self._loop().passes.observations.usages.of([uid]).get(uid)
+        return self._loop.passes.observations.usages.of([uid]).get(uid)
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
-        known = self._loop().passes.known
+        known = self._loop.passes.known
         return next(rule_holds(known.settings, known.state, firing), None)
 
     def fire(self, firing: Firing) -> bool:
         """Make a pass for it; return whether the rule acted in it, and is not waiting for something."""
-        loop = self._loop()
+        loop = self._loop
         wake = Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
         record = loop.wake_passes.run_pass((wake,), firing=firing)
         hold = record.decision.rule_reclaim
@@ -355,21 +337,21 @@ class RuleFirings:
         return record.decision.rule is not None and not record.decision.waits
 
     async def _reclaim_by_rule(self, hold: Hold, asked: PassRecord, firing: Firing) -> None:
-        loop = self._loop()
+        loop = self._loop
         known = loop.passes.known
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
             if not asked.dry_run:
-                job = self._reclaim.by_rule(firing)
+                job = self._loop.memory_reclaim.by_rule(firing)
                 reclaimed = (await self._runner.run(job, lambda: not any(before_rules(known.state))),)
         finally:  # where a reload ends it, too
             known.reclaim_ended(hold, *reclaimed)
             loop.wake_passes.on_pass(replace(asked, reclaimed=reclaimed))
 
 
-FEATURES: Final[Sequence[Callable[[Core], Joined]]] = (
+FEATURES: Final[Sequence[Callable[[Lasting, Loop], Joined]]] = (
     _manifest_scores,
-    lambda core: Joined(ahead=core.kept.features.black_box),
+    lambda kept, _: Joined(ahead=kept.features.black_box),
     _warrants,
     _oom_order,
     _rules,
@@ -400,34 +382,18 @@ def loop_of(
         counts_swap=settings.eviction.counts_swap,
         clock_seconds=known.clock_seconds,
     )
-    workloads: CgroupPods | None = None
-    if pods is None:
-        pods = workloads = CgroupPods(tree, settings)
     counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
     memory_reclaim = MemoryReclaim(tree, fences(settings.pod_parents), counts_cache=counts_cache)
-    core = Core(
-        settings=settings,
-        kept=kept,
-        observer=observer,
-        usages=usages,
-        workloads=workloads,
-        evictor=evictor,
-        wakes=wakes,
-        memory_reclaim=memory_reclaim,
-        loop=lambda: loop,
-    )
     memory = memory_chain(tree, settings, wakes, kept.highs)
     oom = OomSource(
         tree,
         settings,
         wakes,
         kept.on_oom_kill,
-        expect=lambda kill: loop.passes.observations.oom_killed(kill),  # noqa: PLW0108 - made below
+        expect=lambda kill: observations.oom_killed(kill),  # noqa: PLW0108 - made below
     )
     swap = _swap_watch(tree, settings, observer, wakes)
     processes = process_chain(tree, settings.sources, wakes)
-    joined = [join(core) for join in FEATURES]
-    kernel = next((one.kernel for one in joined if one.kernel is not None), NoKernelKills())
     levels = MemoryLevels(tree, settings, lambda: observer.watermarks)
 
     def arm_memory(seen: Mapping[Signal, Observation]) -> Sequence[MemoryLevel]:
@@ -445,18 +411,17 @@ def loop_of(
         soft_reclaim_seconds=0.0 if soft_problem else settings.eviction.soft_reclaim_seconds,
         rechecks_disks=True,
     )
+    observations = Observations(
+        node=known,
+        observer=observer,
+        usages=usages,
+        pod_list=CgroupPods(tree, settings) if pods is None else pods,
+        is_populated=partial(populated, tree, if_unknown=False),
+        oom_source=oom,
+        oom_kills=PodOomKills(tree),
+    )
     passes = Passes(
-        observations=Observations(
-            node=known,
-            observer=observer,
-            usages=usages,
-            pod_list=pods,
-            is_populated=partial(populated, tree, if_unknown=False),
-            oom_source=oom,
-            oom_kills=PodOomKills(tree),
-            ahead=(evictor, *(one.ahead for one in joined if one.ahead is not None), kernel),
-            kernel=kernel,
-        ),
+        observations=observations,
         evictor=evictor,
         reclaims=Reclaims(reclaims),
         arm_memory=arm_memory,
@@ -474,7 +439,7 @@ def loop_of(
         on_filling=partial(storage.due, urgent=True),
         clock_seconds=known.clock_seconds,
     )
-    housekeeping = Housekeeping(observer, pods, passes, filesystems, storage, wakes)
+    housekeeping = Housekeeping(passes, filesystems, storage, wakes)
     loop = Loop(
         settings=settings,
         passes=passes,
@@ -482,14 +447,20 @@ def loop_of(
         levels=levels,
         memory=memory,
         processes=processes,
-        filesystems=filesystems,
-        storage=storage,
         housekeeping=housekeeping,
         memory_reclaim=memory_reclaim,
         supervisor=kept.supervisor,
         steward=steward,
         arming_seconds=arming_seconds,
     )
+    joined = [join(kept, loop) for join in FEATURES]
+    observations.kernel = next((one.kernel for one in joined if one.kernel is not None), observations.kernel)
+    observations.ahead = (
+        evictor,
+        *(one.ahead for one in joined if one.ahead is not None),
+        observations.kernel,
+    )
+    observations.report_pods()
     loop.parts = {
         **{name: part for one in joined for name, part in one.parts.items()},
         "oom kills": oom.run,

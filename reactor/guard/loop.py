@@ -35,7 +35,6 @@ from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.node import NodeObserver
 from reactor.policy.attention import CACHE_CHECK_SECONDS, grace_period_ended, next_pass_seconds
 from reactor.policy.events import ProcessOver
 from reactor.policy.holds import goes_on
@@ -47,7 +46,6 @@ from reactor.sources.levels import MemoryChain, MemoryLevels
 from reactor.sources.processes import ProcessChain, process_levels
 from reactor.sources.wakes import Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor, report_changes
-from reactor.workloads.cgroups import PodList
 
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
@@ -79,8 +77,6 @@ class Loop:
     levels: MemoryLevels
     memory: MemoryChain
     processes: ProcessChain
-    filesystems: FilesystemFacts
-    storage: StorageCounts
     housekeeping: Housekeeping
     memory_reclaim: MemoryReclaim
     supervisor: Supervisor
@@ -287,7 +283,7 @@ class Loop:
         A process comes into its pod some time after the cgroup, and no event reports it. So a newcomer is
         observed often for a second.
         """
-        changed_fd = self.housekeeping.pods.changed_fd() if waits else -1
+        changed_fd = self.passes.observations.pod_list.changed_fd() if waits else -1
         if changed_fd < 0 or self._pace.is_hurried(self._clock_seconds()):
             return await self.wakes.wait()
         taken = None
@@ -321,7 +317,7 @@ class Loop:
         """Record that an evicted pod has ended, and make a pass; see Results.pod_ended."""
         if not self.passes.results.pod_ended(uid):
             if uid in self.passes.known.lingering:
-                self.storage.due(urgent=True)
+                self.housekeeping.storage.due(urgent=True)
             return False
         self.housekeeping.due()
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
@@ -335,7 +331,7 @@ class Loop:
     def files_removed(self) -> None:
         """Have what is observed of the disks from now on decided over, and nothing older."""
         self.passes.results.ignore_older_disk_observations()
-        self.storage.due(urgent=True)
+        self.housekeeping.storage.due(urgent=True)
         self.housekeeping.due()
 
     def close(self) -> None:
@@ -347,7 +343,7 @@ class Loop:
     async def _reclaim_node(self, asked: PassRecord) -> None:
         try:
             self.wake_passes.on_pass(
-                await self.passes.reclaim(asked, self._observe_disks, self.filesystems.refresh)
+                await self.passes.reclaim(asked, self._observe_disks, self.housekeeping.filesystems.refresh)
             )
         finally:
             self._reclaiming = False
@@ -355,8 +351,8 @@ class Loop:
     async def _observe_disks(self) -> None:
         """Observe the filesystems again, and which pod takes how much of them: one may have to be chosen."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.filesystems.refresh)
-            nursery.start_soon(self.storage.count_now, _RANKING_SECONDS)
+            nursery.start_soon(self.housekeeping.filesystems.refresh)
+            nursery.start_soon(self.housekeeping.storage.count_now, _RANKING_SECONDS)
 
 
 # Slow observations, which may hang: the list of pods and the filesystems, refreshed beside the loop.
@@ -372,8 +368,6 @@ class Housekeeping:
     `is_unfinished`: a turn is under way, or has failed; its pass may be long in coming.
     """
 
-    observer: NodeObserver
-    pods: PodList
     passes: Passes
     filesystems: FilesystemFacts
     storage: StorageCounts
@@ -388,9 +382,9 @@ class Housekeeping:
     @property
     def problems(self) -> dict[str, str]:
         """Return what can't be read or is refused at present, and why."""
-        found = {**self.observer.problems, **self.pods.problems}
-        found |= self.filesystems.problems
-        found |= self.passes.observations.absurd_thresholds()
+        seen = self.passes.observations
+        found = {**seen.observer.problems, **seen.pod_list.problems, **self.filesystems.problems}
+        found |= seen.absurd_thresholds()
         if self._pods_problem is not None:
             found["pods"] = self._pods_problem
         return found
@@ -420,7 +414,7 @@ class Housekeeping:
     async def list_pods(self) -> None:
         """List the pods again; those known stay if that fails."""
         try:
-            pods = await self.pods.listed()
+            pods = await self.passes.observations.pod_list.listed()
         except Exception as error:  # noqa: BLE001 - the filesystems are refreshed all the same
             if self._pods_problem != failure_text(error):
                 _LOG.exception("the pods could not be listed")

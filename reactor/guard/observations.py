@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from reactor.guard.ahead import KernelKills
+from reactor.guard.ahead import KernelKills, NoKernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
 from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
@@ -75,8 +75,8 @@ class Observations:
     is_populated: Callable[[Pod], bool]
     oom_source: OomSource
     oom_kills: PodOomKills
-    ahead: Sequence[Ahead]
-    kernel: KernelKills
+    kernel: KernelKills = field(default_factory=NoKernelKills)
+    ahead: Sequence[Ahead] = ()
 
     def __post_init__(self) -> None:
         self._settings = settings = self.node.settings
@@ -86,7 +86,6 @@ class Observations:
         self._has_new_pods = True
         self.bounded = BoundedPods(settings, self.usages)
         self.usages.track(self.node.pods)
-        self.report_pods()
 
     def observe(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Seen:
         """Observe the node and its pods, and what victims are freeing.

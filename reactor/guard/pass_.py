@@ -78,7 +78,6 @@ class Passes:
 
     def __post_init__(self) -> None:
         self.known = known = self.observations.node
-        self._kernel = self.observations.kernel
         self._clock_seconds = known.clock_seconds
         self._node_reclaimer = NodeReclaimer(
             known.settings, self.reclaims, lambda: known.observed.at(known.clock_seconds())
@@ -100,7 +99,7 @@ class Passes:
             now_seconds = self._clock_seconds()
             seen = self.observations.observe(wakes, now_seconds, firing)
             state, decision = self._decided(seen, now_seconds, firing)
-            if self._kernel.stand_down(self.known.settings, state, seen.pods, decision):
+            if self.observations.kernel.stand_down(self.known.settings, state, seen.pods, decision):
                 continue
             if is_repeated or not (decision.again or self._is_stale(decision, seen)):
                 self.known.decided(state)
@@ -140,7 +139,7 @@ class Passes:
 
     def _follow_kernel(self, wakes: Sequence[Wake]) -> None:
         """Evict the pod that the kernel has killed by a decision that it was given: a record of its own."""
-        served = self._kernel.served()
+        served = self.observations.kernel.served()
         if served is None:
             return
         started_ns, now_seconds = time.monotonic_ns(), self._clock_seconds()
@@ -181,7 +180,7 @@ class Passes:
         own = await self._check_disk(asked.decision.acted_on)
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
-        self._kernel.disarm()
+        self.observations.kernel.disarm()
         self.observations.observe_node((), now_seconds)
         used = self.observations.observe_pods((), now_seconds)
         after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
@@ -245,10 +244,10 @@ class Passes:
         fresh = self._rehearsed.news(decision, state, self.known.pods) if self.dry_run else decision.evictions
         attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
         if served is None:
-            self._kernel.annotate(attempts)
+            self.observations.kernel.annotate(attempts)
         if arms:  # before anything that takes its time
             self.crossings = self.arm_memory(seen.memory)
-            self._kernel.levels(self.crossings)
+            self.observations.kernel.levels(self.crossings)
             self.observations.doubt_cache(wakes, seen.memory)
         self.observations.report_pods()
         if seen.snapshot.bounds and (attempts or decision.ranking or decision.soft_reclaim is not None):

@@ -368,18 +368,20 @@ class FakeLoop(Nothing):
         """Return passes over the node by these settings."""
         kills = kernel or NoKernelKills()
         self.known.settings = settings
+        seen = Observations(
+            node=self.known,
+            observer=self.node,
+            usages=self.usages,
+            pod_list=self.pods,
+            is_populated=lambda pod: pod.uid in self.populated,
+            oom_source=FakeOomSource(self),
+            oom_kills=FakeOomKills(self),
+            ahead=(self.evictor, *self.features, kills),
+            kernel=kills,
+        )
+        seen.report_pods()
         return Passes(
-            observations=Observations(
-                node=self.known,
-                observer=self.node,
-                usages=self.usages,
-                pod_list=self.pods,
-                is_populated=lambda pod: pod.uid in self.populated,
-                oom_source=FakeOomSource(self),
-                oom_kills=FakeOomKills(self),
-                ahead=(self.evictor, *self.features, kills),
-                kernel=kills,
-            ),
+            observations=seen,
             evictor=self.evictor,
             reclaims=Reclaims(self.reclaims),
             arm_memory=self._arm,
@@ -387,8 +389,10 @@ class FakeLoop(Nothing):
         )
 
     def _arm(self, memory: Mapping[Signal, Observation]) -> Sequence[MemoryLevel]:
+        """Note what is armed by; where the crossings are a test of warrants says itself."""
         self.armed.append(memory)
-        return ()
+        kernel = self.passes.observations.kernel
+        return kernel._levels if isinstance(kernel, Warrants) else ()
 
     def pass_time(self) -> None:
         """Let a moment pass."""

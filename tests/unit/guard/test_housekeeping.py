@@ -39,7 +39,7 @@ class FakeStorage:
 def make_housekeeping():
     def make(loop, wakes=None, filesystems=None, storage=None):
         watches = (filesystems or FakeWatch(), storage or FakeStorage())
-        return Housekeeping(loop.node, loop.pods, loop.passes, *watches, wakes or Wakes())
+        return Housekeeping(loop.passes, *watches, wakes or Wakes())
 
     return make
 

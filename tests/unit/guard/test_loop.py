@@ -133,7 +133,7 @@ async def test_a_part_that_is_slow_to_start_keeps_no_crossing_waiting(
     async def start(*, task_status: trio.TaskStatus[None]) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(build, "FEATURES", (lambda _: Joined(parts={"slow": start}),))
+    monkeypatch.setattr(build, "FEATURES", (lambda *_: Joined(parts={"slow": start}),))
     records = await guard(fake, from_bytes=from_mib * MIB, arming_seconds=arming_seconds, first=())
     crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == [source]

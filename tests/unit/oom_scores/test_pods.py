@@ -25,7 +25,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.oom_scores import written
 from reactor.oom_scores.pods import ManifestScores, is_to_be_set, wanted_score
-from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.kubernetes_pods import KubernetesPods
 from tests.support.waiting import until
 from tests.unit.guard.conftest import Nothing, lasting
 from tests.unit.guard.test_loop import SETTINGS
@@ -262,7 +262,7 @@ async def test_no_score_is_set_where_that_is_not_wanted(
 async def test_a_kubelet_sets_the_scores_of_its_pods_itself(fake, nursery: trio.Nursery) -> None:
     fake.add("/node")
     settings = replace(SETTINGS, dry_run=False, manifests_path="/manifests")
-    loop = _generation(fake, settings, nursery, pods=CgroupPods(fake.tree, settings))
+    loop = _generation(fake, settings, nursery, pods=KubernetesPods(fake.tree, settings))
     assert "oom scores" not in loop.parts
     loop.close()
 

@@ -72,7 +72,8 @@ class Node:
 
         observer = RuleObserver(fake.tree, proc=self.machine, pressure=self.machine, clock_seconds=now)
         loop.on_pass = self.records.append
-        self.firings = RuleFirings(lambda: loop, MemoryReclaim(fake.tree, counts_cache=True))
+        loop.memory_reclaim = MemoryReclaim(fake.tree, counts_cache=True)
+        self.firings = RuleFirings(loop)
         self.rules = RuleWatch(fake.tree, (), self.firings, {}, observer=observer, clock_seconds=now)
         self.managed = ManagedOomRules(
             self.rules.add, ("/node",), path=self.path, root=directory, clock_seconds=now

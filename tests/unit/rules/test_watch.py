@@ -119,11 +119,11 @@ class Watched:
 
         observer.read = noted  # type: ignore[method-assign]
         self.loop.on_pass = self.records.append
-        firings = RuleFirings(lambda: self.loop, MemoryReclaim(self.fake.tree, counts_cache=True))
+        self.loop.memory_reclaim = MemoryReclaim(self.fake.tree, counts_cache=True)
         return RuleWatch(
             self.fake.tree,
             rules,
-            firings,
+            RuleFirings(self.loop),
             self.acted,
             observer=observer,
             clock_seconds=now,
