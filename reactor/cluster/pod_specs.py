@@ -23,7 +23,7 @@ from reactor.kube.watch import Watch
 from reactor.model.pods import NodeFiles
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.model.signals import NodeCondition
-from reactor.policy.admission import admit
+from reactor.policy.admission import refusal
 from reactor.supervisor import Part
 from reactor.threads import in_thread
 
@@ -192,15 +192,16 @@ class AdmissionGuard:
     def _admit(self, known: KnownPod, conditions: Sequence[NodeCondition], *, is_shutting_down: bool) -> None:
         if known.phase != PENDING or known.has_started or known.is_being_deleted:
             return
-        admission = admit(known.pod, conditions, is_shutting_down=is_shutting_down)
-        if admission.message is not None and admission.reason is not None:
+        refused = refusal(known.pod, conditions, is_shutting_down=is_shutting_down)
+        if refused is not None:
+            reason, message = refused
             self._refuse(
                 Announcement(
                     uid=known.api_uid,
                     name=known.pod.name,
                     namespace=known.pod.namespace,
-                    message=admission.message,
-                    reason=admission.reason,
+                    message=message,
+                    reason=reason,
                     at_unix_seconds=self._clock_unix_seconds(),
                     disrupted=False,
                     refused=True,

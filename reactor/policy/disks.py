@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from reactor.model.decisions import Eviction, RankedPod
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, Volume
-from reactor.model.quantity import Quantity
 from reactor.model.signals import (
     RESOURCE,
     Filesystem,
@@ -24,18 +23,6 @@ from reactor.text import printable
 
 _NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
 _IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
-
-
-def empty_dir_message(volume_name: str, limit: Quantity) -> str:
-    return f'Usage of EmptyDir volume "{printable(volume_name)}" exceeds the limit "{limit}". '
-
-
-def pod_limit_message(limit: Quantity) -> str:
-    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
-
-
-def container_limit_message(container_name: str, limit: Quantity) -> str:
-    return f'Container {printable(container_name)} exceeded its local ephemeral storage limit "{limit}". '
 
 
 def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
@@ -59,13 +46,17 @@ def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
         limit = volume.size_limit
         used_bytes = used.volumes.get(volume.name, FilesystemUsage()).used_bytes
         if limit is not None and used_bytes is not None and used_bytes > limit.amount > 0:
-            yield LimitSignal.EMPTY_DIR, empty_dir_message(volume.name, limit)
+            name = printable(volume.name)
+            yield LimitSignal.EMPTY_DIR, f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}". '
 
 
 def _pod_limit(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
     limit, used_bytes = pod.ephemeral_storage_limit, used.ephemeral_storage_bytes
     if limit is not None and used_bytes is not None and used_bytes > limit.amount:
-        yield LimitSignal.POD, pod_limit_message(limit)
+        yield (
+            LimitSignal.POD,
+            f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ",
+        )
 
 
 def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tuple[LimitSignal, str]]:
@@ -75,7 +66,9 @@ def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tupl
         limit = limits.get(container.name)
         used_bytes = _container_bytes(container, with_writable_layer=layout is Layout.SINGLE)
         if limit is not None and limit.amount and used_bytes > limit.amount:
-            yield LimitSignal.CONTAINER, container_limit_message(container.name, limit)
+            name = printable(container.name)
+            message = f'Container {name} exceeded its local ephemeral storage limit "{limit}". '
+            yield LimitSignal.CONTAINER, message
 
 
 def _container_bytes(container: ContainerUsage, *, with_writable_layer: bool) -> int:
@@ -151,15 +144,13 @@ def holders_first(
     ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
 ) -> tuple[RankedPod, ...]:
     """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
-    holding, others, last = [], [], []
-    for place in ranking:
-        if not place.evictable:
-            last.append(place)
-        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
-            holding.append(place)
-        else:
-            others.append(place._replace(holds_nothing=True))
-    return (*holding, *others, *last)
+    known = (
+        place._replace(holds_nothing=not freed(place.pod, used.get(place.pod.uid), signal, layout))
+        if place.evictable
+        else place
+        for place in ranking
+    )
+    return tuple(sorted(known, key=lambda one: (one.pod.critical_because is not None, one.holds_nothing)))
 
 
 def node_reclaim(

@@ -36,10 +36,13 @@ def images_to_collect(
     high watermark, as many more as bring it down to the low one.
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
-    old = images_too_old(images, gc, now_seconds, watched_since_seconds)
-    younger = [image for image in images if image not in old]
-    freed_bytes = sum(image.size_bytes for image in old)
-    return (*old, *_for_space(younger, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
+    chosen = [*images_too_old(images, gc, now_seconds, watched_since_seconds)]
+    left_bytes = wanted_bytes(gc, image_filesystem) - sum(image.size_bytes for image in chosen)
+    for image in unused_images(images, gc, now_seconds):
+        if left_bytes > 0 and image not in chosen:
+            chosen.append(image)
+            left_bytes -= image.size_bytes
+    return tuple(chosen)
 
 
 def wanted_bytes(gc: ImageGcSettings, filesystem: Observation | None) -> int:
@@ -71,25 +74,6 @@ def images_too_old(
     return tuple(
         image for image in _in_removal_order(images) if unused_seconds(image) > gc.maximum_age_seconds
     )
-
-
-def _for_space(
-    images: Iterable[Image],
-    gc: ImageGcSettings,
-    filesystem: Observation | None,
-    now_seconds: float,
-    *,
-    freed_bytes: int,
-) -> tuple[Image, ...]:
-    """Return what goes for the sake of space, `freed_bytes` of which have been freed already."""
-    to_free = wanted_bytes(gc, filesystem) - freed_bytes
-    chosen: list[Image] = []
-    for image in unused_images(images, gc, now_seconds):
-        if to_free <= 0:
-            break
-        chosen.append(image)
-        to_free -= image.size_bytes
-    return tuple(chosen)
 
 
 def _in_removal_order(images: Iterable[Image]) -> list[Image]:

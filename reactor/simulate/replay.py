@@ -13,7 +13,7 @@ from reactor.model.pods import Image, Pod
 from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
-from reactor.policy.admission import REASON, admit
+from reactor.policy.admission import REASON, refusal
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.events import EvictionOrdered, PodEnded, apply
 from reactor.policy.images import images_to_collect, unused_images
@@ -357,5 +357,6 @@ def line_of(made: Pass) -> dict[str, Any]:
 
 
 def _admission(pod: Pod, decision: Decision) -> dict[str, Any]:
-    answer = admit(pod, decision.conditions)
-    return {"admitted": answer.admitted, "reason": answer.reason, "message": answer.message}
+    refused = refusal(pod, decision.conditions)
+    reason, message = refused or (None, None)
+    return {"admitted": refused is None, "reason": reason, "message": message}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from reactor.model.pods import Pod, QosClass, Toleration
 from reactor.model.signals import NodeCondition
-from reactor.policy.admission import admit
+from reactor.policy.admission import refusal
 
 MEMORY = (NodeCondition.MEMORY_PRESSURE,)
 KEY = "node.kubernetes.io/memory-pressure"
@@ -18,16 +18,16 @@ def _pod(qos: QosClass = QosClass.BEST_EFFORT, *tolerations: Toleration, critica
 
 @pytest.mark.parametrize("qos", QosClass)
 def test_everybody_may_start_without_pressure(qos: QosClass) -> None:
-    assert admit(_pod(qos), ()).admitted
+    assert refusal(_pod(qos), ()) is None
 
 
 @given(st.sampled_from(QosClass), st.sets(st.sampled_from(NodeCondition)))
 def test_a_critical_pod_always_may(qos: QosClass, conditions: set[NodeCondition]) -> None:
-    assert admit(_pod(qos, critical="mirror pod"), tuple(conditions)).admitted
+    assert refusal(_pod(qos, critical="mirror pod"), tuple(conditions)) is None
 
 
 def test_memory_pressure_keeps_out_best_effort_pods_only() -> None:
-    answers = {qos: admit(_pod(qos), MEMORY).admitted for qos in QosClass}
+    answers = {qos: refusal(_pod(qos), MEMORY) is None for qos in QosClass}
     assert {QosClass.GUARANTEED: True, QosClass.BURSTABLE: True, QosClass.BEST_EFFORT: False} == answers
 
 
@@ -44,13 +44,12 @@ def test_any_other_condition_keeps_out_everybody(
     qos: QosClass, conditions: tuple[NodeCondition, ...]
 ) -> None:
     tolerating = _pod(qos, Toleration(operator="Exists"))
-    assert not admit(tolerating, conditions).admitted
+    assert refusal(tolerating, conditions) is not None
 
 
 def test_the_refusal_says_which_conditions() -> None:
-    answer = admit(_pod(), (NodeCondition.MEMORY_PRESSURE, NodeCondition.PID_PRESSURE))
-    assert "Evicted" == answer.reason
-    assert "The node had condition: [MemoryPressure PIDPressure]. " == answer.message
+    refused = refusal(_pod(), (NodeCondition.MEMORY_PRESSURE, NodeCondition.PID_PRESSURE))
+    assert ("Evicted", "The node had condition: [MemoryPressure PIDPressure]. ") == refused
 
 
 @pytest.mark.parametrize(
@@ -70,12 +69,10 @@ def test_the_refusal_says_which_conditions() -> None:
 def test_a_best_effort_pod_may_where_it_tolerates_the_taint(
     toleration: Toleration, *, tolerates: bool
 ) -> None:
-    assert tolerates is admit(_pod(QosClass.BEST_EFFORT, toleration), MEMORY).admitted
+    assert tolerates is (refusal(_pod(QosClass.BEST_EFFORT, toleration), MEMORY) is None)
 
 
 @pytest.mark.parametrize("pod", [_pod(), _pod(critical="static pod")])
 def test_a_node_that_shuts_down_admits_no_pod_in_upstreams_words(pod: Pod) -> None:
-    answer = admit(pod, (), is_shutting_down=True)
-    assert not answer.admitted
-    assert "NodeShutdown" == answer.reason
-    assert "Pod was rejected as the node is shutting down." == answer.message
+    refused = refusal(pod, (), is_shutting_down=True)
+    assert ("NodeShutdown", "Pod was rejected as the node is shutting down.") == refused
