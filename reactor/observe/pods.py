@@ -46,10 +46,10 @@ class _PodCounters:
     """One pod's counters, held open. `tasks` is None where no pids controller counts the cgroup.
 
     `with_swap` is what v1 charges to the pod of memory and swap together, None if that is not counted or not
-    wanted.
+    wanted; `swap` what of it is in swap, once that was asked for.
     """
 
-    __slots__ = ("memory", "tasks", "with_swap")
+    __slots__ = ("memory", "swap", "tasks", "with_swap")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class _PodCounters:
         self.memory = kind(tree, cgroup, inode=inode)
         self.tasks: KernelFile | None = None
         self.with_swap: KernelFile | None = None
+        self.swap: SwapCounter | None = None
         if counts_swap and tree.version is CgroupVersion.V1:
             path = tree.spelled(cgroup)
             with suppress(FileNotFoundError), tree.open_for(path, cgroup, inode) as directory:
@@ -74,9 +75,15 @@ class _PodCounters:
 
     def close(self) -> None:
         self.memory.close()
+        self.forget_swap()
         for file in (self.tasks, self.with_swap):
             if file is not None:
                 file.close()
+
+    def forget_swap(self) -> None:
+        swap, self.swap = self.swap, None
+        if swap is not None:
+            swap.close()
 
     def charge_fd(self) -> int:
         """Return the descriptor of what bounds all that is known of the pod's memory but for swap on v2."""
@@ -111,7 +118,6 @@ class PodObserver:
         self._kind = AvailableCounters if counts_available else MemoryCounters
         self._most_held = most_held
         self._counts_swap = counts_swap
-        self._swap_counters: dict[str, SwapCounter] = {}
         self._swapped: dict[str, int | None] = {}
         self._cgroups: dict[str, str] = {}
         self._inodes: dict[str, int | None] = {}
@@ -149,8 +155,8 @@ class PodObserver:
         self._charges = None
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
             self._counters.pop(uid).close()
-        for uid in [uid for uid in self._swap_counters if wanted.get(uid) != self._cgroups.get(uid)]:
-            self._forget_swap(uid)
+        known = self._swapped.items()
+        self._swapped = {uid: swapped for uid, swapped in known if wanted.get(uid) == self._cgroups[uid]}
         self._cgroups = wanted
         self._inodes = {pod.uid: pod.cgroup_inode for pod in pods}
         self._without_cgroup = tuple(pod.uid for pod in pods if pod.cgroup is None)
@@ -305,29 +311,25 @@ class PodObserver:
 
     def note_swap(self, *, has_swap: bool) -> None:
         """Read what of each pod is in swap; where the machine has no swap nothing is read or held open."""
-        if has_swap:
-            self._swapped = {uid: self._swap_bytes(uid) for uid in self._cgroups}
-            return
-        for uid in tuple(self._swap_counters):
-            self._forget_swap(uid)
+        self._swapped = {uid: self._swap_bytes(uid) for uid in self._cgroups} if has_swap else {}
+        for held in () if has_swap else self._counters.values():
+            held.forget_swap()
 
     def _swap_bytes(self, uid: str) -> int | None:
         """Return what of a pod is in swap, None where that is not counted or can't be read."""
-        try:
-            if uid not in self._swap_counters:
-                self._swap_counters[uid] = SwapCounter(
-                    self._tree, self._cgroups[uid], inode=self._inodes[uid]
-                )
-            return self._swap_counters[uid].swapped_bytes()
-        except (OSError, ReactorError):  # the cgroup is gone, or its swap is not counted
-            self._forget_swap(uid)
-            return None
-
-    def _forget_swap(self, uid: str) -> None:
-        counter = self._swap_counters.pop(uid, None)
-        self._swapped.pop(uid, None)
-        if counter is not None:
-            counter.close()
+        held = self._counters.get(uid)
+        with suppress(OSError, ReactorError):  # the cgroup is gone, or its swap is not counted
+            if held is not None and held.swap is not None:
+                return held.swap.swapped_bytes()
+            swap = SwapCounter(self._tree, self._cgroups[uid], inode=self._inodes[uid])
+            if held is not None:
+                held.swap = swap
+                return swap.swapped_bytes()
+            with closing(swap):
+                return swap.swapped_bytes()
+        if held is not None:
+            held.forget_swap()
+        return None
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""
@@ -408,26 +410,19 @@ class PodObserver:
         )
 
     def _full(self, uid: str, counters: _PodCounters, cgroup: str) -> PodUsage:
-        working_set_bytes = counters.memory.working_set_bytes()
+        used = self._memory(uid, counters)
         try:
             count = self._task_count(counters, cgroup)
         except (OSError, ReactorError) as error:
             # What is known of the pod's memory must not get lost with it.
             self._problems[cgroup] = str(error)
-            return self._with_count_as_it_was(uid, working_set_bytes)
+            known = self._last[Resource.PIDS].get(uid)
+            if known is None or known.process_count is None or not self._is_fresh(uid, Resource.PIDS):
+                return used._replace(unreadable=frozenset({Resource.PIDS}))
+            return used._replace(process_count=known.process_count)
         if self._failing_since_seconds:
             self._failing_since_seconds.pop((uid, Resource.PIDS), None)
-        swap_bytes = self._swap_bytes(uid) if self._counts_swap else self._swapped.get(uid)
-        return PodUsage(
-            memory_working_set_bytes=working_set_bytes, process_count=count, swap_bytes=swap_bytes
-        )
-
-    def _with_count_as_it_was(self, uid: str, working_set_bytes: int) -> PodUsage:
-        known = self._last[Resource.PIDS].get(uid)
-        if known is None or known.process_count is None or not self._is_fresh(uid, Resource.PIDS):
-            unreadable = frozenset({Resource.PIDS})
-            return PodUsage(memory_working_set_bytes=working_set_bytes, unreadable=unreadable)
-        return PodUsage(memory_working_set_bytes=working_set_bytes, process_count=known.process_count)
+        return used._replace(process_count=count)
 
     def _task_count(self, counters: _PodCounters, cgroup: str) -> int:
         if counters.tasks is None:
