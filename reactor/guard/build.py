@@ -40,7 +40,7 @@ from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import Hold, TimeLeft
 from reactor.model.kills import OomKill
 from reactor.model.name_patterns import fences
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.model.rules import Acts, Firing, Marked, Marks, RuleAction
 from reactor.model.settings import KernelKill, MemoryAvailable, OomOrderMode, Settings, SystemdOomd
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
@@ -266,10 +266,6 @@ def _time_left(kept: Lasting, loop: Loop) -> Joined:
 
     known, usages = kept.known, loop.passes.observations.usages
 
-    def held_bytes(uid: str) -> int | None:
-        used = usages.of([uid]).get(uid)
-        return None if used is None else used.memory_working_set_bytes
-
     def report(lefts: Mapping[Signal, TimeLeft]) -> None:
         known.time_left = lefts
 
@@ -277,7 +273,7 @@ def _time_left(kept: Lasting, loop: Loop) -> Joined:
         loop.settings.eviction,
         state=lambda: known.state,
         observe=loop.passes.observations.observer.memory,
-        held_bytes=held_bytes,
+        held_bytes=lambda uid: working_set_bytes(usages.of([uid]), uid),
         report=report,
         wake=loop.wakes.notify,
         needs=kept.features.needs,
@@ -318,8 +314,8 @@ class RuleFirings:
         passes.observations.refresh_pods()
         return passes.known.pods
 
-    def usage_of(self, uid: str) -> PodUsage | None:
-        return self._loop.passes.observations.usages.of([uid]).get(uid)
+    def held_bytes(self, uid: str) -> int | None:
+        return working_set_bytes(self._loop.passes.observations.usages.of([uid]), uid)
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""

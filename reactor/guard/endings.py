@@ -18,7 +18,7 @@ from reactor.guard.record import EvictionAttempt
 from reactor.guard.termination import Victim
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim, Eviction
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.model.quantity import amount_text
 from reactor.model.signals import DISK_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation
@@ -255,12 +255,11 @@ class Results:
 
     def record_end(self, uid: str) -> None:
         """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
-        used = self._usages.of([uid]).get(uid)
         self._node.apply(
             PodEnded(
                 uid=uid,
                 files_bytes=self._usages.shared_memory_bytes(uid) or 0,
-                held_bytes=None if used is None else used.memory_working_set_bytes,
+                held_bytes=working_set_bytes(self._usages.of([uid]), uid),
             )
         )
 
@@ -297,9 +296,9 @@ class Results:
             attempt.returned_bytes = seen.available - attempt.available_bytes
         if self._seen.is_populated(eviction.pod):
             return  # lives again, and what it uses now is another's
-        left = self._usages.of([eviction.pod.uid]).get(eviction.pod.uid)
-        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
-        attempt.left_shared_bytes = self._usages.shared_memory_bytes(eviction.pod.uid)
+        uid = eviction.pod.uid
+        attempt.left_bytes = working_set_bytes(self._usages.of([uid]), uid)
+        attempt.left_shared_bytes = self._usages.shared_memory_bytes(uid)
         if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
             return
         if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:

@@ -17,7 +17,7 @@ from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Kn
 from reactor.guard.node import Node
 from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
 from reactor.model.kills import OomKill
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
@@ -261,8 +261,7 @@ class Observations:
 
     def held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
-        used = (snapshot.pods.get(uid), self.usages.of([uid]).get(uid))
-        held = (None if one is None else one.memory_working_set_bytes for one in used)
+        held = (working_set_bytes(used, uid) for used in (snapshot.pods, self.usages.of([uid])))
         return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
 
     def ended_cgroups(self) -> tuple[str, ...]:
@@ -276,8 +275,7 @@ class Observations:
         pods = [
             pod for pod in self.present_pods() if pod.critical_because is None and pod.uid not in in_flight
         ]
-        held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
-        pods.sort(key=lambda pod: -held.get(pod.uid, 0))
+        pods.sort(key=lambda pod: -(working_set_bytes(used, pod.uid) or 0))
         return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
 
     # --- what is short ---

@@ -21,7 +21,7 @@ from reactor.guard.recorder import Rehearsed
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
 from reactor.model.kills import ProcessMemory
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.model.rules import Firing
 from reactor.model.signals import DISK_SIGNALS, MEMORY_SIGNALS, ON_DISK, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -331,8 +331,7 @@ class Passes:
         if not eviction.is_of_one_process:
             return self.evictor.begin(eviction)
         uid, now_seconds = eviction.pod.uid, self._clock_seconds()
-        used = snapshot.pods.get(uid)
-        used_bytes = None if used is None else used.memory_working_set_bytes
+        used_bytes = working_set_bytes(snapshot.pods, uid)
         if used_bytes is not None:
             used_bytes -= dying_bytes(self.known.state, uid)
         kills = self.known.state.process_kills

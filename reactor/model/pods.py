@@ -191,6 +191,12 @@ class PodUsage(NamedTuple):
     unreadable: frozenset[Resource] = frozenset()
 
 
+def working_set_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:
+    """Return what a pod holds of memory, None where that was not observed."""
+    usage = used.get(uid)
+    return None if usage is None else usage.memory_working_set_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """A container image on the node. Instants are seconds on the pass's clock (None: never, or unknown)."""

@@ -32,9 +32,9 @@ from reactor.kernel.procfs import BOOT_ID, PROC, parse_meminfo, parse_swap, read
 from reactor.kernel.small_file import KeptFile
 from reactor.link.documents import instant
 from reactor.model.decisions import Inputs
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.oom_scores.pods import Found, find_processes
-from reactor.oom_scores.policy import NEVER_KILLED, Processes, first_of, scores_behind
+from reactor.oom_scores.policy import NEVER_KILLED, Processes, scores_behind
 from reactor.oom_scores.restorer import HELD, NONE, READY
 from reactor.oom_scores.written import AT_ONCE, Held, Written
 from reactor.policy.forecast import Ahead, Forecast
@@ -119,8 +119,7 @@ class _Wanted(NamedTuple):
 
     def of(self, pod: Pod, found: Sequence[tuple[Found, int]]) -> Processes:
         """Return a pod as it was seen, with what its processes have of their own."""
-        used = self.inputs.snapshot.pods.get(pod.uid)
-        used_bytes = 0 if used is None else used.memory_working_set_bytes or 0
+        used_bytes = working_set_bytes(self.inputs.snapshot.pods, pod.uid) or 0
         return Processes(pod, used_bytes, [(own, one.resident_bytes) for one, own in found])
 
 
@@ -189,8 +188,7 @@ class OomOrder(Ahead):
         if memory_slowdowns(forecast.inputs.state):
             self._want(None)
         elif forecast.first:
-            first = first_of(forecast.first)
-            self._want(None if first is None else _Wanted(first, forecast.inputs))
+            self._want(_Wanted(forecast.first[0], forecast.inputs))
 
     def far(self) -> None:
         """Leave the kernel its own order."""

@@ -28,10 +28,6 @@ NEVER_KILLED: Final = -1000  # the kernel kills no process of this score
 _STEP: Final = 10  # a hundredth of the limit: a smaller difference is none
 
 
-def first_of(ranked: Sequence[Pod]) -> Pod | None:
-    return next((pod for pod in ranked if pod.critical_because is None), None)
-
-
 class Processes(NamedTuple):
     """A pod, what it uses, and its processes: score of its own, and size in bytes, of each."""
 

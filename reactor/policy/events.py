@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from reactor.model.decisions import Claim, ClaimKind, Eviction, Ineligible, Inputs, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope, ProcessKill, ProcessMemory
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, Reclaim, Resource, Signal
 from reactor.policy.claims import GROWTH_BYTES, RATE_WINDOW_SECONDS, are_unknown, is_struck, is_unknown, moved
@@ -85,7 +85,6 @@ class ProcessEvictionOrdered:
         period it is so from its end on; until then it is the process that is to end.
         """
         eviction, process = self.eviction, self.process
-        used = self.snapshot.pods.get(eviction.pod.uid)
         held_bytes = process.resident_bytes
         inputs = Inputs(settings, state, self.snapshot, self.pods, now_seconds)
         state = with_kill(inputs, eviction, process_bytes=held_bytes)
@@ -93,7 +92,7 @@ class ProcessEvictionOrdered:
             uid=eviction.pod.uid,
             at_seconds=now_seconds,
             held_bytes=held_bytes,
-            used_bytes=None if used is None else used.memory_working_set_bytes,
+            used_bytes=working_set_bytes(self.snapshot.pods, eviction.pod.uid),
         )
         recent = (one for one in state.process_kills if now_seconds - one.at_seconds < RATE_WINDOW_SECONDS)
         state = state._replace(process_kills=(*recent, kill), evicted_at=_counted(state, now_seconds))

@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Final
 
 from reactor.model.decisions import Hold, Inputs, PolicyState
-from reactor.model.pods import PodUsage
+from reactor.model.pods import PodUsage, working_set_bytes
 from reactor.model.quantity import bytes_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
@@ -181,10 +181,7 @@ def may_be_due(
 
 def left_by_ended_bytes(state: PolicyState, bounds: Mapping[str, int], used: Mapping[str, PodUsage]) -> int:
     """Return what the cgroups of pods hold that an eviction has emptied, at the most if bounds are known."""
-    return sum(
-        bounds.get(uid, 0) or (uid in used and used[uid].memory_working_set_bytes) or 0
-        for uid in state.ineligible.emptied
-    )
+    return sum(bounds.get(uid, 0) or working_set_bytes(used, uid) or 0 for uid in state.ineligible.emptied)
 
 
 def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:

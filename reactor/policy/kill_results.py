@@ -27,11 +27,11 @@ from typing import NamedTuple
 
 from reactor.model.decisions import Calm, Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.rank import memory_outside_pods
+from reactor.policy.rank import memory_of, memory_outside_pods
 from reactor.policy.thresholds import is_hard_memory
 from reactor.text import printable
 
@@ -86,7 +86,9 @@ class NodeAtThreshold(NamedTuple):
         if outside_bytes is None:
             return None
         ended = self.used.keys() - {pod.uid for pod in self.pods}
-        return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
+        return (
+            max(0, outside_bytes - sum(working_set_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
+        )
 
     def outgrown_bytes(self) -> int:
         """Return by how much memory outside the pods has outgrown theirs since it was calm.
@@ -112,15 +114,9 @@ class NodeAtThreshold(NamedTuple):
 
         With `kept`, the pods that could not be evicted when a kill was made, these are the pods of that time.
         """
-        held_bytes = 0
-        for pod in self.pods:
-            if pod.uid in self.dying or self._is_kept(pod, kept):
-                continue
-            pod_bytes = _held_bytes(self.used, pod.uid)
-            if pod_bytes is None:
-                return None
-            held_bytes += pod_bytes
-        return held_bytes
+        is_kept = self._is_kept
+        living = (pod for pod in self.pods if pod.uid not in self.dying and not is_kept(pod, kept))
+        return memory_of(living, self.used)
 
     def kept(self) -> tuple[str, ...]:
         return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
@@ -137,7 +133,8 @@ class NodeAtThreshold(NamedTuple):
 
         def of(kill: HardMemoryKill) -> int:
             return sum(
-                (_held_bytes(self.used, pod.uid) or 0) * (self._is_kept(pod) - self._is_kept(pod, kill.kept))
+                (working_set_bytes(self.used, pod.uid) or 0)
+                * (self._is_kept(pod) - self._is_kept(pod, kill.kept))
                 for pod in moved
             )
 
@@ -145,7 +142,7 @@ class NodeAtThreshold(NamedTuple):
 
     def holder(self) -> tuple[Pod, int] | None:
         """Return the pod that holds the most of those that can't be evicted, None where it is little."""
-        held = [(_held_bytes(self.used, pod.uid) or 0, pod) for pod in self.pods if self._is_kept(pod)]
+        held = [(working_set_bytes(self.used, pod.uid) or 0, pod) for pod in self.pods if self._is_kept(pod)]
         held_bytes, pod = max(held, key=lambda one: one[0], default=(0, None))
         return None if pod is None or held_bytes < self.wanted_bytes // _GROWN_SHARE else (pod, held_bytes)
 
@@ -179,7 +176,7 @@ def with_kill(
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
         return state
-    known = (process_bytes, held_bytes, _held_bytes(snapshot.pods, eviction.pod.uid))
+    known = (process_bytes, held_bytes, working_set_bytes(snapshot.pods, eviction.pod.uid))
     kill = HardMemoryKill(
         uid=eviction.pod.uid,
         signal=threshold.signal,
@@ -226,7 +223,7 @@ def stuck_victims(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
         for flight in state.in_flight
         if (kill := kills.get(uid := flight.uid or "")) is not None
         and inputs.now_seconds - kill.at_seconds >= _STUCK_SECONDS
-        and 4 * (_held_bytes(inputs.snapshot.pods, uid) or 0) > 3 * (kill.credited_bytes or 0)
+        and 4 * (working_set_bytes(inputs.snapshot.pods, uid) or 0) > 3 * (kill.credited_bytes or 0)
     )
 
 
@@ -257,7 +254,7 @@ def with_what_is_left(
     found = list(kills)
     for uid, index in _last_of(kills).items():
         kill = found[index]
-        held_bytes = 0 if uid in listed else _held_bytes(used, uid)
+        held_bytes = 0 if uid in listed else working_set_bytes(used, uid)
         if held_bytes is None and kill.left_bytes:
             for other, one in enumerate(found):
                 is_judged_with_it = other <= index and one.signal is kill.signal
@@ -352,7 +349,7 @@ def _unhelpful(
     kills: Iterable[HardMemoryKill], node: NodeAtThreshold, outside_bytes: int
 ) -> tuple[list[HardMemoryKill], int, int, bool]:
     """Return the last kills in vain, their credit, how much of it lies outside, and if victims left it."""
-    dying_bytes = sum(_held_bytes(node.used, uid) or 0 for uid in node.dying)
+    dying_bytes = sum(working_set_bytes(node.used, uid) or 0 for uid in node.dying)
     missing_bytes = node.threshold.missing(node.seen) - dying_bytes
     latest: list[HardMemoryKill] = []
     credited_bytes = left_bytes = 0
@@ -411,9 +408,4 @@ def _never_evicted_bytes(inputs: Inputs) -> int | None:
     used, dying = inputs.snapshot.pods, inputs.state.dying(inputs.now_seconds)
     never = (pod for pod in inputs.pods if pod.critical_because is not None and not pod.could_not_be_ended)
     kept = {pod.uid for pod in never} - dying
-    return sum(_held_bytes(used, uid) or 0 for uid in kept) if used.keys() >= kept else None
-
-
-def _held_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:
-    usage = used.get(uid)
-    return None if usage is None else usage.memory_working_set_bytes
+    return sum(working_set_bytes(used, uid) or 0 for uid in kept) if used.keys() >= kept else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from reactor.model.decisions import Measured, RankedPod
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.signals import FREED_TOGETHER, RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.disks import charged_filesystems
@@ -171,7 +171,7 @@ def can_be_evicted(pods: Iterable[Pod]) -> bool:
 
 
 def memory_outside_pods(
-    seen: Observation, pods: Iterable[Pod], used: Mapping[str, PodUsage], *, gone: Iterable[str] = ()
+    seen: Observation, pods: Iterable[Pod], used: Mapping[str, PodUsage], *, gone: Collection[str] = ()
 ) -> int | None:
     """Return how many bytes of the working set belong to none of these pods, 0 at the least.
 
@@ -183,13 +183,17 @@ def memory_outside_pods(
     The node and its pods are read one after the other. Where the node is read first, a pod that grows
     meanwhile only makes the answer too small; one that shrinks makes it too big.
     """
-    absent = frozenset(gone)
+    held_bytes = memory_of(pods, used, gone)
+    return None if held_bytes is None else max(0, seen.capacity - seen.available - held_bytes)
+
+
+def memory_of(pods: Iterable[Pod], used: Mapping[str, PodUsage], gone: Collection[str] = ()) -> int | None:
+    """Return what pods hold together, None where one was not observed that is not in `gone` (by uid)."""
     held_bytes = 0
     for pod in pods:
-        usage = used.get(pod.uid)
-        pod_bytes = None if usage is None else usage.memory_working_set_bytes
+        pod_bytes = working_set_bytes(used, pod.uid)
         if pod_bytes is not None:
             held_bytes += pod_bytes
-        elif pod.uid not in absent:
+        elif pod.uid not in gone:
             return None
-    return max(0, seen.capacity - seen.available - held_bytes)
+    return held_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from reactor.model.decisions import Decision, Eviction, Hold, Inputs, PolicyState, RankedPod, Snapshot
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, working_set_bytes
 from reactor.model.rules import EVICTING, MARKING, Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
@@ -85,7 +85,7 @@ def _ranking(inputs: Inputs, firing: Firing) -> tuple[RankedPod, ...]:
     pods = tuple(_of_its_partition(firing, pod) for pod in hit)
     if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
         if rule.holders_go:  # of the same amount the one that holds the most: ties keep the order given
-            pods = tuple(sorted(pods, key=lambda pod: -_held_bytes(pod, snapshot)))
+            pods = tuple(sorted(pods, key=lambda pod: -(working_set_bytes(snapshot.pods, pod.uid) or 0)))
         return rank_by_amount(pods, firing.amounts)
     signal = Signal.SWAP_AVAILABLE if rule.by is RankedBy.SWAP else Signal.MEMORY_AVAILABLE
     return rank(pods, snapshot.pods, signal, settings.layout, with_swap=settings.ranks_swap)
@@ -102,12 +102,7 @@ def _may_go(rule: Rule, place: RankedPod, snapshot: Snapshot) -> bool:
         return True
     if place.usage is None:
         return False
-    return place.usage > 0 or (rule.holders_go and _held_bytes(place.pod, snapshot) > 0)
-
-
-def _held_bytes(pod: Pod, snapshot: Snapshot) -> int:
-    used = snapshot.pods.get(pod.uid)
-    return 0 if used is None else used.memory_working_set_bytes or 0
+    return place.usage > 0 or (rule.holders_go and bool(working_set_bytes(snapshot.pods, place.pod.uid)))
 
 
 def _of_its_partition(firing: Firing, pod: Pod) -> Pod:

@@ -24,7 +24,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.link.documents import attributes
 from reactor.model.name_patterns import PodParent
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import Pod
 from reactor.model.rules import (
     Acts,
     Condition,
@@ -145,8 +145,8 @@ class Acting(Protocol):
     def pods(self) -> Sequence[Pod]:
         """Return the pods of the node, those among them that came a moment ago."""
 
-    def usage_of(self, uid: str) -> PodUsage | None:
-        """Return what a pod uses of memory now, None if it is gone."""
+    def held_bytes(self, uid: str) -> int | None:
+        """Return what a pod holds of memory now, None if it is gone."""
 
     def why_waits(self, firing: Firing) -> str | None:
         """Return why a rule that is due can't act yet, None if it can."""
@@ -580,8 +580,7 @@ class RuleWatch:
         found: dict[str, int] = {}
         for pod in pods:
             if rule.by is RankedBy.GROWTH:
-                used = self._guard.usage_of(pod.uid)
-                amount = None if used is None else used.memory_working_set_bytes
+                amount = self._guard.held_bytes(pod.uid)
             else:
                 where = pod.cgroup or "/"
                 directory = f"{self._tree.memory_root}{where}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from reactor.model.decisions import Decision, Inputs, PolicyState, Snapshot
 from reactor.model.name_patterns import PodParent
-from reactor.model.pods import Image, Pod
+from reactor.model.pods import Image, Pod, working_set_bytes
 from reactor.model.rules import Acts, Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
@@ -150,11 +150,10 @@ def _amounts(
         return {}
     found: dict[str, float] = {}
     for pod in hit_by(rule, cgroup, pods):
-        used = snapshot.pods.get(pod.uid)
         amount = (
             numbers.get(pod.cgroup or "", {}).get(_SCANNED)
             if rule.by is RankedBy.PGSCAN
-            else (None if used is None else used.memory_working_set_bytes)
+            else working_set_bytes(snapshot.pods, pod.uid)
         )
         if amount is not None:
             found[pod.uid] = float(amount)

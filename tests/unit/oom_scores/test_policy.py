@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from reactor.model.pod_lists import Preference
 from reactor.oom_scores.policy import (
     Processes,
-    first_of,
     highest_score,
     overtakes_at_bytes,
     points_bytes,
@@ -30,12 +29,6 @@ def overtakes_at_mib(pod, used_mib: int, first, first_mib: int, room_mib: int = 
         pod, used_mib * MIB, first, first_mib * MIB, room_bytes=room_mib * MIB, limit_bytes=LIMIT
     )
     return found / MIB
-
-
-def test_the_first_that_may_be_evicted_goes_first() -> None:
-    critical = replace(make_pod("vital"), critical_because="priority 2000000000")
-    assert first_of([critical, make_pod("hog"), make_pod("other")]) == make_pod("hog")
-    assert first_of([critical]) is None
 
 
 @pytest.mark.parametrize(
