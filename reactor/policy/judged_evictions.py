@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from reactor.model.decisions import Eviction, Inputs, PolicyState
 from reactor.model.kills import JudgedEviction, Slowdown, SlowReason
@@ -74,28 +74,25 @@ def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction,
     It stays while the processes of a pod are unobserved. A pod that is dying counts as what it still has.
     """
     settings, state, _, _, now_seconds = inputs
-    met = next((one for one in state.thresholds_met if one.signal is Signal.PID_AVAILABLE), None)
-    before = tuple(one for one in state.slowdowns if one.signal is Signal.PID_AVAILABLE)
-    pause_seconds = settings.unhelpful_eviction_pause_seconds
-    others = tuple(one for one in state.slowdowns if one not in before)
+    signal, pause_seconds = Signal.PID_AVAILABLE, settings.unhelpful_eviction_pause_seconds
+    met = next((one for one in state.thresholds_met if one.signal is signal), None)
     if met is None or pause_seconds <= 0:
-        return _slowed(inputs, others), ()
-    last = next((one for one in reversed(state.judged_evictions) if one.signal is met.signal), None)
+        return _slowed(inputs, signal), ()
     is_pods = is_explained(inputs, met)
     if is_pods is None:
         return inputs, ()
     if is_pods:
         return with_unhelpful_slowdown(inputs, met)
-    since_seconds = _since(before, now_seconds)
-    until_seconds = pause_seconds + (since_seconds if last is None else max(since_seconds, last.at_seconds))
+    began = (one.since_seconds for one in state.slowdowns if one.signal is signal)
+    last = (one.at_seconds for one in reversed(state.judged_evictions) if one.signal is signal)
+    until_seconds = pause_seconds + max(next(began, now_seconds), next(last, 0.0))
     seen = inputs.seen(met)
-    outside = seen.capacity - seen.available - _taken(inputs, met.signal)
+    outside = seen.capacity - seen.available - _taken(inputs, signal)
     message = (
         f"{met}: {outside} processes are outside the pods, and these have fewer than are missing: "
         f"evicting can't end this; one eviction in {pause_seconds:g} s"
     )
-    slowdown = _slowdown(before, met.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message)
-    return _slowed(inputs, (*others, slowdown)), ()
+    return _slowed(inputs, signal, _Slow(SlowReason.OUTSIDE_PODS, until_seconds, message)), ()
 
 
 def with_unhelpful_slowdown(
@@ -111,7 +108,6 @@ def with_unhelpful_slowdown(
     resource = RESOURCE[threshold.signal]
     pause_seconds = unhelpful_pause_seconds(settings, threshold.signal)
     until_seconds = 0.0 if last is None else last.at_seconds + pause_seconds
-    others = tuple(one for one in state.slowdowns if not is_about(one.signal))
     if last is not None and now_seconds < until_seconds:
         came_back = _came_back(inputs, last)
         credited = last.credited or last.missing
@@ -121,21 +117,38 @@ def with_unhelpful_slowdown(
                 f"{threshold}: the last eviction, of {last.pod_key}, should have freed {amounts[0]}, but "
                 f"{amounts[1]} came back: evicting does not help; one eviction in {pause_seconds:g} s"
             )
-            slowdown = _slowdown(
-                state.slowdowns, threshold.signal, SlowReason.UNHELPFUL, now_seconds, until_seconds, message
-            )
+            inputs = _slowed(inputs, threshold.signal, _Slow(SlowReason.UNHELPFUL, until_seconds, message))
             marked = replace(last, is_unhelpful=True)
             evictions = tuple(marked if one is last else one for one in state.judged_evictions)
-            state = state._replace(slowdowns=(*others, slowdown), judged_evictions=evictions)
+            state = inputs.state._replace(judged_evictions=evictions)
             return inputs.with_state(state), () if last.is_unhelpful else (last,)
-    return _slowed(inputs, others), ()
+    return _slowed(inputs, threshold.signal), ()
 
 
-def _slowed(inputs: Inputs, slowdowns: tuple[Slowdown, ...]) -> Inputs:
-    """Return the inputs with these slowdowns; the same if they are in force."""
-    if slowdowns == inputs.state.slowdowns:
-        return inputs
-    return inputs.with_state(inputs.state._replace(slowdowns=slowdowns))
+class _Slow(NamedTuple):
+    """A slowdown that is to be in force until then."""
+
+    reason: SlowReason
+    until_seconds: float
+    message: str
+
+
+def _slowed(
+    inputs: Inputs, signal: Signal, slow: _Slow | None = None, before: Iterable[Slowdown] | None = None
+) -> Inputs:
+    """Return the inputs with this slowdown, or none, in the place of others for the signal's filesystem.
+
+    It may be in force since before: `before` are those that were until now (None: of these inputs).
+    """
+    state = inputs.state
+    is_about = shares_filesystem(signal, inputs.settings.layout)
+    slowdowns = tuple(one for one in state.slowdowns if not is_about(one.signal))
+    if slow is not None:
+        known = state.slowdowns if before is None else before
+        same = (one.since_seconds for one in known if (one.signal, one.reason) == (signal, slow.reason))
+        since_seconds = next(same, inputs.now_seconds)
+        slowdowns = (*slowdowns, Slowdown(signal=signal, since_seconds=since_seconds, **slow._asdict()))
+    return inputs if slowdowns == state.slowdowns else inputs.with_state(state._replace(slowdowns=slowdowns))
 
 
 def slowed_for_disk(inputs: Inputs, threshold: Threshold) -> str | None:
@@ -156,37 +169,8 @@ def with_no_holder(
         f"{threshold}: no pod that may be evicted is known to have files there that are removed with it: "
         "evicting can't end this, and no pod is evicted for it"
     )
-    state, now_seconds = inputs.state, inputs.now_seconds
-    until_seconds = now_seconds + _NO_HOLDER_SECONDS
-    slowdown = _slowdown(
-        before, threshold.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message
-    )
-    is_about = shares_filesystem(threshold.signal, inputs.settings.layout)
-    others = (one for one in state.slowdowns if not is_about(one.signal))
-    return state._replace(slowdowns=(*others, slowdown)), message
-
-
-def _slowdown(
-    before: Sequence[Slowdown],
-    signal: Signal,
-    reason: SlowReason,
-    now_seconds: float,
-    until_seconds: float,
-    message: str,
-) -> Slowdown:
-    """Return a slowdown, which may be in force since before."""
-    same = (one for one in before if (one.signal, one.reason) == (signal, reason))
-    return Slowdown(
-        signal=signal,
-        reason=reason,
-        since_seconds=_since(same, now_seconds),
-        until_seconds=until_seconds,
-        message=message,
-    )
-
-
-def _since(before: Iterable[Slowdown], now_seconds: float) -> float:
-    return next((one.since_seconds for one in before), now_seconds)
+    slow = _Slow(SlowReason.OUTSIDE_PODS, inputs.now_seconds + _NO_HOLDER_SECONDS, message)
+    return _slowed(inputs, threshold.signal, slow, before).state, message
 
 
 def _came_back(inputs: Inputs, last: JudgedEviction) -> int:
@@ -213,7 +197,7 @@ def without_past_slowdowns(inputs: Inputs) -> Inputs:
         if RESOURCE[one.signal] not in ON_DISK
         or (now_seconds < one.until_seconds and any(map(shares_filesystem(one.signal, settings.layout), met)))
     )
-    return _slowed(inputs, kept)
+    return inputs if kept == state.slowdowns else inputs.with_state(state._replace(slowdowns=kept))
 
 
 def shares_filesystem(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
