@@ -44,7 +44,8 @@ class RuleState:
 
     `samples` are of each condition's counter, none of a gauge. `values` are the metrics as observed last,
     None where one was not. `since_seconds` is since when all conditions hold, None where they do not;
-    `extremes` is for each condition from then on.
+    `extremes` is for each condition from then on, `amounts` by uid what pods were ranked by then (None: not
+    recorded).
     """
 
     at_seconds: float
@@ -52,6 +53,7 @@ class RuleState:
     values: tuple[float | None, ...] = ()
     since_seconds: float | None = None
     extremes: tuple[Extremes, ...] = ()
+    amounts: Mapping[str, int] | None = None
 
 
 def observed(
@@ -93,21 +95,24 @@ def observed(
         return None
     since_seconds = now_seconds if holds else None
     extremes: tuple[Extremes, ...] = ()
+    amounts = None
     if holds:
         extremes = tuple(Extremes(value, value) for value in grown if value is not None)
-        is_fresh = before is not None and now_seconds - before.at_seconds <= longest_gap_seconds
-        if before is not None and before.since_seconds is not None and is_fresh:
-            since_seconds = before.since_seconds
-            both = zip(extremes, before.extremes, strict=True)
-            extremes = tuple(
-                Extremes(min(new.lowest, old.lowest), max(new.highest, old.highest)) for new, old in both
-            )
+        if before is not None and before.since_seconds is not None:
+            amounts = before.amounts
+            if now_seconds - before.at_seconds <= longest_gap_seconds:
+                since_seconds = before.since_seconds
+                both = zip(extremes, before.extremes, strict=True)
+                extremes = tuple(
+                    Extremes(min(new.lowest, old.lowest), max(new.highest, old.highest)) for new, old in both
+                )
     return RuleState(
         at_seconds=now_seconds,
         samples=tuple(samples),
         values=tuple(grown),
         since_seconds=since_seconds,
         extremes=extremes,
+        amounts=amounts,
     )
 
 

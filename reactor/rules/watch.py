@@ -200,7 +200,6 @@ class RuleWatch:
         self._arm_due_seconds = 0.0
         self._stalled: dict[PressureResource, tuple[float, float]] = {}
         self._stall_shares: dict[PressureResource, float] = {}
-        self._amounts_before: dict[str, dict[str, dict[str, int]]] = {}  # by rule, cgroup, uid
         self._waiting: dict[str, tuple[str, float]] = {}
         self._turn_began_seconds = 0.0
         self._turn_cost_seconds = 0.0
@@ -369,7 +368,7 @@ class RuleWatch:
             elif not is_open and self._is_found_unpressed(group, now_seconds):
                 await self._find(group)
             for rule in group.rules:
-                if group.states[rule.name] or rule.name in self._amounts_before:
+                if group.states[rule.name]:
                     await self._act(group, rule)
         self._show_marks()
 
@@ -395,7 +394,6 @@ class RuleWatch:
         self._groups = [*self._groups[: self._own_groups], *added]
         self._of_machine, self._arm_due_seconds = self._machine_triggers(), 0.0
         present = {rule.name for group in self._groups for rule in group.rules}
-        self._amounts_before = _only(self._amounts_before, present)
         self._waiting = _only(self._waiting, present)
         # A unit that is restarted brings its rule back.
         oldest_seconds = self._clock_seconds() - _ACTED_KEPT_SECONDS
@@ -505,14 +503,18 @@ class RuleWatch:
             self._mark(rule, states)
             return
         if rule.action is RuleAction.EVICT_WORST and rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
-            await self._note_amounts(rule, states)
+            for cgroup, one in tuple(states.items()):  # of those in which the conditions begin to hold
+                if one.since_seconds is not None and one.amounts is None:
+                    states[cgroup] = replace(one, amounts=await self._amounts(rule, cgroup))
         firing = self._due(rule, states)
         if firing is None:
             return
         waits_for = (firing.cgroup, firing.since_seconds)
         if self._waiting.get(rule.name) == waits_for and self._guard.why_waits(firing):
             return  # that it waits was reported
-        amounts = await self._amounts_since(rule, firing.cgroup)
+        before = states[firing.cgroup].amounts
+        now = {} if before is None else await self._amounts(rule, firing.cgroup)
+        amounts = {uid: amount - (before or {}).get(uid, 0) for uid, amount in now.items()}
         selected = group.selected.get(firing.cgroup)
         if selected is None or not _is_there(selected):
             group.forget(firing.cgroup)
@@ -557,28 +559,10 @@ class RuleWatch:
     def _acts(self, rule: Rule) -> Acts:
         return self._acted.get(rule.name, {})
 
-    async def _note_amounts(self, rule: Rule, states: Mapping[str, RuleState]) -> None:
-        """Note what the pods below a cgroup are ranked by when the rule's conditions begin to hold there."""
-        before = self._amounts_before.pop(rule.name, {})
-        held = [cgroup for cgroup, one in states.items() if one.since_seconds is not None]
-        if held:
-            self._amounts_before[rule.name] = {
-                cgroup: before[cgroup] if cgroup in before else await self._amounts(rule, cgroup)
-                for cgroup in held
-            }
-
-    async def _amounts_since(self, rule: Rule, cgroup: str) -> dict[str, int]:
-        """Return by uid how much the pods below have grown, or were scanned, since the conditions hold."""
-        before = self._amounts_before.get(rule.name, {}).get(cgroup)
-        if before is None:
-            return {}
-        now = await self._amounts(rule, cgroup)
-        return {uid: amount - before.get(uid, 0) for uid, amount in now.items()}
-
     async def _amounts(self, rule: Rule, cgroup: str) -> dict[str, int]:
-        pods = hit_by(rule, cgroup, self._guard.pods)
+        """Return by uid what the pods below hold, or how much of them was scanned so far."""
         found: dict[str, int] = {}
-        for pod in pods:
+        for pod in hit_by(rule, cgroup, self._guard.pods):
             if rule.by is RankedBy.GROWTH:
                 amount = self._guard.held_bytes(pod.uid)
             else:
