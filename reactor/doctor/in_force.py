@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +16,12 @@ from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ReactorError, join
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
-from reactor.model.pod_lists import SPARED_BESIDE_CONTAINERS, SPARED_PROCESSES
 from reactor.model.quantity import amount_text, duration_text
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.list_entries import is_pattern_entry, matches_by_any_name
-from reactor.policy.lists import Named, entry_text
+from reactor.policy.list_entries import is_pattern_entry
+from reactor.policy.lists import Entry, Named, victim_of
 from reactor.policy.messages import absurd_thresholds
 from reactor.tables import Screen, table
 from reactor.text import counted
@@ -125,20 +123,19 @@ def _patterns_without_pod(settings: Settings, who: Guarded) -> Iterator[str]:
     spared = [one.spared_because or "" for one in who.pods]  # a slice for what it holds
     for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer)):
         for index, rule in enumerate(rules):
-            placed = replace(rule, process=None)
-            is_matched = any(matches_by_any_name(placed, one) for one in named)
-            if is_pattern_entry(rule) and not (is_matched or any(entry_text(rule) in why for why in spared)):
-                yield f"reactor.pods.{key}[{index}]: {entry_text(rule)}"
+            entry = Entry(rule)
+            is_matched = any(map(entry.is_placed, named)) or any(entry.text in why for why in spared)
+            if is_pattern_entry(rule) and not is_matched:
+                yield f"reactor.pods.{key}[{index}]: {entry.text}"
 
 
 def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:
     for one in settings.pod_lists.process_victims:
+        victim = victim_of(one)
         yield {
-            "rule": entry_text(one.pods),
-            "never": list(one.never),
-            "built_in_never": list(
-                SPARED_PROCESSES if one.pods.namespace is None else SPARED_BESIDE_CONTAINERS
-            ),
+            "rule": victim.entry,
+            "never": list(victim.never),
+            "built_in_never": list(victim.built_in_never),
             "namespace": one.pods.namespace,
         }
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
-from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import SPARED_BESIDE_CONTAINERS, PodEntry, PodLists, ProcessVictim
-from reactor.policy.lists import Entry, Named, entry_text
+from reactor.model.name_patterns import REGEX, is_pattern, matcher
+from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictim
+from reactor.policy.lists import Entry, Named, victim_of
 from reactor.text import nearest_name
 
-_SIGNS: Final = frozenset("*?[")
 _NEVER_LIST: Final = "reactor.pods.never"
 _LIKENESS, _TYPING_ERROR = 0.6, 0.8
 
@@ -60,15 +59,8 @@ class ExactNames:
 def is_pattern_entry(entry: PodEntry) -> bool:
     """Return whether an entry names pods by a pattern, a glob or a regular expression."""
     return any(
-        text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
-        for text in (entry.unit, entry.cgroup)
-        if text is not None
+        text.startswith(REGEX) or is_pattern(text) for text in (entry.unit, entry.cgroup) if text is not None
     )
-
-
-def matches_by_any_name(entry: PodEntry, pod: Named) -> bool:
-    """Return whether an entry matches a pod, also by names that count for nothing without `trusting`."""
-    return Entry(entry).matches(pod)
 
 
 class NamespacedVictims:
@@ -80,19 +72,14 @@ class NamespacedVictims:
 
     def __init__(self, lists: PodLists) -> None:
         self._entries = [
-            (matcher(one.pods.namespace), one.pods.labels, one)
+            (matcher(one.pods.namespace), one.pods.labels, victim_of(one))
             for one in lists.process_victims
             if one.pods.namespace is not None
         ]
 
     def of(self, namespace: str, labels: Mapping[str, str]) -> ProcessVictim | None:
         """Return what the first entry that matches says, None if none does."""
-        for is_allowed, wanted, one in self._entries:
+        for is_allowed, wanted, victim in self._entries:
             if is_allowed(namespace) and all(labels.get(key) == value for key, value in wanted):
-                return ProcessVictim(
-                    entry=entry_text(one.pods),
-                    never=one.never,
-                    built_in_never=SPARED_BESIDE_CONTAINERS,
-                    unit=one.unit,
-                )
+                return victim
         return None

@@ -18,7 +18,15 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import PodEntry, PodLists, Preference, ProcessVictim
+from reactor.model.pod_lists import (
+    SPARED_BESIDE_CONTAINERS,
+    SPARED_PROCESSES,
+    PodEntry,
+    PodLists,
+    Preference,
+    ProcessVictim,
+    ProcessVictimEntry,
+)
 
 
 class Named(NamedTuple):
@@ -92,13 +100,14 @@ class Lists:
         self._prefer = [Entry(entry) for entry in lists.prefer]
         self._priorities = [(Entry(entry), priority) for entry, priority in lists.priorities]
         self._process_victims = [
-            (Entry(one.pods), one) for one in lists.process_victims if one.pods.namespace is None
+            (Entry(one.pods), victim_of(one)) for one in lists.process_victims if one.pods.namespace is None
         ]
 
     def of(self, pod: Named) -> Listed:
         """Return all that they say of a pod."""
         priority = next((number for entry, number in self._priorities if entry.protects(pod)), None)
-        return Listed(self.never_because(pod), self._preference(pod), priority, self._process_victim(pod))
+        victim = next((one for entry, one in self._process_victims if entry.protects(pod)), None)
+        return Listed(self.never_because(pod), self._preference(pod), priority, victim)
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
@@ -115,11 +124,10 @@ class Lists:
             return Preference.AVOID
         return Preference.PREFER if any(entry.matches(pod) for entry in self._prefer) else Preference.NONE
 
-    def _process_victim(self, pod: Named) -> ProcessVictim | None:
-        for entry, one in self._process_victims:
-            if entry.protects(pod):
-                return ProcessVictim(entry=entry.text, never=one.never, unit=one.unit)
-        return None
+
+def victim_of(one: ProcessVictimEntry) -> ProcessVictim:
+    spared = SPARED_PROCESSES if one.pods.namespace is None else SPARED_BESIDE_CONTAINERS
+    return ProcessVictim(entry=entry_text(one.pods), never=one.never, built_in_never=spared, unit=one.unit)
 
 
 def entry_text(entry: PodEntry) -> str:

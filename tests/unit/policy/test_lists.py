@@ -14,8 +14,8 @@ from reactor.model.pod_lists import (
     ProcessVictimEntry,
     VictimUnit,
 )
-from reactor.policy.list_entries import ExactNames, NamespacedVictims, matches_by_any_name
-from reactor.policy.lists import Listed, Lists, Named
+from reactor.policy.list_entries import ExactNames, NamespacedVictims
+from reactor.policy.lists import Entry, Listed, Lists, Named
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
@@ -203,8 +203,8 @@ def test_rules_for_one_process_by_the_main_process_want_its_name() -> None:
 
 def test_whether_a_name_matches_can_be_asked_of_names_that_do_not_count() -> None:
     stranger = WEB._replace(is_trusted=False)
-    assert matches_by_any_name(PodEntry(unit="web.service"), stranger)
-    assert not matches_by_any_name(PodEntry(unit="db.service"), stranger)
+    assert Entry(PodEntry(unit="web.service")).matches(stranger)
+    assert not Entry(PodEntry(unit="db.service")).matches(stranger)
 
 
 SESSION = Named("/user.slice/database.service", is_trusted=False)
