@@ -81,6 +81,7 @@ class _PodCounters:
                 file.close()
 
     def forget_swap(self) -> None:
+        """Close what is in swap, until it is asked for again."""
         swap, self.swap = self.swap, None
         if swap is not None:
             swap.close()

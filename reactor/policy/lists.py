@@ -126,6 +126,7 @@ class Lists:
 
 
 def victim_of(one: ProcessVictimEntry) -> ProcessVictim:
+    """Return what an entry says of each pod that it is about."""
     spared = SPARED_PROCESSES if one.pods.namespace is None else SPARED_BESIDE_CONTAINERS
     return ProcessVictim(entry=entry_text(one.pods), never=one.never, built_in_never=spared, unit=one.unit)
 
