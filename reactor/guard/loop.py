@@ -1,6 +1,6 @@
 """The loop over one configuration: what it waits for, and the reclaims that follow a pass.
 
-The pass of a memory wake is made at once (wake_passes.py). The loop waits for all other wakes. It observes
+The pass of a memory wake is made at once (pass_.py). The loop waits for all other wakes. It observes
 unasked what no source reports: victims that free their memory, evictions that are slowed down, a crossing
 that is near, the end of a grace period.
 
@@ -22,13 +22,12 @@ import trio
 from reactor.act.protect import collect_garbage
 from reactor.errors import failure_text
 from reactor.guard.filesystem_facts import FilesystemFacts, empty, run_hooks
-from reactor.guard.pass_ import Passes
+from reactor.guard.pass_ import Passes, WakePasses
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.recorder import OnPass
 from reactor.guard.reports import Report
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.usage_facts import StorageCounts
-from reactor.guard.wake_passes import WakePasses
 from reactor.link.documents import UNASKED
 from reactor.model.decisions import Eviction, Hold
 from reactor.model.pods import Pod

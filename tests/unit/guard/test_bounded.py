@@ -12,7 +12,7 @@ import pytest
 
 from reactor.blackbox import Feed
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS
-from reactor.guard.wake_passes import WakePasses
+from reactor.guard.pass_ import WakePasses
 from reactor.model.decisions import Measured
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal

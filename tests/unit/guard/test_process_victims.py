@@ -13,10 +13,10 @@ import trio.testing
 
 from reactor.act.one_process import Chosen, NoProcessError
 from reactor.act.reap import KillReport, ReapReport
+from reactor.guard.pass_ import WakePasses
 from reactor.guard.record import PassRecord, attempt_document, why_ranked
 from reactor.guard.recorder import Tally
 from reactor.guard.state import StateFile, restore
-from reactor.guard.wake_passes import WakePasses
 from reactor.link.documents import what_was_done
 from reactor.model.kills import ProcessMemory
 from reactor.model.pod_lists import ProcessVictim
