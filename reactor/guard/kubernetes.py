@@ -229,9 +229,12 @@ class KubernetesNode:
         frees_memory = attempt.is_empty and bool(attempt.credited_bytes)  # an emptyDir in memory, say
         if attempt.outcome in _NOT_REPORTED and not frees_memory:
             return
-        pod = attempt.eviction.pod
-        document = _report_of(attempt)
-        is_soft = attempt.eviction.grace_period_seconds > 0
+        eviction, pod = attempt.eviction, attempt.eviction.pod
+        # A pod that broke its own limit is not disrupted, as upstream. A rule's limits are the node's.
+        disrupted = eviction.threshold is not None or eviction.signal is RuleSignal.RULE
+        grace_seconds = eviction.grace_period_seconds
+        document = _report_of(pod, *eviction_message(eviction), grace_seconds, disrupted=disrupted)
+        is_soft = grace_seconds > 0
         self.reports.evicted(pod.uid, {**document, "state": _ORDERED if is_soft else _OVER})
         nursery.start_soon(self._when_over, attempt, document, nursery)
 
@@ -300,16 +303,10 @@ class KubernetesNode:
 
     def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:
         """Report a pod that is ended for a shutdown, in upstream's words, and keep it down."""
-        pod = ending.pod
-        document = _named(pod) | {
-            "message": _SHUTDOWN_MESSAGE,
-            "annotations": {},
-            "disrupted": True,
-            "for_shutdown": True,
-            "at_unix_seconds": time.time(),
-            "grace_period_seconds": ending.grace_seconds,
-        }
-        nursery.start_soon(self._when_shut_down, ending, document, nursery)
+        report = _report_of(
+            ending.pod, _SHUTDOWN_MESSAGE, {}, ending.grace_seconds, disrupted=True, for_shutdown=True
+        )
+        nursery.start_soon(self._when_shut_down, ending, report, nursery)
 
     async def _when_shut_down(
         self, ending: ShutdownTermination, report: Mapping[str, Any], nursery: Nursery
@@ -343,23 +340,20 @@ class KubernetesNode:
             await self.facts.has_specs.wait()
 
 
-def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
-    """Return what is reported of an eviction; without the pod's name if the server's list will have it."""
-    eviction = attempt.eviction
-    message, annotations = eviction_message(eviction)
-    return _named(eviction.pod) | {
+def _report_of(
+    pod: Pod, message: str, annotations: Mapping[str, str], grace_period_seconds: int, **more: bool
+) -> dict[str, Any]:
+    """Return what is reported of a pod that is to end; without its name if the server's list will have it."""
+    is_named = pod.namespace != UNKNOWN_NAMESPACE
+    return {
+        "name": pod.name if is_named else "",
+        "namespace": pod.namespace if is_named else "",
         "message": message,
         "annotations": dict(annotations),
-        # A pod that broke its own limit was not, as upstream. A rule's limits are the node's.
-        "disrupted": eviction.threshold is not None or eviction.signal is RuleSignal.RULE,
         "at_unix_seconds": time.time(),
-        "grace_period_seconds": eviction.grace_period_seconds,
+        "grace_period_seconds": grace_period_seconds,
+        **more,
     }
-
-
-def _named(pod: Pod) -> dict[str, Any]:
-    is_named = pod.namespace != UNKNOWN_NAMESPACE
-    return {"name": pod.name if is_named else "", "namespace": pod.namespace if is_named else ""}
 
 
 # Evicted pods stay killed until the kubelet has removed them, whatever becomes of guard and steward.
