@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -249,22 +249,14 @@ def _ranked_signal(state: PolicyState) -> Signal:
     return state.thresholds_met[0].signal if state.thresholds_met else Signal.MEMORY_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
+class _Order(NamedTuple):
+    """The head of a ranking; `until_seconds` is how long it is good."""
+
     signal: Signal
     places: tuple[RankedPod, ...]
     pods: int
     at_seconds: float
-    took_seconds: float
-
-    def is_good(self, signal: Signal, places: int, now_seconds: float) -> bool:
-        wanted = min(places, self.pods)
-        good_for_seconds = self.took_seconds / _SHARE
-        return (
-            self.signal is signal
-            and len(self.places) >= wanted
-            and now_seconds - self.at_seconds < good_for_seconds
-        )
+    until_seconds: float
 
 
 class EvictionOrder:
@@ -280,7 +272,12 @@ class EvictionOrder:
         signal = _ranked_signal(node.known.state)
         async with self._reading:
             last = self._last
-            if last is None or not last.is_good(signal, places, now_seconds()):
+            if (
+                last is None
+                or last.signal is not signal
+                or len(last.places) < min(places, last.pods)
+                or now_seconds() >= last.until_seconds
+            ):
                 last = self._last = await self._read(node, usages, signal, places)
         resource = RESOURCE[signal]
         ending = {claim.uid for claim in node.known.state.in_flight}
@@ -315,13 +312,8 @@ class EvictionOrder:
             used = {place.pod.uid: used[place.pod.uid] for place in best if place.pod.uid in used}
             took_seconds += now_seconds() - began
             await trio.lowlevel.checkpoint()
-        return _Order(
-            signal=signal,
-            places=best,
-            pods=len(pods),
-            at_seconds=now_seconds(),
-            took_seconds=took_seconds,
-        )
+        at_seconds = now_seconds()
+        return _Order(signal, best, len(pods), at_seconds, at_seconds + took_seconds / _SHARE)
 
 
 def _rank_now(
