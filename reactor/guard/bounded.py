@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from reactor.model.decisions import Inputs, Snapshot
+from reactor.model.decisions import Inputs
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.observe.pods import PodObserver
-from reactor.policy.bounds import Bounded, completed, standings, unsettled
+from reactor.policy.bounds import Bounded, standings, unsettled
 from reactor.policy.decide import Due
 from reactor.policy.forecast import hold_too_little
 
@@ -110,7 +110,3 @@ class BoundedPods:
         elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
             self._standings = self._standings._replace(pods=pods)
         return Bounded(inputs, self._standings, self.likely[:1], found.are_charges)
-
-    def completed(self, snapshot: Snapshot, between: Callable[[], object]) -> Snapshot:
-        """Return a snapshot with all that the pods use, once the decision over it is carried out."""
-        return completed(self._settings, snapshot, self._usages.memory(between))

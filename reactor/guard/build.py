@@ -57,7 +57,7 @@ from reactor.policy.rules import before_rules, rule_holds
 from reactor.policy.thresholds import is_hard_memory
 from reactor.reclaim.memory import MemoryReclaim
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim, Reclaims
-from reactor.reclaim.runner import Reclaimed, ReclaimRunner
+from reactor.reclaim.runner import Reclaimed
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import NOT_ARMED_YET
 from reactor.sources.levels import MemoryLevel, MemoryLevels
@@ -305,7 +305,6 @@ class RuleFirings:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._runner = ReclaimRunner()
 
     @property
     def pods(self) -> Sequence[Pod]:
@@ -338,8 +337,8 @@ class RuleFirings:
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
             if not asked.dry_run:
-                job = self._loop.memory_reclaim.by_rule(firing)
-                reclaimed = (await self._runner.run(job, lambda: not any(before_rules(known.state))),)
+                job = loop.memory_reclaim.by_rule(firing)
+                reclaimed = (await loop.reclaim_runner.run(job, lambda: not any(before_rules(known.state))),)
         finally:  # where a reload ends it, too
             known.reclaim_ended(hold, *reclaimed)
             loop.wake_passes.on_pass(replace(asked, reclaimed=reclaimed))

@@ -29,6 +29,7 @@ from reactor.policy.events import (
     ObservationsUsed,
     PodEmptied,
     PodEnded,
+    ProcessKilled,
 )
 from reactor.policy.rank import of_no_partition
 from reactor.supervisor import Nursery
@@ -119,7 +120,8 @@ class Endings:
                 attempt.end()
         if has_stopped:
             if attempt.process is not None and attempt.outcome is Outcome.PROCESS_KILLED:
-                self.known.process_killed(attempt.eviction.pod, attempt.process)
+                self.known.victims.hold(attempt.process.pid)
+                self.known.apply(ProcessKilled(pod=attempt.eviction.pod, process=attempt.process))
             await self._finish(attempt, victim)
 
     async def _after_hooks(self, attempt: EvictionAttempt) -> float:

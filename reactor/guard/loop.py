@@ -84,7 +84,7 @@ class Loop:
     parts: Mapping[str, StartedPart] = field(default_factory=dict)
     reports: Sequence[Report] = ()
     wake_passes: WakePasses = field(init=False)
-    _reclaims_of_memory: ReclaimRunner = field(default_factory=ReclaimRunner)
+    reclaim_runner: ReclaimRunner = field(default_factory=ReclaimRunner)
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     _reclaiming: bool = False
     _uncollected: int = 0
@@ -213,7 +213,7 @@ class Loop:
         """Reclaim memory for which evictions wait, and make a pass when that is over."""
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
-            reclaimed = (await self._reclaims_of_memory.run(job, may_go_on),)
+            reclaimed = (await self.reclaim_runner.run(job, may_go_on),)
         finally:  # where a reload ends it, too
             self.passes.known.reclaim_ended(hold, *reclaimed)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())

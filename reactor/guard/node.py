@@ -12,7 +12,6 @@ from reactor.guard.termination import UnderWay, Victims
 from reactor.guard.usage_facts import UsageFacts
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import ClaimKind, Hold, Ineligible, PolicyState, TimeLeft
-from reactor.model.kills import ProcessMemory
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -22,7 +21,6 @@ from reactor.policy.events import (
     Event,
     PodsInhabited,
     PodsListed,
-    ProcessKilled,
     ReclaimEnded,
     Restarted,
     apply,
@@ -73,11 +71,6 @@ class Node:
         self.apply(Restarted())
         for uid in _ending(self.state):
             self.under_way.began(uid, 0)
-
-    def process_killed(self, pod: Pod, process: ProcessMemory) -> None:
-        """Record that a process was killed at the end of its grace period."""
-        self.victims.hold(process.pid)
-        self.apply(ProcessKilled(pod=pod, process=process))
 
     def reclaim_ended(self, hold: Hold, reclaimed: Reclaimed | None = None) -> None:
         """Record that a reclaim of memory is over, and what it came to (None: it was cancelled)."""

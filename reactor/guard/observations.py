@@ -27,6 +27,7 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.observe.storage import with_storage
 from reactor.policy.attention import OLD_CACHE_SECONDS, cache_has_gone, has_grown
+from reactor.policy.bounds import completed
 from reactor.policy.claims import are_unknown, struck_pods
 from reactor.policy.decide import Due
 from reactor.policy.events import (
@@ -169,9 +170,8 @@ class Observations:
         if memory runs out meanwhile: a kill of which it is not known what the others held can't be judged,
         and the next would take an innocent where another pod, never evicted, is what grows.
         """
-        return seen._replace(
-            snapshot=self.bounded.completed(seen.snapshot, lambda: time.sleep(_PAUSE_SECONDS))
-        )
+        used = self.usages.memory(lambda: time.sleep(_PAUSE_SECONDS))
+        return seen._replace(snapshot=completed(self._settings, seen.snapshot, used))
 
     def _is_moving(self) -> bool:
         """Return whether memory is being freed.

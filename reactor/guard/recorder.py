@@ -108,8 +108,14 @@ class Recorder:
             with trio.move_on_after(self.patience_seconds):
                 for attempt in record.attempts:
                     await attempt.ended.wait()
-        finally:
-            late = self._patience_over(record)  # at a shutdown too what is known is written
+        finally:  # at a shutdown too what is known is written
+            self._write_decision(record)
+            late = []
+            for attempt in record.attempts:
+                if attempt.ended.is_set():
+                    self._account(record, attempt)
+                else:
+                    late.append(attempt)
         await self._account_late(record, late)
 
     async def _account_late(self, record: PassRecord, late: Iterable[EvictionAttempt]) -> None:
@@ -117,14 +123,6 @@ class Recorder:
             await attempt.ended.wait()
             self._account(record, attempt)
             self.journal.write(partial(outcome_document, record.id, time.time(), attempt))
-
-    def _patience_over(self, record: PassRecord) -> list[EvictionAttempt]:
-        """Write the decision as it stands; return its evictions that have not come to their end."""
-        self._write_decision(record)
-        for attempt in record.attempts:
-            if attempt.ended.is_set():
-                self._account(record, attempt)
-        return [attempt for attempt in record.attempts if not attempt.ended.is_set()]
 
     def _account(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         self.meter.observe_attempt(attempt)
