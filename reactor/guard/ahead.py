@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings
@@ -45,19 +44,16 @@ class KernelKills(Ahead, Protocol):
     def levels(self, levels: Sequence[MemoryLevel]) -> None:
         """Take over where the crossings of hard thresholds are now."""
 
-    def disarm(self) -> None:
-        """Have the kernel kill nothing until the next forecast: something is awaited, or about to be done."""
-
     def stand_down(
         self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
     ) -> bool:
-        """Disarm, unless the pass leaves all as it was when the kernel was given its decision.
+        """Do as `far`, unless the pass leaves all as it was when the kernel was given its decision.
 
         Return whether the kernel has killed meanwhile: then the pass has observed the victim's end.
         """
 
-    def annotate(self, attempts: Sequence[EvictionAttempt]) -> None:
-        """Record with evictions that a pass has begun why the kernel has not killed before."""
+    def why_not_served(self) -> str | None:
+        """Return why the kernel has not killed at the crossing that a pass has acted on."""
 
 
 class NoKernelKills(Ahead):
@@ -74,9 +70,8 @@ class NoKernelKills(Ahead):
 
     def levels(self, _: Sequence[MemoryLevel]) -> None: ...
 
-    def disarm(self) -> None: ...
-
     def stand_down(self, *_: object) -> bool:
         return False
 
-    def annotate(self, _: Sequence[EvictionAttempt]) -> None: ...
+    def why_not_served(self) -> str | None:
+        return None

@@ -58,7 +58,7 @@ class Approach:
             with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
                 self._prepare(memory, nearby, now_seconds, again=again)
         elif self.is_near:
-            self._pods.kernel.disarm()
+            self._pods.kernel.far()
         else:
             for one in self._pods.ahead:
                 one.far()

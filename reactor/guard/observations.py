@@ -328,7 +328,7 @@ class Observations:
 
     def oom_killed(self, kill: OomKill) -> None:
         """Record a kill of the kernel's OOM killer: what its victim frees is waited for."""
-        self.kernel.disarm()
+        self.kernel.far()
         pod = None if kill.victim_cgroup is None else self.node.pod_in(kill.victim_cgroup)
         if kill.pid is not None:
             self.node.victims.hold(kill.pid)

@@ -185,7 +185,7 @@ class Passes:
         own = await self._check_disk(asked.decision.acted_on)
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
-        self.observations.kernel.disarm()
+        self.observations.kernel.far()
         self.observations.observe_node((), now_seconds)
         used = self.observations.observe_pods((), now_seconds)
         after = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
@@ -248,8 +248,9 @@ class Passes:
         self.is_unfinished = False
         fresh = self._rehearsed.news(decision, state, self.known.pods) if self.dry_run else decision.evictions
         attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
-        if served is None:
-            self.observations.kernel.annotate(attempts)
+        for attempt in attempts:
+            if served is None and is_hard_memory(attempt.eviction.threshold):
+                attempt.not_served_because = self.observations.kernel.why_not_served()
         if arms:  # before anything that takes its time
             self.crossings = self.arm_memory(seen.memory)
             self.observations.kernel.levels(self.crossings)

@@ -27,7 +27,7 @@ from reactor.policy.thresholds import is_hard_memory
 
 _RATE_WINDOW_SECONDS: Final = 60.0
 # Beyond this share of the threshold it would matter how much all pods hold together (storm.py).
-_REACH_SHARE: Final = 8
+REACH_SHARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ def _unsettled(inputs: Inputs, threshold: Threshold, ahead: Ahead) -> Iterator[s
         yield f"{threshold} is no hard memory threshold that is observed"
     else:
         value = int(threshold.value.of(seen.capacity))
-        if not 0 < ahead.reach_bytes <= value // _REACH_SHARE or threshold.is_absurd_at(seen.capacity):
+        if not 0 < ahead.reach_bytes <= value // REACH_SHARE or threshold.is_absurd_at(seen.capacity):
             yield f"{threshold} is too close to 0 or to the capacity"
         if settings.ranks_swap:
             yield "what pods have in swap counts too, and no charge tells of it"

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import trio
 
@@ -38,7 +38,7 @@ from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Term
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.link.documents import attributes
-from reactor.model.decisions import Decision, Eviction, Inputs, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Inputs, PolicyState, Snapshot
 from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod
 from reactor.model.settings import EbpfLoader, EvictionSettings
@@ -50,12 +50,12 @@ from reactor.policy.decide import decide
 from reactor.policy.forecast import Forecast, ahead_bytes, is_unchanged
 from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.rank import memory_outside_pods
-from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import keep_trying
 from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, memory_level
 from reactor.warrants.certainty import (
+    REACH_SHARE,
     Ahead,
     CertainVictim,
     UsageRange,
@@ -75,7 +75,6 @@ _FOLLOWED_NS: Final = 5_000_000_000  # a reload takes less
 # memcg charges 64 pages at a time for each CPU: bounds that are closer would be passed by nothing.
 _LEAST_MARGIN_BYTES: Final = 1 << 20
 _REACH_BYTES: Final = 1 << 20
-_REACH_SHARE: Final = 8  # of the threshold, as certainty.py has it
 _AT_ONCE: Final = 32
 _MACHINE: Final = "/"
 
@@ -125,16 +124,6 @@ class _Outside(NamedTuple):
     signal: Signal
 
 
-class Attempt(Protocol):
-    """An eviction that a pass has begun."""
-
-    not_served_because: str | None
-
-    @property
-    def eviction(self) -> Eviction:
-        """What was decided."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
     """What a warrant is decided on is read by these, of the configuration that is served.
@@ -149,31 +138,13 @@ class Reads:
     refresh_pods: Callable[[], None]
 
 
-class WarrantResult:
-    """What the kernel has written of one warrant, read anew each time until `keep`.
-
-    The program that kills takes the claim first and writes all else after it, so a guard on another CPU may
-    follow before that is there.
-    """
-
-    def __init__(self, read: Callable[[], Result]) -> None:
-        """`read` returns what is written of the last warrant: this one, until the next takes its place."""
-        self._read = read
-        self._kept: Result | None = None
-
-    def __call__(self) -> Result:
-        return self._read() if self._kept is None else self._kept
-
-    def keep(self) -> None:
-        """Have it stay what it is: another warrant is about to take its place."""
-        self._kept = self()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ArmedWarrant:
-    """A warrant that was armed: for whom, and on what it was decided. `result` is its outcome.
+    """A warrant that was armed: for whom, and on what it was decided.
 
-    `level_bytes` is the working set at which the kernel sees the crossing.
+    `level_bytes` is the working set at which the kernel sees the crossing. `read` returns its result, which
+    is read anew each time until `keep`: the program that kills takes the claim first and writes all else
+    after it, so a guard on another CPU may follow before that is there.
     """
 
     generation: int
@@ -182,7 +153,12 @@ class ArmedWarrant:
     armed_ns: int
     expires_ns: int
     inputs: Inputs
-    result: WarrantResult
+    read: Callable[[], Result]
+
+    def keep(self) -> None:
+        """Have the result stay what it is: another warrant is about to take its place."""
+        result = self.read()
+        self.read = lambda: result
 
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
@@ -201,16 +177,16 @@ class ArmedWarrant:
         return Snapshot(signals=signals, pods={**snapshot.pods, **self.inputs.snapshot.pods})
 
     def crossed_ns(self) -> int | None:
-        return self.result().crossed_ns
+        return self.read().crossed_ns
 
     def signalled_ns(self) -> int | None:
         """Return when the kernel sent SIGKILL, None where it refused to."""
-        result = self.result()
+        result = self.read()
         return None if result.error else result.signalled_ns or time.monotonic_ns()
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        result = self.result()
+        result = self.read()
         used_bytes = (result.value_pages - result.inactive_pages) * PAGE_BYTES
         return {
             **attributes(self, "generation", "armed_ns", "level_bytes"),
@@ -301,12 +277,6 @@ class KernelPods:
             probe.displace(placed.addresses.memory)
             self._free.append(placed.place)
 
-    def clear(self) -> None:
-        """Forget all pods: the programs are gone."""
-        self.placed.clear()
-        self._uids.clear()
-        self._free = list(range(PLACES - 1, -1, -1))
-
     def are_spared_others(self, placed: PlacedPod) -> bool:
         """Return whether a spared cgroup of a pod is another by now, or gone."""
         try:
@@ -320,16 +290,16 @@ class KernelPods:
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop, `leave` does so inside a pass (None: as `notify` does). Cgroups that have come
-    are listed as pods within `newcomer_seconds`, so that they are known before a crossing is near. `counted`
-    is what has become of warrants so far, by their outcome.
+    `notify` wakes the loop, `leave` does so inside a pass. Cgroups that have come are listed as pods within
+    `newcomer_seconds`, so that they are known before a crossing is near. `counted` is what has become of
+    warrants so far, by their outcome.
     """
 
     reads_all: ClassVar[bool] = True
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None
-    leave: Callable[..., None] | None = None
+    leave: Callable[..., None] = lambda *_: None
     reads: Reads = field(init=False)  # by `connect`
     newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
@@ -346,7 +316,7 @@ class Warrants:
     _changed: trio.Event = field(default_factory=trio.Event)
     _generation: int = 0
     _mark: _Mark | None = None
-    _result: WarrantResult | None = None
+    _last: ArmedWarrant | None = None
     _given: ArmedWarrant | None = None
     _served: ArmedWarrant | None = None
     _ended: WarrantEnd | None = None
@@ -395,27 +365,19 @@ class Warrants:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_placed, probe, armed)
                     nursery.start_soon(self._keep_pods_listed, probe)
-                    nursery.start_soon(take_records, probe, self._on_records, lambda _: self._wake())
+                    nursery.start_soon(take_records, probe, self._on_records, lambda _: self.notify(_wake()))
             finally:
-                self.disarm()
-                if self._result is not None:  # the next configuration may report it
-                    self._result.keep()
+                self.far()
+                if self._last is not None:  # the next configuration may report it
+                    self._last.keep()
                 self._probe = None
-                self._known.clear()
+                self._known = KernelPods(self.tree)
                 self._watched.clear()
 
     def _on_records(self, records: Sequence[WarrantRecord]) -> None:
         """Wake the loop for a warrant that was served; of one that is void a pass would learn nothing."""
         if any(one.outcome in {WarrantOutcome.SERVED, WarrantOutcome.REFUSED} for one in records):
-            self._wake()
-
-    def _wake(self) -> None:
-        self.notify(Wake(source=NAME, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
-
-    def _wake_later(self) -> None:
-        """Wake the loop for a warrant that was found served, perhaps in a pass: that goes on to its end."""
-        leave = self.leave or self.notify
-        leave(Wake(source=NAME, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+            self.notify(_wake())
 
     # --- which pods the kernel knows ---
 
@@ -430,7 +392,7 @@ class Warrants:
         parents: Sequence[str],
         reads: Reads,
         *,
-        leave: Callable[..., None] | None = None,
+        leave: Callable[..., None],
     ) -> None:
         """Serve a configuration: wake its loop by `notify`; its pods lie below these cgroups.
 
@@ -470,7 +432,7 @@ class Warrants:
             armed(f"{len(self._known.placed)} of {len(self._pods)} pods known to the kernel")
             if are_more_known and self._is_waiting_for_pods:
                 self._is_waiting_for_pods = False
-                self._wake()
+                self.notify(_wake())
             await self._changed.wait()
 
     async def _keep_pods_listed(self, probe: WarrantProbe) -> None:
@@ -510,19 +472,15 @@ class Warrants:
         snapshot = forecast.inputs.snapshot._replace(signals=self.reads.memory())
         self.give(replace(forecast, inputs=forecast.inputs._replace(snapshot=snapshot)))
 
-    def far(self) -> None:
-        self.disarm()
-
     def give(self, forecast: Forecast) -> None:
         """Do as `near`, by a forecast whose memory was read after its pods."""
         if self._probe is None or self._mark is None:
             return
         if self._stands(self._probe, forecast):
             return  # by what it was given on: a rehearsal does not take it away
-        self._served = self.withdraw(renewed=True)
+        self._withdraw(renewed=True)
         if self._served is not None:
-            self._wake_later()  # the loop follows it before anything else
-            return
+            return  # the loop follows it before anything else
         self._ended = None
         try:
             self._is_waiting_for_pods = False
@@ -546,17 +504,17 @@ class Warrants:
         """Return when a warrant is to be given or renewed: a crossing is as near as that."""
         return math.inf if self._again_seconds is None else self._again_seconds
 
-    def disarm(self) -> None:
+    def far(self) -> None:
         """Have nothing armed until the next `near`. A warrant that was served is left to the next pass."""
         self._is_waiting_for_pods = False
         self._again_seconds = None
         self._withdraw()
 
-    def _withdraw(self) -> None:
-        """Withdraw; a warrant that was served is left to the next pass."""
-        self._served = self.withdraw()
+    def _withdraw(self, *, renewed: bool = False) -> None:
+        """Withdraw; a warrant that was served is left to the next pass, and this one goes on to its end."""
+        self._served = self.withdraw(renewed=renewed)
         if self._served is not None:
-            self._wake_later()
+            self.leave(_wake())
 
     def served(self) -> ArmedWarrant | None:
         """Return the warrant that was served, if one was; for the beginning of a pass.
@@ -577,12 +535,6 @@ class Warrants:
         if self._probe is None:
             return self.problem
         return self.why_none if self._ended is None else f"a warrant was given: {self._ended}"
-
-    def annotate(self, attempts: Sequence[Attempt]) -> None:
-        """Record with evictions for a crossing why the kernel has not killed at it."""
-        for attempt in attempts:
-            if is_hard_memory(attempt.eviction.threshold):
-                attempt.not_served_because = self.why_not_served()
 
     def stand_down(
         self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
@@ -618,7 +570,7 @@ class Warrants:
         if served is not None or given is None:
             return self._in_time(served)
         state = self._take_claim()
-        result = given.result()
+        result = given.read()
         if state is ClaimState.SERVED:
             is_refused = result.outcome is WarrantOutcome.REFUSED
             self.counted[WarrantEnd.REFUSED if is_refused else WarrantEnd.SERVED] += 1
@@ -689,11 +641,10 @@ class Warrants:
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,
         )
-        if self._result is not None:
-            self._result.keep()
+        if self._last is not None:
+            self._last.keep()
         if not probe.draft(self._generation, terms):
             raise NoWarrantError("another warrant stands there")
-        self._result = WarrantResult(probe.result)
         # From here on the bounds are in force: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
         all_pods = (*pods, *forecast.asleep)
@@ -713,14 +664,14 @@ class Warrants:
         if outside_bytes is not None:  # idle page cache out there that is used again would count, too
             room_bytes = least_worth_bytes(level.threshold, victim.crossing) - outside_bytes
             active_most = active_pages + room_bytes // PAGE_BYTES
-        self._given = ArmedWarrant(
+        self._last = self._given = ArmedWarrant(
             generation=self._generation,
             victim=victim,
             level_bytes=level_bytes,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
             inputs=forecast.inputs,
-            result=self._result,
+            read=probe.result,
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
@@ -891,7 +842,11 @@ def _outside_bytes(
 
 def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:
     value = int(level.threshold.value.of(memory[level.signal].capacity))
-    return min(_REACH_BYTES, value // _REACH_SHARE)
+    return min(_REACH_BYTES, value // REACH_SHARE)
+
+
+def _wake() -> Wake:
+    return Wake(source=NAME, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
 
 
 def _report(state: SourceState) -> None:

@@ -182,7 +182,9 @@ class Setting:
         self.asleep: tuple[Pod, ...] = ()
         for name, held in (("other", 100), ("hog", 600)):
             self.add(name, held)
-        self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
+        self.warrants = Warrants(
+            tree, notify=self.woken.append, leave=self.woken.append, open_probe=lambda: self.probe
+        )
         self.warrants.reads = self.reads()
         self.holds = lambda _: True
         self.capacity = CAPACITY
@@ -463,7 +465,7 @@ async def test_served_warrant_that_nobody_followed_in_time_is_forgotten(started:
     """By then the pod may have been restarted in its cgroup."""
     started.give()
     started.probe.serve()
-    started.warrants.disarm()
+    started.warrants.far()
     started.warrants.clock_ns = lambda: time.monotonic_ns() + 6_000_000_000
     assert started.warrants.withdraw() is None
     assert started.warrants.counted == {WarrantEnd.SERVED: 1}
@@ -535,7 +537,7 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     started.give()
     assert started.probe.terms is not None
     assert started.probe.terms.outside_counter == 0
-    started.warrants.disarm()
+    started.warrants.far()
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.outside_bytes = MIB - 1
@@ -544,11 +546,11 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert started.probe.terms.outside_counter == started.probe.terms.watched_counter
     assert started.probe.active_most == 400
-    started.warrants.disarm()
+    started.warrants.far()
     started.outside_bytes = MIB // 4
     started.give()
     assert started.probe.active_most == 400 + PAGES * 3 // 4
-    started.warrants.disarm()
+    started.warrants.far()
     started.outside_bytes = MIB
     started.give()
     assert started.probe.armed_for is None
@@ -572,13 +574,13 @@ async def test_warrant_ends_with_the_grace_period_of_a_soft_threshold(started: S
     soft = replace(make_threshold(150 * MIB), grace_period_seconds=30.0)
     started.settings = EvictionSettings(thresholds=(HARD, soft))
     for left_seconds, lasting_seconds in ((10.0, EXPIRY_SECONDS), (0.125, 0.124)):
-        started.warrants.disarm()
+        started.warrants.far()
         started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0 + left_seconds})
         started.give()
         assert started.probe.armed_for == started.hog.cgroup_inode
         assert started.probe.terms is not None
         assert started.probe.terms.expires_ns == int((started.now_seconds + lasting_seconds) * 1e9)
-    started.warrants.disarm()
+    started.warrants.far()
     started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0})
     started.give()
     assert started.probe.armed_for is None
@@ -593,14 +595,14 @@ async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_to
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.warrants.levels([started.level(cgroup=crossing)])
-    started.warrants.connect(started.woken.append, ["/node"], started.reads())
+    started.warrants.connect(started.woken.append, ["/node"], started.reads(), leave=started.woken.append)
     await started.until(started.knows_the_node)
     signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
     forecast = started.forecast(signals=signals)
     for outside_bytes, active_most in ((MIB // 2, 400 + PAGES // 2), (MIB, 0)):
         started.outside_bytes = outside_bytes
         there = {**signals, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
-        started.warrants.disarm()
+        started.warrants.far()
         started.warrants.begin()
         started.give_by(forecast, lambda: there)  # noqa: B023 - called at once
         assert (started.probe.armed_for is not None) == bool(active_most)
@@ -629,7 +631,9 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     elif what == "can't be read":
         memory = {}
     else:
-        started.warrants.connect(started.woken.append, parents[what], started.reads())
+        started.warrants.connect(
+            started.woken.append, parents[what], started.reads(), leave=started.woken.append
+        )
         memory = {
             Signal.MEMORY_AVAILABLE: started.seen,
             Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again,
@@ -652,7 +656,7 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
     started.probe.serve()
 
     if in_what == "rest":
-        started.warrants.disarm()
+        started.warrants.far()
     else:
         started.now_seconds += RENEWAL_SECONDS
         started.give()
@@ -665,12 +669,12 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
 
 async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: Setting) -> None:
     started.give()
-    started.warrants.disarm()
+    started.warrants.far()
     assert started.probe.claim is None
     assert started.now_seconds + 10 < started.warrants.retry_seconds()
     started.give()
     started.probe.serve()
-    started.warrants.disarm()
+    started.warrants.far()
     assert len(started.woken) == 1
     assert started.warrants.withdraw() is not None
 
@@ -874,7 +878,7 @@ async def test_programs_that_are_refused_cost_one_line_and_no_kill(
     assert setting.warrants.problem == f"eBPF object warrant: {why}"
     setting.give()
     assert setting.warrants.withdraw() is None
-    setting.warrants.disarm()
+    setting.warrants.far()
     assert setting.warrants.document()["state"] == "failed"
 
 
