@@ -167,8 +167,11 @@ def _warrants(kept: Lasting, loop: Loop) -> Joined:
         holds=loop.passes.evictor.holds,
         memory=loop.passes.observations.observer.memory,
         refresh_pods=loop.passes.observations.refresh_pods,
+        notify=loop.wakes.notify,
+        leave=loop.wakes.leave,
+        parents=settings.measured_parents,
     )
-    warrants.connect(loop.wakes.notify, settings.measured_parents, reads, leave=loop.wakes.leave)
+    warrants.connect(reads)
     return Joined(kernel=warrants, parts={"warrants": warrants.run} if is_given else {})
 
 

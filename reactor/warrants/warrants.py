@@ -129,13 +129,17 @@ class Reads:
     """What a warrant is decided on is read by these, of the configuration that is served.
 
     `holds` returns whether a kill of the pod is prepared, which of what is never killed it never is. `memory`
-    observes the node, and `refresh_pods` lists the pods.
+    observes the node, and `refresh_pods` lists the pods, which lie below `parents`. `notify` wakes the loop,
+    and `leave` does so inside a pass: by then no other may begin.
     """
 
     usages: PodObserver
     holds: Callable[[Pod], bool]
     memory: Callable[[], Mapping[Signal, Observation]]
     refresh_pods: Callable[[], None]
+    notify: Callable[..., None]
+    leave: Callable[..., None]
+    parents: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -290,16 +294,13 @@ class KernelPods:
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop, `leave` does so inside a pass. Cgroups that have come are listed as pods within
-    `newcomer_seconds`, so that they are known before a crossing is near. `counted` is what has become of
-    warrants so far, by their outcome.
+    Cgroups that have come are listed as pods within `newcomer_seconds`, so that they are known before a
+    crossing is near. `counted` is what has become of warrants so far, by their outcome.
     """
 
     reads_all: ClassVar[bool] = True
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
-    notify: Callable[..., None] = lambda *_: None
-    leave: Callable[..., None] = lambda *_: None
     reads: Reads = field(init=False)  # by `connect`
     newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
@@ -311,7 +312,6 @@ class Warrants:
     _known: KernelPods = field(init=False)
     _watched: dict[str, CounterAddresses] = field(default_factory=dict)
     _pods: Sequence[Pod] = ()
-    _parents: Sequence[str] = ()
     _levels: Sequence[MemoryLevel] = ()
     _changed: trio.Event = field(default_factory=trio.Event)
     _generation: int = 0
@@ -365,7 +365,9 @@ class Warrants:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_placed, probe, armed)
                     nursery.start_soon(self._keep_pods_listed, probe)
-                    nursery.start_soon(take_records, probe, self._on_records, lambda _: self.notify(_wake()))
+                    nursery.start_soon(
+                        take_records, probe, self._on_records, lambda _: self.reads.notify(_wake())
+                    )
             finally:
                 self.far()
                 if self._last is not None:  # the next configuration may report it
@@ -377,7 +379,7 @@ class Warrants:
     def _on_records(self, records: Sequence[WarrantRecord]) -> None:
         """Wake the loop for a warrant that was served; of one that is void a pass would learn nothing."""
         if any(one.outcome in {WarrantOutcome.SERVED, WarrantOutcome.REFUSED} for one in records):
-            self.notify(_wake())
+            self.reads.notify(_wake())
 
     # --- which pods the kernel knows ---
 
@@ -386,22 +388,9 @@ class Warrants:
         self._pods = pods
         self._changed.set()
 
-    def connect(
-        self,
-        notify: Callable[..., None],
-        parents: Sequence[str],
-        reads: Reads,
-        *,
-        leave: Callable[..., None],
-    ) -> None:
-        """Serve a configuration: wake its loop by `notify`; its pods lie below these cgroups.
-
-        `leave` does so inside a pass: by then no other may begin.
-        """
+    def connect(self, reads: Reads) -> None:
+        """Serve a configuration."""
         self.reads = reads
-        self.notify = notify
-        self.leave = leave
-        self._parents = parents
         self._changed.set()
 
     def levels(self, levels: Sequence[MemoryLevel]) -> None:
@@ -432,7 +421,7 @@ class Warrants:
             armed(f"{len(self._known.placed)} of {len(self._pods)} pods known to the kernel")
             if are_more_known and self._is_waiting_for_pods:
                 self._is_waiting_for_pods = False
-                self.notify(_wake())
+                self.reads.notify(_wake())
             await self._changed.wait()
 
     async def _keep_pods_listed(self, probe: WarrantProbe) -> None:
@@ -447,7 +436,7 @@ class Warrants:
     async def _find_watched(self, probe: WarrantProbe) -> bool:
         """Look up the cgroups whose usage crosses; return whether one was another before."""
         before = dict(self._watched)
-        for cgroup in {*self._parents, *(level.cgroup for level in self._levels)} - {_MACHINE}:
+        for cgroup in {*self.reads.parents, *(level.cgroup for level in self._levels)} - {_MACHINE}:
             try:
                 path = self.tree.path(cgroup)
                 self._watched[cgroup] = await of_probe(probe, partial(probe.counters, path))
@@ -514,7 +503,7 @@ class Warrants:
         """Withdraw; a warrant that was served is left to the next pass, and this one goes on to its end."""
         self._served = self.withdraw(renewed=renewed)
         if self._served is not None:
-            self.leave(_wake())
+            self.reads.leave(_wake())
 
     def served(self) -> ArmedWarrant | None:
         """Return the warrant that was served, if one was; for the beginning of a pass.
@@ -778,7 +767,7 @@ class Warrants:
         parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
         cgroup, signal = level.cgroup, level.signal
         if parents in snapshot.signals:
-            cgroup, signal = self._parents[0] if len(self._parents) == 1 else _MACHINE, parents
+            cgroup, signal = self.reads.parents[0] if len(self.reads.parents) == 1 else _MACHINE, parents
         is_counted = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
         if not may_reclaim or cgroup == _MACHINE or not is_counted:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +41,7 @@ from reactor.policy.forecast import Ahead
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.sources.levels import MemoryLevel
 from reactor.supervisor import Supervisor
-from reactor.warrants.warrants import Reads, Warrants
+from reactor.warrants.warrants import Warrants
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 MIB = 1 << 20
@@ -355,7 +356,8 @@ class FakeLoop(Nothing):
             dry_run=dry_run,
         )
         if warrants is not None:
-            warrants.reads = Reads(
+            warrants.reads = replace(
+                warrants.reads,
                 usages=self.usages,
                 holds=self.evictor.holds,
                 memory=self.node.memory,

@@ -182,9 +182,7 @@ class Setting:
         self.asleep: tuple[Pod, ...] = ()
         for name, held in (("other", 100), ("hog", 600)):
             self.add(name, held)
-        self.warrants = Warrants(
-            tree, notify=self.woken.append, leave=self.woken.append, open_probe=lambda: self.probe
-        )
+        self.warrants = Warrants(tree, open_probe=lambda: self.probe)
         self.warrants.reads = self.reads()
         self.holds = lambda _: True
         self.capacity = CAPACITY
@@ -238,8 +236,9 @@ class Setting:
         return Forecast(inputs=inputs, asleep=self.asleep, first=(self.hog,), prepared=(self.hog,))
 
     def reads(self, **given: object) -> Reads:
-        none = {"holds": lambda _: False, "memory": dict, "refresh_pods": lambda: None}
-        return Reads(**{"usages": FakeUsages(), **none, **given})  # type: ignore[arg-type]
+        none = {"holds": lambda _: False, "memory": dict, "refresh_pods": lambda: None, "parents": ()}
+        wakes = {"notify": self.woken.append, "leave": self.woken.append}
+        return Reads(**{"usages": FakeUsages(), **none, **wakes, **given})  # type: ignore[arg-type]
 
     def give(self) -> None:
         self.warrants.begin()
@@ -247,7 +246,9 @@ class Setting:
 
     def give_by(self, forecast: Forecast, memory: Callable[[], Mapping[Signal, Observation]] = dict) -> None:
         """Give a warrant by this forecast; `memory` is observed after the draft."""
-        self.warrants.reads = self.reads(usages=self.usages, holds=self.holds, memory=memory)
+        self.warrants.reads = replace(
+            self.warrants.reads, usages=self.usages, holds=self.holds, memory=memory
+        )
         self.warrants.give(forecast)
 
     def knows_the_node(self) -> bool:
@@ -595,7 +596,7 @@ async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_to
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     started.warrants.levels([started.level(cgroup=crossing)])
-    started.warrants.connect(started.woken.append, ["/node"], started.reads(), leave=started.woken.append)
+    started.warrants.connect(started.reads(parents=["/node"]))
     await started.until(started.knows_the_node)
     signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
     forecast = started.forecast(signals=signals)
@@ -631,9 +632,7 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     elif what == "can't be read":
         memory = {}
     else:
-        started.warrants.connect(
-            started.woken.append, parents[what], started.reads(), leave=started.woken.append
-        )
+        started.warrants.connect(started.reads(parents=parents[what]))
         memory = {
             Signal.MEMORY_AVAILABLE: started.seen,
             Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again,
@@ -651,7 +650,7 @@ async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
 ) -> None:
     wakes, attended = Wakes(), []
     wakes.run_memory_pass_inline(attended.append)
-    started.warrants.connect(wakes.notify, ["/node"], started.reads(), leave=wakes.leave)
+    started.warrants.connect(started.reads(parents=["/node"], notify=wakes.notify, leave=wakes.leave))
     started.give()
     started.probe.serve()
 
