@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeVar
 
 import trio
 
@@ -28,7 +29,8 @@ DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
 
 # While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
-_REPEAT_SECONDS: Final = 0.1
+RECLAIM_SECONDS: Final = 0.1, 0.1
+_Met = TypeVar("_Met", bound=Hashable)
 
 FLOOR: Final = 100
 BRIM: Final = 101
@@ -123,32 +125,44 @@ def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]
     return [level for level in levels if level in wanted]
 
 
-def levels_past(levels: Iterable[MemoryLevel], counters: MemoryCounters) -> list[MemoryLevel]:
-    """Return the levels that the working set is at, but early ones. Raises OSError if the cgroup is gone."""
+class News:
+    """Which of what is met is worth a wake: what was not `met` before, or after a while all of it.
+
+    That takes twice as long each time, up to the longest.
+    """
+
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        self.met: AbstractSet[Hashable] = frozenset()
+        self._first_seconds, self._longest_seconds = first_seconds, longest_seconds
+        self._again_at = self._again_seconds = 0.0
+
+    def of(self, met: Collection[_Met]) -> list[_Met]:
+        """Return what is worth a wake of what is met now."""
+        now = trio.current_time()
+        news = [one for one in met if one not in self.met]
+        if news:
+            self._again_seconds = self._first_seconds
+        elif now >= self._again_at:
+            news = list(met)
+            self._again_seconds = min(2 * self._again_seconds, self._longest_seconds)
+        if news:
+            self._again_at = now + self._again_seconds
+        self.met = set(met)
+        return news
+
+
+def signal_past(levels: Iterable[MemoryLevel], counters: MemoryCounters, news: News) -> Signal | None:
+    """Return the signal of a level that the working set is newly at, but early ones, though usage stands.
+
+    Raises OSError if the cgroup is gone.
+    """
     usage_bytes, cache_bytes = counters.usage_bytes(), counters.available_cache_bytes()
-    return [
-        one
+    past = [
+        one.key
         for one in levels
         if not one.is_early and one.is_past(usage_bytes=usage_bytes, inactive_file_bytes=cache_bytes)
     ]
-
-
-class ReclaimNews:
-    """Which of a cgroup's levels is worth a wake while memory is reclaimed."""
-
-    def __init__(self) -> None:
-        self._past = 0
-        self._quiet_until = float("-inf")
-
-    def of(self, past: Sequence[MemoryLevel]) -> MemoryLevel | None:
-        """Return one of the levels that the working set is at: if there are more, or after a while."""
-        now = trio.current_time()
-        is_new = bool(past) and (len(past) > self._past or now >= self._quiet_until)
-        self._past = len(past)
-        if not is_new:
-            return None
-        self._quiet_until = now + _REPEAT_SECONDS
-        return past[0]
+    return next((signal for signal, *_ in news.of(past)), None)
 
 
 class MemoryStep(Step[Sequence[MemoryLevel]]):
@@ -249,7 +263,7 @@ class MemoryLevels:
             level
             for threshold in self._thresholds
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
-            for level in (*self._levels(threshold, seen), *self._rungs(threshold, seen))
+            for level in self._levels_of(threshold, seen)
         ]
         crossings = (level for level in levels if level.threshold.is_hard and not level.is_early)
         for cgroup in {level.cgroup for level in crossings} - {"/"}:
@@ -261,55 +275,45 @@ class MemoryLevels:
         while self._usages:
             self._usages.popitem()[1].close()
 
-    def _levels(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield the crossing, and where victims are prepared for a hard threshold, and a configured one."""
-        level_bytes = _crossing_bytes(threshold, seen)
-        if level_bytes is None:
+    def _levels_of(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
+        """Yield the crossing, and where victims are prepared for a hard threshold, and a configured one.
+
+        At last where a level that the page cache has lifted is to be observed again; see MemoryLevel.
+        """
+        crossing_bytes = _crossing_bytes(threshold, seen)
+        if crossing_bytes is None:
             return
-        levels = tuple(self._placed(threshold, seen, level_bytes))
-        yield from levels
+        places = tuple(self._places(threshold.signal, seen))
+        working_set_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
+
+        def placed(usage_bytes: int, ahead: int, place: int) -> Iterator[MemoryLevel]:
+            """Yield a usage of the node, or of all pods, as a level on each cgroup to be watched for it."""
+            for cgroup, shift_bytes in places:
+                # What is watched by its working set no page cache lifts.
+                if place >= FLOOR and cgroup == "/" and self._tree.version is CgroupVersion.V2:
+                    continue
+                yield MemoryLevel(
+                    signal=threshold.signal,
+                    cgroup=cgroup,
+                    level_bytes=max(0, usage_bytes - shift_bytes),
+                    threshold=threshold,
+                    working_set_bytes=None
+                    if place >= FLOOR or shift_bytes
+                    else max(0, working_set_bytes - ahead),
+                    place_ahead=place,
+                    watermarks=self._watermarks(),
+                    capacity_bytes=seen.capacity,
+                )
+
+        yield from placed(crossing_bytes, 0, 0)
         if not threshold.is_hard:
             return
         within = () if self._within is None else (int(self._within.of(seen.capacity)),)
-        for place, distance_bytes in enumerate((*ahead_bytes(seen.capacity), *within), start=1):
-            for level in levels:
-                working_set_bytes = level.working_set_bytes
-                yield replace(
-                    level,
-                    level_bytes=max(0, level.level_bytes - distance_bytes),
-                    working_set_bytes=None
-                    if working_set_bytes is None
-                    else max(0, working_set_bytes - distance_bytes),
-                    place_ahead=place,
-                )
-
-    def _placed(self, threshold: Threshold, seen: Observation, level_bytes: int) -> Iterator[MemoryLevel]:
-        """Yield a usage of the node, or of all pods, as a level on each cgroup to be watched for it."""
-        working_set_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
-        for cgroup, shift_bytes in self._places(threshold.signal, seen):
-            yield MemoryLevel(
-                signal=threshold.signal,
-                cgroup=cgroup,
-                level_bytes=max(0, level_bytes - shift_bytes),
-                threshold=threshold,
-                working_set_bytes=working_set_bytes if shift_bytes == 0 else None,
-                watermarks=self._watermarks(),
-                capacity_bytes=seen.capacity,
-            )
-
-    def _rungs(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield where a level that the page cache has lifted is to be observed again; see MemoryLevel."""
-        crossing_bytes = _crossing_bytes(threshold, seen)
-        if crossing_bytes is None or not threshold.is_hard:
-            return
-        floor_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
-        for place, rung_bytes in ((FLOOR, floor_bytes), (BRIM, _brim_bytes(threshold, seen))):
-            if crossing_bytes - rung_bytes <= DRIFT_BYTES:
-                continue
-            for level in self._placed(threshold, seen, rung_bytes):
-                # What is watched by its working set no page cache lifts.
-                if level.cgroup != "/" or self._tree.version is CgroupVersion.V1:
-                    yield replace(level, working_set_bytes=None, place_ahead=place)
+        for place, ahead in enumerate((*ahead_bytes(seen.capacity), *within), start=1):
+            yield from placed(crossing_bytes - ahead, ahead, place)
+        for place, rung_bytes in ((FLOOR, working_set_bytes), (BRIM, _brim_bytes(threshold, seen))):
+            if crossing_bytes - rung_bytes > DRIFT_BYTES:
+                yield from placed(rung_bytes, 0, place)
 
     def _places(self, signal: Signal, seen: Observation) -> Iterator[tuple[str, int]]:
         """Yield each cgroup to watch for a signal, and how much of the usage lies elsewhere, in bytes."""

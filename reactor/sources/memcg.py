@@ -21,16 +21,18 @@ from reactor.kernel.files import OwnedDescriptor
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
+from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, NO_LEVELS
 from reactor.sources.levels import (
+    RECLAIM_SECONDS,
     CgroupsStep,
     LevelKey,
     MemoryLevel,
     MemoryStep,
-    ReclaimNews,
+    News,
     describe_levels,
-    levels_past,
     needs_rearming,
+    signal_past,
     watermarks_of,
 )
 from reactor.sources.wakes import Wakes
@@ -252,12 +254,12 @@ class MemcgReclaim(CgroupsStep):
                 await self._observe_on_reclaim(cgroup, event_fd, counters)
 
     async def _observe_on_reclaim(self, cgroup: str, event_fd: int, counters: MemoryCounters) -> None:
-        pace, news = Pace(burst=1, per_second=_OBSERVED_PER_SECOND), ReclaimNews()
+        pace, news = Pace(burst=1, per_second=_OBSERVED_PER_SECOND), News(*RECLAIM_SECONDS)
         while True:
             await trio.lowlevel.wait_readable(event_fd)
             with suppress(BlockingIOError):
                 os.eventfd_read(event_fd)
-            level = news.of(levels_past(self._levels.get(cgroup, ()), counters))
-            if level is not None:
-                self._wake(level)
+            signal = signal_past(self._levels.get(cgroup, ()), counters, news)
+            if signal is not None:
+                self._wakes.wake(self.name, WakeKind.MEMORY, signal)
             await pace.turn()

@@ -47,14 +47,15 @@ from reactor.sources.ebpf_watch import (
 )
 from reactor.sources.levels import (
     DRIFT_BYTES,
+    RECLAIM_SECONDS,
     CgroupsStep,
     MemoryChain,
     MemoryLevel,
-    ReclaimNews,
+    News,
     describe_levels,
     levels_by_cgroup,
-    levels_past,
     needs_rearming,
+    signal_past,
     watermarks_of,
     with_room_for,
 )
@@ -200,17 +201,15 @@ class EbpfMemory(EbpfSource["_Probe", _Levels]):
             watch_id,
             addresses.memory,
             lambda: counters.usage_bytes() // PAGE_BYTES,
-            partial(self._crossed_by_reclaim, cgroup, counters, ReclaimNews()),
+            partial(self._crossed_by_reclaim, cgroup, counters, News(*RECLAIM_SECONDS)),
             counters.close,
         )
 
-    def _crossed_by_reclaim(self, cgroup: str, counters: MemoryCounters, news: ReclaimNews) -> Signal | None:
+    def _crossed_by_reclaim(self, cgroup: str, counters: MemoryCounters, news: News) -> Signal | None:
         """Return the signal of a level that the working set is at, though usage stands at a limit."""
-        past: list[MemoryLevel] = []
         with suppress(OSError):  # a cgroup that is gone: its removal is reported too
-            past = levels_past(self._wanted.get(cgroup, ()), counters)
-        level = news.of(past)
-        return None if level is None else level.signal
+            return signal_past(self._wanted.get(cgroup, ()), counters, news)
+        return None
 
     def _crossings(self, cgroup: str, wanted: _Levels) -> list[Crossing]:
         """Return the levels in pages: of usage, of the machine the working set."""

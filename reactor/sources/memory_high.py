@@ -19,7 +19,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,8 +37,8 @@ from reactor.sources.catalogue import MEMORY_HIGH, NO_LEVELS
 from reactor.sources.levels import (
     DRIFT_BYTES,
     CgroupsStep,
-    LevelKey,
     MemoryLevel,
+    News,
     needs_rearming,
     watermarks_of,
 )
@@ -127,8 +126,7 @@ class _Guard:
     def __post_init__(self) -> None:
         self._directory = self.tree.path(self.cgroup)
         self._standing: MemoryLevel | None = None
-        self._met: set[tuple[LevelKey, int]] = set()  # with the slack that it took
-        self._again_at = self._again_seconds = 0.0
+        self._news = News(_AGAIN_SECONDS, _AGAIN_AT_MOST_SECONDS)
         self._moved = trio.Event()
 
     def arm(self, levels: list[MemoryLevel]) -> None:
@@ -194,7 +192,7 @@ class _Guard:
 
     async def _wait_for_event(self, events_fd: int) -> bool:
         """Wait until an event is counted, and return True, or until the next level is to be set again."""
-        with trio.move_on_after(CALM_SECONDS if self._met or not self._standing else float("inf")):
+        with trio.move_on_after(CALM_SECONDS if self._news.met or not self._standing else float("inf")):
             async with trio.open_nursery() as nursery:
 
                 async def until_moved() -> None:
@@ -237,23 +235,9 @@ class _Guard:
             for slack_bytes in (_SLACK_BYTES, _PASSED_BYTES)
             if level.is_past(usage_bytes=usage_bytes + slack_bytes, inactive_file_bytes=inactive_file_bytes)
         }
-        for noted in self._news(met.keys()):
+        for noted in self._news.of(met):
             self.wake(met[noted])
-        self._met = set(met)
         return any(level.threshold.is_hard for level in met.values())
-
-    def _news(self, met: AbstractSet[tuple[LevelKey, int]]) -> AbstractSet[tuple[LevelKey, int]]:
-        """Return what the loop has to be woken for: what was not met before, or in due time all of it."""
-        now = trio.current_time()
-        news = met - self._met
-        if news:
-            self._again_seconds = _AGAIN_SECONDS
-        elif now >= self._again_at:
-            news = met
-            self._again_seconds = min(2 * self._again_seconds, _AGAIN_AT_MOST_SECONDS)
-        if news:
-            self._again_at = now + self._again_seconds
-        return news
 
     async def _release(self) -> None:
         if self._standing is not None:
