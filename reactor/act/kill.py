@@ -18,8 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from reactor.act import processes
 from reactor.act.cgroup_changes import boost_cpu, frozen, without_forks
@@ -40,8 +39,7 @@ OnStruck = Callable[[CgroupDirectory, int], object]
 _AT_ONCE: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Struck:
+class _Struck(NamedTuple):
     """The signals sent: when the last one, to how many processes, pidfds of some by process id.
 
     `is_any` is False where there was no process to signal. `is_cut`: there are so many cgroups that some
@@ -49,7 +47,7 @@ class _Struck:
     """
 
     killed_ns: int
-    count: int
+    processes: int
     pidfds: dict[int, int]
     is_any: bool
     is_cut: bool = False
@@ -104,7 +102,7 @@ class HardKills:
                 processes.close_all(struck.pidfds.values())
                 return gone_report(target, started_ns)
             if self.on_struck is not None and not is_again:
-                self.on_struck(target.directory, struck.count)
+                self.on_struck(target.directory, struck.processes)
             self._boost_cpu(target, problems)
             self._hold(pod, target, struck)
             if struck.is_cut:
@@ -115,7 +113,7 @@ class HardKills:
             cgroup=target.cgroup,
             started_ns=started_ns,
             killed_ns=struck.killed_ns,
-            processes=struck.count,
+            processes=struck.processes,
             is_empty=is_empty or not struck.is_any,
             problems=tuple(dict.fromkeys(problems)),
         )
@@ -130,7 +128,7 @@ class HardKills:
             if not refused:
                 killed_ns = time.monotonic_ns()
                 count, pidfds = target.take_killed() if taken else (0, {})
-                return _Struck(killed_ns=killed_ns, count=count, pidfds=pidfds, is_any=taken > 0)
+                return _Struck(killed_ns, count, pidfds, is_any=taken > 0)
             problems += _refusals(refused)
         elif not target.is_ready:  # a prepared one was checked already, and the sweep never signals reactor
             self._untouchable.refuse(target.cgroup)
@@ -153,7 +151,7 @@ class HardKills:
         pending), and a round that finds no new process proves that all are signalled.
         """
         if target.directory is None:
-            return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
+            return _Struck(time.monotonic_ns(), 0, {}, is_any=False)
         sweep = SignalSweep(
             target.directory,
             signal.SIGKILL,
@@ -173,13 +171,9 @@ class HardKills:
         if sweep.problems and not sweep.sent and not is_any_dead and not sweep.is_cut:
             raise sweep.error
         problems += sweep.problems
-        return _Struck(
-            killed_ns=sweep.sent_ns or time.monotonic_ns(),
-            count=sweep.sent,
-            pidfds=sweep.held,
-            is_any=is_any_dead or sweep.is_cut or sweep.sent > 0,
-            is_cut=sweep.is_cut,
-        )
+        is_any = is_any_dead or sweep.is_cut or sweep.sent > 0
+        killed_ns = sweep.sent_ns or time.monotonic_ns()
+        return _Struck(killed_ns, sweep.sent, sweep.held, is_any=is_any, is_cut=sweep.is_cut)
 
     def _fire(self, sweep: SignalSweep, most_cgroups: int = sys.maxsize) -> bool:
         """Fire a round, once more with the reserve's descriptors if it lacks some.

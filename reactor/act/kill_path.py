@@ -27,9 +27,8 @@ from reactor.act import processes
 from reactor.act.cgroup_changes import CPU, frozen_by_ancestor, restore_in, thaw
 from reactor.act.kill import HardKills, gone_report, key_of
 from reactor.act.one_process import OneProcess
-from reactor.act.populated import count_processes
 from reactor.act.processes import SignalSweep, has_exited
-from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport, wait_empty
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, ReapReport, count_processes, wait_empty
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
@@ -141,7 +140,7 @@ class KillPath(HardKills):
             try:
                 await self._fire_in_pieces(sweep, _TERM_ROUNDS)
                 with trio.move_on_after(grace_period_seconds):
-                    await self._wait_empty(target, sweep)
+                    await wait_empty(target, sweep.held.values())
                     return None
             finally:
                 processes.close_all(sweep.held.values())
@@ -271,16 +270,6 @@ class KillPath(HardKills):
         directory = target.directory
         copy = None if directory is None else self._twice(directory.duplicate)
         return Target(target.cgroup, copy, target.spared)
-
-    async def _wait_empty(self, target: Target, sweep: SignalSweep) -> None:
-        """Wait until a target is empty. If it can't be listed, try again: the grace period ends that."""
-        while True:
-            try:
-                await wait_empty(target, sweep.held.values())
-            except (ReactorError, OSError):
-                await trio.sleep(_AGAIN_SECONDS)
-            else:
-                return
 
     def _allowed(self, pod: Pod) -> Target:
         """Return the pod's target where neither reactor nor init is in it. Raises RefusedError, OSError."""

@@ -1,4 +1,4 @@
-"""After the kill: wait until the memory is back, and chase what outlives it."""
+"""After the kill: wait until the memory is back, and chase what outlives it; whether a process lives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
@@ -14,14 +15,15 @@ from typing import Final
 import trio
 
 from reactor.act import processes
-from reactor.act.populated import has_no_process
 from reactor.act.processes import close_all
-from reactor.act.target import Target
+from reactor.act.target import AT_ONCE, Target, is_said_unpopulated
 from reactor.errors import ReactorError
 from reactor.kernel import libc
-from reactor.kernel.cgroup_directory import CgroupDirectory
-from reactor.kernel.files import close_descriptor
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
+from reactor.kernel.files import GONE, close_descriptor
 from reactor.kernel.scheduling import follow_main_thread
+from reactor.model.pods import Pod
 
 REAP_DEADLINE_SECONDS: Final = 10.0
 _STRAGGLER_INTERVAL_SECONDS: Final = 0.25
@@ -164,10 +166,95 @@ class Dying:
 
 
 async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
-    """Wait until these processes have exited and no other process lives in the target. Raises OSError."""
+    """Wait until these processes have exited and no other process lives in the target.
+
+    If it can't be listed it is tried again, for as long as the caller waits.
+    """
     await processes.wait_exited(pidfds)
-    while not await has_no_process(target):  # noqa: ASYNC110 - v1 has no event for an empty cgroup
-        await trio.sleep(_POLL_SECONDS)
+    while True:
+        with contextlib.suppress(ReactorError, OSError):
+            if await has_no_process(target):
+                return
+        await trio.sleep(_POLL_SECONDS)  # v1 has no event for an empty cgroup
+
+
+# Whether a process lives in the target of a kill, before and after it. On v2 the kernel says so of each
+# subtree, however many cgroups a tenant has made in it; on v1 they are listed.
+
+
+def populated(tree: CgroupTree, pod: Pod, *, if_unknown: bool) -> bool:
+    """Return whether a process lives in a pod's cgroup, but for what a kill spares."""
+    if pod.cgroup is None:
+        return False
+    is_said = tree.version is CgroupVersion.V2  # v1 has no file to ask: not to look for it saves a fifth
+    try:
+        with closing(Target.of(tree, pod)) as target:
+            return not (is_said and _is_said_empty(target)) and bool(target.processes())
+    except (ReactorError, OSError):
+        return if_unknown
+
+
+def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
+    """Return whether a process may live in a pod's cgroup, without listing it."""
+    try:
+        with closing(Target.of(tree, pod)) as target:
+            return not _is_said_empty(target)
+    except (ReactorError, OSError):
+        return True
+
+
+async def has_no_process(target: Target) -> bool:
+    """Return whether no process lives in it; others go first after every few cgroups. Raises OSError."""
+    if _is_said_empty(target):
+        return True
+    async with aclosing(_found(target)) as found:
+        async for _ in found:
+            return False
+    return True
+
+
+async def count_processes(target: Target) -> int:
+    """Return how many processes are in it; others go first after every few cgroups. Raises OSError."""
+    async with aclosing(_found(target)) as found:
+        return len({pid async for pid in found})
+
+
+async def _found(target: Target) -> AsyncGenerator[int]:
+    """Yield the processes in the target. Raises OSError once all that can be listed has been."""
+    if target.directory is None:
+        return
+    failed: list[OSError] = []
+    rounds = walk(target.directory, lambda _, error: failed.append(error), spared=target.spared)
+    with closing(rounds) as directories:
+        for count, directory in enumerate(directories, 1):
+            for pid in directory.processes():
+                yield pid
+            if count % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+    if failed:
+        raise failed[0]
+
+
+def _is_said_empty(target: Target) -> bool:
+    """Return whether the kernel says that no process lives in the target, but for what is spared."""
+    if target.directory is None:
+        return True
+    if not target.spared:
+        return is_said_unpopulated(target.directory)
+    try:
+        return not target.directory.processes() and all(
+            _is_child_unpopulated(target.directory, name) for name in target.unspared(target.directory)
+        )
+    except (OSError, ReactorError):
+        return False
+
+
+def _is_child_unpopulated(directory: CgroupDirectory, name: str) -> bool:
+    try:
+        with directory.child(name) as below:
+            return is_said_unpopulated(below)
+    except OSError as error:
+        return error.errno in GONE
 
 
 class MemoryRelease:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reactor.act.kill import OnStruck
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import populated
+from reactor.act.reap import populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import KernelKills

@@ -30,8 +30,8 @@ import trio
 import reactor
 from reactor.act import cgroup_changes
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import may_be_populated
 from reactor.act.protect import expect_garbage, gc_paused, protect_self
+from reactor.act.reap import may_be_populated
 from reactor.errors import ConfigError, NoDaemonError, failure_text, split_failure
 from reactor.guard.build import Features, Lasting, kubernetes_node_of, loop_of, reclaims_of
 from reactor.guard.evictor import Evictor

@@ -18,8 +18,7 @@ from typing import Any, Final
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import has_no_process, populated
-from reactor.act.reap import KillReport
+from reactor.act.reap import KillReport, has_no_process, populated
 from reactor.act.target import Target
 from reactor.errors import ReactorError, StewardError
 from reactor.guard.node import Node

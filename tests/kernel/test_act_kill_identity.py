@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import populated
+from reactor.act.reap import populated
 from reactor.guard.kubernetes import keep_killed
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

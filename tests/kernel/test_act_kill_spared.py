@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import populated
+from reactor.act.reap import populated
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

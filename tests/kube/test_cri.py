@@ -15,7 +15,7 @@ import trio
 from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
-from reactor.act.populated import populated
+from reactor.act.reap import populated
 from reactor.cluster.evicted_pods import stop_containers, stop_sandboxes
 from reactor.cluster.pod_specs import read_node_files
 from reactor.cluster.runtime import RuntimeWatch

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.populated import populated
+from reactor.act.reap import populated
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import Pod
