@@ -362,24 +362,19 @@ class _Seen:
     cost_seconds: float = 0.0
 
 
+@dataclass(eq=False)
 class OneProcess:
     """Kills single processes of pods. `opened` returns a pod's target where it may be killed, else it raises.
 
     Nothing here waits but what is async.
     """
 
-    def __init__(
-        self,
-        opened: Callable[[Pod], Target],
-        untouchable: Untouchable,
-        release: MemoryRelease,
-        *,
-        proc: Path = PROC,
-    ) -> None:
-        self._opened = opened
-        self._untouchable = untouchable
-        self._release = release
-        self._proc = proc
+    opened: Callable[[Pod], Target]
+    untouchable: Untouchable
+    release: MemoryRelease
+    proc: Path = PROC
+
+    def __post_init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._struck: dict[str, list[_DyingProcess]] = {}
 
@@ -396,7 +391,7 @@ class OneProcess:
         for uid, pod in wanted.items():
             try:
                 if uid not in self._seen:
-                    self._seen[uid] = _Seen(self._opened(pod))
+                    self._seen[uid] = _Seen(self.opened(pod))
                 with suppress(_UnreadError):
                     self._observe(self._seen[uid], _RENEWED_SECONDS, gives_way)
             except (ReactorError, OSError):
@@ -425,7 +420,7 @@ class OneProcess:
         if seen is not None and not seen.target.is_of(pod):
             seen.target.close()
             seen = None
-        seen = seen or _Seen(self._opened(pod))
+        seen = seen or _Seen(self.opened(pod))
         try:
             self._observe(seen, _STALE_SECONDS)
             struck = {one.pid for one in self._struck.get(pod.uid, ())}
@@ -436,8 +431,8 @@ class OneProcess:
                 living,
                 wanted_bytes=wanted_bytes,
                 counts_shared=counts_shared,
-                reserved=self._untouchable.pids | struck,
-                proc=self._proc,
+                reserved=self.untouchable.pids | struck,
+                proc=self.proc,
             )
             if chosen.group and used_bytes is not None:  # what several inherited of one is counted for each
                 anonymous_bytes = min(chosen.process.anonymous_bytes, used_bytes)
@@ -477,7 +472,7 @@ class OneProcess:
         Raises NoProcessError if it is not, RefusedError if the pod must not be touched any more, OSError if
         the signal is refused.
         """
-        with closing(self._opened(chosen.pod)) as target:
+        with closing(self.opened(chosen.pod)) as target:
             present = _present_in(target)
             if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
                 raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
@@ -499,7 +494,7 @@ class OneProcess:
         chosen.killed_ns = time.monotonic_ns()
         late = self._add_forked(chosen, kill=True)
         killed |= {pid: pidfd for pid, pidfd in chosen.pidfds.items() if pidfd in late}
-        self._release.release(tuple(killed.values()))
+        self.release.release(tuple(killed.values()))
         with suppress(OSError):  # no descriptors left
             struck = self._struck.setdefault(chosen.pod.uid, [])
             at_seconds = time.monotonic()
@@ -510,9 +505,9 @@ class OneProcess:
     def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:
         """Add what a group has forked since it was chosen, as far as that can be had; return its pidfds."""
         if chosen.group is not None:
-            reserved = {*self._untouchable.pids, chosen.process.pid}
-            with suppress(ReactorError, OSError), closing(self._opened(chosen.pod)) as target:
-                return _add_forked(target, chosen, chosen.group, reserved, self._proc, kill=kill)
+            reserved = {*self.untouchable.pids, chosen.process.pid}
+            with suppress(ReactorError, OSError), closing(self.opened(chosen.pod)) as target:
+                return _add_forked(target, chosen, chosen.group, reserved, self.proc, kill=kill)
         return []
 
     async def terminate(
@@ -581,7 +576,7 @@ class OneProcess:
     def _read(self, pid: int) -> ProcessMemory | None:
         """Return what a process holds, None where it is gone. Raises NoProcessError where it is unknown."""
         try:
-            return read_process_memory(pid, self._proc)
+            return read_process_memory(pid, self.proc)
         except MemoryUnknownError as error:
             raise NoProcessError(str(error)) from None
         except (OSError, ReactorError):

@@ -13,6 +13,7 @@ import errno
 import os
 import select
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Self
 
@@ -28,21 +29,19 @@ _KILL: Final = "cgroup.kill"  # since 5.14
 AT_ONCE: Final = 64  # cgroups of a pod that are listed before other tasks have their turn
 
 
+@dataclass(eq=False, slots=True)
 class Target:
     """A pod's cgroup. `directory` is None where it is gone, or another has its path.
 
     All descriptors are owned. `kill_fds` are by the names of subtrees, the cgroup's own by "".
     """
 
-    __slots__ = ("cgroup", "directory", "is_ready", "kill_fds", "pidfds", "spared")
-
-    def __init__(self, cgroup: str, directory: CgroupDirectory | None, spared: tuple[str, ...] = ()) -> None:
-        self.cgroup = cgroup
-        self.directory = directory
-        self.spared = spared
-        self.is_ready = False
-        self.pidfds: dict[int, int] = {}
-        self.kill_fds: dict[str, int] = {}
+    cgroup: str
+    directory: CgroupDirectory | None
+    spared: tuple[str, ...] = ()
+    is_ready: bool = False
+    pidfds: dict[int, int] = field(default_factory=dict)
+    kill_fds: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: CgroupTree, pod: Pod) -> Self:

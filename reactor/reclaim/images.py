@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -105,47 +105,43 @@ class Collected:
     report: ReclaimReport | None
 
 
+@dataclass(eq=False)
 class ImageReclaim:
     """Removes unused images, and counts them in `counted`."""
 
-    def __init__(
-        self,
-        store: ImageStore,
-        history: ImageHistory,
-        gc: ImageGcSettings,
-        counted: RemovedImages | None = None,
-    ) -> None:
-        self._store = store
-        self._history = history
-        self._gc = gc
-        self._counted = RemovedImages() if counted is None else counted
+    store: ImageStore
+    history: ImageHistory
+    gc: ImageGcSettings
+    counted: RemovedImages = field(default_factory=RemovedImages)
+
+    def __post_init__(self) -> None:
         self._watched_since = time.time()
 
     async def refresh(self) -> tuple[Image, ...]:
         """Return the images on the node, and remember them. Raises ReactorError."""
-        found = self._history.take(await self._store.images(), time.time())
-        await in_thread(following(self._history.keep))
+        found = self.history.take(await self.store.images(), time.time())
+        await in_thread(following(self.history.keep))
         return found
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
         """Remove every image that may go; see NodeReclaim.run."""
-        chosen = unused_images(await self.refresh(), self._gc, time.time())
+        chosen = unused_images(await self.refresh(), self.gc, time.time())
         removed, problems = await self._remove(chosen)
-        self._counted[RemovedFor.SPACE] += len(removed)
+        self.counted[RemovedFor.SPACE] += len(removed)
         return _report(chosen, removed, problems)
 
     async def collect(self, image_filesystem: Observation | None) -> Collected:
         """Remove what regular garbage collection does, by watermarks and age."""
         images, now = await self.refresh(), time.time()
-        old = images_too_old(images, self._gc, now, self._watched_since)
+        old = images_too_old(images, self.gc, now, self._watched_since)
         chosen = images_to_collect(
-            images, self._gc, image_filesystem, now, watched_since_seconds=self._watched_since
+            images, self.gc, image_filesystem, now, watched_since_seconds=self._watched_since
         )
         removed, problems = await self._remove(chosen)
         for image in removed:
-            self._counted[RemovedFor.AGE if image in old else RemovedFor.SPACE] += 1
+            self.counted[RemovedFor.AGE if image in old else RemovedFor.SPACE] += 1
         return Collected(
-            wanted_bytes=wanted_bytes(self._gc, image_filesystem),
+            wanted_bytes=wanted_bytes(self.gc, image_filesystem),
             freed_bytes=sum(one.size_bytes for one in removed),
             report=_report(chosen, removed, problems),
         )
@@ -155,7 +151,7 @@ class ImageReclaim:
         removed, problems = list[Image](), list[str]()
         with trio.move_on_after(MOST_SECONDS) as scope:
             for one in images:
-                if await tried(self._store.remove(one.id), problems):
+                if await tried(self.store.remove(one.id), problems):
                     removed.append(one)
         problems += [LATE] if scope.cancelled_caught else []
         return removed, problems

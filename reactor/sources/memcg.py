@@ -10,6 +10,7 @@ import os
 import select
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -48,21 +49,19 @@ _SOONEST_SECONDS, _LATEST_SECONDS = 0.25, 10.0  # each 0.3 ms of a busy CPU
 _OBSERVED_PER_SECOND: Final = 100
 
 
+@dataclass(eq=False, slots=True)
 class _Watch:
     """One level registered with the kernel. Owns its eventfd (-1 once closed) and the open counters."""
 
-    __slots__ = ("_counters", "event_fd", "fired", "level", "spent")
-
-    def __init__(self, level: MemoryLevel, event_fd: int, counters: MemoryCounters) -> None:
-        self.level = level
-        self.event_fd = event_fd
-        self.fired = False
-        self.spent = False
-        self._counters = counters
+    level: MemoryLevel
+    event_fd: int
+    counters: MemoryCounters
+    fired: bool = False
+    spent: bool = False
 
     def left_bytes(self) -> int:
         """Return how far usage is below the level now. Raises OSError, ENODEV once the cgroup is gone."""
-        return self.level.level_bytes - self._counters.usage_bytes()
+        return self.level.level_bytes - self.counters.usage_bytes()
 
     def drain(self) -> None:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
@@ -75,7 +74,7 @@ class _Watch:
         event_fd, self.event_fd = self.event_fd, -1
         if event_fd >= 0:
             os.close(event_fd)
-        self._counters.close()
+        self.counters.close()
 
 
 class MemcgEventfd(MemoryStep):

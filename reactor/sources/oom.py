@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -129,6 +130,7 @@ class _CountNotice(KernelFile):
         return False
 
 
+@dataclass(eq=False)
 class OomSource:
     """Reports the OOM kills that concern the guarded node.
 
@@ -136,26 +138,23 @@ class OomSource:
     `open_probe` see EbpfStep.
     """
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        settings: Settings,
-        wakes: Wakes,
-        report: ReportKill,
-        *,
-        expect: ReportKill = lambda _: None,
-        open_probe: Callable[[], OomRecords] | None = None,
-    ) -> None:
-        self._wakes = wakes
-        self._report = report
-        self._expect = expect
+    tree: CgroupTree
+    settings: Settings
+    wakes: Wakes
+    report: ReportKill
+    _: KW_ONLY
+    expect: ReportKill = lambda _: None
+    open_probe: Callable[[], OomRecords] | None = None
+
+    def __post_init__(self) -> None:
+        tree, settings, wakes = self.tree, self.settings, self.wakes
         self._met = 0
         node = GuardedNode(settings.node_cgroup or MACHINE, fences(settings.pod_parents))
         seconds = settings.housekeeping_interval_seconds
         self._limits = GuardedLimits(tree, node, interval_seconds=seconds)
         loader = settings.sources.ebpf_loader
         self._ebpf = EbpfOom(
-            tree, wakes, node=node, report=self.on_kill, loader=loader, open_probe=open_probe
+            tree, wakes, node=node, report=self.on_kill, loader=loader, open_probe=self.open_probe
         )
         self._chain = Chain[None](
             (self._ebpf, OomCounters(tree, node, self._limits.met, self.on_kill, interval_seconds=seconds)),
@@ -187,7 +186,7 @@ class OomSource:
     def on_kill(self, kill: OomKill) -> None:
         """Report a kill; wake the loop if it was at a limit that is guarded."""
         if kill.pid is not None:  # a kill that was only counted is seconds old
-            self._expect(kill)
+            self.expect(kill)
         if kill.scope is OomScope.NODE:
-            self._wakes.wake(kill.source, WakeKind.MEMORY, Signal.MEMORY_AVAILABLE, at_ns=kill.at_ns)
-        self._report(kill)
+            self.wakes.wake(kill.source, WakeKind.MEMORY, Signal.MEMORY_AVAILABLE, at_ns=kill.at_ns)
+        self.report(kill)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ _EXPECTED_BYTES_PER_SECOND: Final = 256 << 20
 _SAFETY: Final = 2
 
 
+@dataclass(eq=False)
 class SwapWatch:
     """Wakes the loop when a threshold for swap.available is crossed, and while it is.
 
@@ -39,54 +41,46 @@ class SwapWatch:
     kernel modifies where it refuses swap, None where there is none.
     """
 
-    def __init__(
-        self,
-        thresholds: Sequence[Threshold],
-        observe: Callable[[], Observation | None],
-        wakes: Wakes,
-        *,
-        events: Path | None = None,
-        longest_seconds: float = 10.0,
-    ) -> None:
-        self._thresholds = thresholds
-        self._observe = observe
-        self._wakes = wakes
-        self._events = events
-        self._longest_seconds = max(longest_seconds, _SHORTEST_SECONDS)
+    thresholds: Sequence[Threshold]
+    observe: Callable[[], Observation | None]
+    wakes: Wakes
+    _: KW_ONLY
+    events: Path | None = None
+    longest_seconds: float = 10.0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sample until cancelled."""
         with self._opened_events() as events:
             how = "sampled" if events.fileno() < 0 else "sampled, and events"
-            self._wakes.board.set(SWAP, SourceHealth.ARMED, how)
+            self.wakes.board.set(SWAP, SourceHealth.ARMED, how)
             task_status.started()
             before: Observation | None = None
             before_seconds = trio.current_time()
             was_met = False
             while True:
-                seen, now_seconds = self._observe(), trio.current_time()
-                is_met = seen is not None and any(_missing(one, seen) for one in self._thresholds)
+                seen, now_seconds = self.observe(), trio.current_time()
+                is_met = seen is not None and any(_missing(one, seen) for one in self.thresholds)
                 if is_met or was_met:
-                    self._wakes.wake(SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
+                    self.wakes.wake(SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
                 was_met = is_met
                 taken = 0 if seen is None or before is None else before.available - seen.available
                 rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)
                 before, before_seconds = seen, now_seconds
                 pause_seconds = _MET_SECONDS if is_met else self._pause_seconds(seen, rate)
-                await _wait(events.fileno(), min(pause_seconds, self._longest_seconds))
+                await _wait(events.fileno(), max(_SHORTEST_SECONDS, min(pause_seconds, self.longest_seconds)))
 
     def _pause_seconds(self, seen: Observation | None, rate: float) -> float:
         """Return after how long swap may have run down to a threshold, half of it for safety."""
         if seen is None:
-            return self._longest_seconds
-        margin = min(seen.available - int(one.value.of(seen.capacity)) for one in self._thresholds)
+            return self.longest_seconds
+        margin = min(seen.available - int(one.value.of(seen.capacity)) for one in self.thresholds)
         expected = max(_SAFETY * rate, _EXPECTED_BYTES_PER_SECOND)
         return max(_SHORTEST_SECONDS, margin / expected / _SAFETY)
 
     def _opened_events(self) -> OwnedDescriptor:
-        if self._events is not None:
+        if self.events is not None:
             with suppress(OSError, ReactorError):  # the root has none, nor a kernel without swap
-                return OwnedDescriptor(watch_modifications(self._events))
+                return OwnedDescriptor(watch_modifications(self.events))
         return OwnedDescriptor()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -50,25 +51,19 @@ class Listing(NamedTuple):
     is_cut: bool
 
 
+@dataclass(eq=False)
 class NamedParents:
     """Lists the children of parents that are named by their paths. Never raises: what fails is in `problems`.
 
     With a listing it reads only directories that changed.
     """
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        problems: dict[str, str],
-        listing: CachedListing[Parents] | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        self._tree = tree
-        self._problems = problems
-        self._listing = listing
-        self._again = again
-        self._failed: list[str] = []
+    tree: CgroupTree
+    problems: dict[str, str]
+    listing: CachedListing[Parents] | None = None
+    _: KW_ONLY
+    again: bool = False
+    failed: list[str] = field(default_factory=list)
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
         """Return what there is of all parents."""
@@ -77,8 +72,8 @@ class NamedParents:
     def _named(self, cgroup: str) -> Children | None:
         """Return the children of a parent that is named by its path, None if they can't be listed."""
         try:
-            path = os.fspath(self._tree.path(cgroup))
-            found = self._read(path, None, lambda: listed(path), again=self._again)
+            path = os.fspath(self.tree.path(cgroup))
+            found = self._read(path, None, lambda: listed(path), again=self.again)
             return Children(cgroup, path, found.names, names_are_trusted(cgroup, path))
         except FileNotFoundError:
             return Children(cgroup, "", (), is_trusted=False)  # holds no pod (yet)
@@ -88,16 +83,16 @@ class NamedParents:
 
     def _read(self, directory: str, what: object, find: Callable[[], _Read], *, again: bool = False) -> _Read:
         """Return what `find` reads in a directory; with a listing, as it was before if nothing changed."""
-        if self._listing is None:
+        if self.listing is None:
             return find()
-        return self._listing.section(directory, what, find, again=again)
+        return self.listing.section(directory, what, find, again=again)
 
     def _fail(self, cgroup: str, error: Exception) -> None:
         """Record what can't be listed: out of descriptors, say, just when a pod may have to be evicted."""
-        self._problems[cgroup] = str(error)
-        self._failed.append(cgroup)
-        if self._listing is not None:
-            self._listing.invalidate()
+        self.problems[cgroup] = str(error)
+        self.failed.append(cgroup)
+        if self.listing is not None:
+            self.listing.invalidate()
 
 
 def listed(path: str, *, is_trusted: bool = True, matches: Matches = None) -> Listing:

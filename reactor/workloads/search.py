@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
@@ -110,20 +110,18 @@ class _Match(NamedTuple):
     above: _Directory
 
 
+@dataclass(eq=False)
 class Search(NamedParents):
     """Finds what patterns match, level by level, beside the parents that are named."""
 
-    @cached_property
-    def parts(self) -> list[_Part]:
-        """The delegated parts that were found."""
-        return []
+    parts: list[_Part] = field(default_factory=list)  # the delegated ones that were found
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
         """Return what there is of all parents."""
         children = dict(super().run([parent for parent in parents if not parent.is_pattern]).children)
         found = {parent.text: list(self._matched(parent)) for parent in parents if parent.is_pattern}
-        by_pattern = _without_overlaps(found, self._problems) if len(found) > 1 else found
-        children.update(dict.fromkeys(self._failed))
+        by_pattern = _without_overlaps(found, self.problems) if len(found) > 1 else found
+        children.update(dict.fromkeys(self.failed))
         for matches in by_pattern.values():
             children.update(matches)
         return Parents(
@@ -133,9 +131,9 @@ class Search(NamedParents):
     def matches(self, pattern: PodParent) -> Iterator[_Match | None]:
         """Yield what matches, and None after each directory that was read."""
         try:
-            path = os.fspath(self._tree.path(pattern.fence))
-            if self._listing is not None:
-                self._listing.watch(path)
+            path = os.fspath(self.tree.path(pattern.fence))
+            if self.listing is not None:
+                self.listing.watch(path)
             fence = Selected(pattern.fence, path, os.stat(path).st_ino)
             if pattern.is_pattern:
                 yield from self._below(self._directory(fence, None), pattern.searched)
@@ -178,7 +176,7 @@ class Search(NamedParents):
             part.entries -= found.entries
             part.is_cut |= found.is_cut
             if found.is_cut:
-                self._problems[above.found.cgroup] = (
+                self.problems[above.found.cgroup] = (
                     f"so many cgroups that a pattern finds not all in it: {MOST_ENTRIES} entries are read "
                     f"below {part.top.cgroup}, which is not root's alone"
                 )
@@ -215,7 +213,7 @@ class Search(NamedParents):
         """Return a match as the one pod that it is, since there would be too many in it."""
         part.cgroups -= 1
         found, (above, is_trusted, _) = match
-        self._problems.setdefault(
+        self.problems.setdefault(
             part.top.cgroup,
             f"more than {MOST_OF_A_PART} pods below it, which is not root's alone: {found.cgroup} is one pod "
             "as a whole",
@@ -229,7 +227,7 @@ class Search(NamedParents):
             found.directory,
             found.inode,
             lambda: names_are_trusted(found.cgroup, found.directory),
-            again=self._again,
+            again=self.again,
         )
         if part is None and not is_trusted:
             part = _Part(found)
