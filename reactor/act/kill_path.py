@@ -78,10 +78,6 @@ class KillPath(HardKills):
         target = self._ready.get(pod.uid)
         return target is not None and target.is_of(pod)
 
-    def find_self(self) -> None:
-        """Find the cgroups of reactor and of init: where one was moved, the next kill need not."""
-        self._untouchable.find()
-
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""
         self.one_process.close()

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 import trio
@@ -82,6 +83,7 @@ def close_all(pidfds: Iterable[int]) -> None:
         close_descriptor(fd)
 
 
+@dataclass(eq=False)
 class SignalSweep:
     """Signals every process in `top` and below, but for `spared` cgroups; processes of `never` are refused.
 
@@ -98,25 +100,17 @@ class SignalSweep:
     cgroups were listed.
     """
 
-    def __init__(
-        self,
-        top: CgroupDirectory,
-        number: signal.Signals,
-        *,
-        spared: Collection[str] = (),
-        ready: Mapping[int, int] | None = None,
-        never: Collection[int] = (),
-    ) -> None:
+    top: CgroupDirectory
+    number: signal.Signals
+    _: KW_ONLY
+    spared: Collection[str] = ()
+    ready: dict[int, int] = field(default_factory=dict)
+    never: Collection[int] = ()
+
+    def __post_init__(self) -> None:
         self.sent = self.sent_ns = 0
         self.held: dict[int, int] = {}
-        self.ran_out_of_fds = False
-        self.found_new_process = False
-        self.is_cut = False
-        self._top = top
-        self._number = number
-        self._spared = frozenset(spared)
-        self._never = frozenset(never)
-        self._ready = dict(ready or {})
+        self.ran_out_of_fds = self.found_new_process = self.is_cut = False
         self._breadth = _BREADTH
         self._done: set[int] = set()
         self._seen: set[int] = set()
@@ -131,7 +125,7 @@ class SignalSweep:
             repr(cgroup): (error.strerror if isinstance(error, OSError) else None) or str(error)
             for cgroup, error in self._unlisted.items()
         }
-        return [*_summed(signals, f"not sent {self._number.name}"), *_summed(lists, "not listed")]
+        return [*_summed(signals, f"not sent {self.number.name}"), *_summed(lists, "not listed")]
 
     @property
     def error(self) -> OSError:
@@ -157,7 +151,7 @@ class SignalSweep:
         """Make a round that stops, to be continued, after every so many cgroups. Raises as `fire`."""
         self.ran_out_of_fds = self.found_new_process = self.is_cut = False
         self._unlisted.clear()
-        directories = walk(self._top, self._note, spared=self._spared, held=self._breadth)
+        directories = walk(self.top, self._note, spared=self.spared, held=self._breadth)
         try:
             for count, directory in enumerate(directories, 1):
                 self._signal_in(directory)
@@ -165,8 +159,8 @@ class SignalSweep:
                     yield
         finally:
             directories.close()
-            close_all(self._ready.values())  # of those who are not in the cgroup any more
-            self._ready.clear()
+            close_all(self.ready.values())  # of those who are not in the cgroup any more
+            self.ready.clear()
 
     def use_fewer_fds(self) -> None:
         """Need as few descriptors as can be from now on: to signal is worth more than to wait by event."""
@@ -192,7 +186,7 @@ class SignalSweep:
         waiting = []
         listed = directory.processes()
         # Before any other is signalled, whichever is listed first.
-        for pid in self._never.intersection(listed):
+        for pid in frozenset(self.never).intersection(listed):
             what = "init" if pid == 1 else "reactor"
             raise RefusedError(f"{directory.cgroup!r} holds process {pid}, {what}")
         for pid in listed:
@@ -201,7 +195,7 @@ class SignalSweep:
             if pid not in self._seen:
                 self._seen.add(pid)
                 self.found_new_process = True
-            ready = self._ready.pop(pid, None)
+            ready = self.ready.pop(pid, None)
             if ready is None or not self._send(pid, ready):  # the id is another's by now
                 waiting.append(pid)
         return waiting
@@ -241,7 +235,7 @@ class SignalSweep:
     def _send(self, pid: int, fd: int) -> bool:
         """Signal the process and hold its pidfd, or close it; return whether there was one to signal."""
         try:
-            signal.pidfd_send_signal(fd, self._number)
+            signal.pidfd_send_signal(fd, self.number)
         except OSError as error:
             close_descriptor(fd)
             if error.errno == errno.ESRCH:

@@ -150,11 +150,7 @@ class Untouchable:
         for pid in dict.fromkeys((os.getpid(), _INIT)):
             with suppress(OSError):  # /proc is not to be read, or not this one
                 self._homes.append(_Home(pid, KernelFile(proc / str(pid) / "cgroup"), b"", None))
-        self.find()  # now, not at the first kill
-
-    def find(self) -> None:
-        """Find both where they are now."""
-        for home in self._homes:
+        for home in self._homes:  # now, not at the first kill
             self._refresh(home)
 
     def refuse(self, cgroup: str) -> bool:

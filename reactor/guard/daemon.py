@@ -309,7 +309,7 @@ class Daemon:
             settings, tree, self._steward, self.supervisor, lambda: self._known.pods
         )
         self._kills = KillPath(tree, settings.pod_parents) if self._cluster is None else self._cluster.kills
-        self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
+        self._own_cgroups = OwnCgroups(tree, settings.pod_parents)
         self._steward.cgroups = self._own_cgroups
         self._features = Features(tree, Path(settings.state_path), self._lines.write)
         self._steward.feeds = self._features.feeds

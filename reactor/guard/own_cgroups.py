@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +43,8 @@ _PIDS: Final = "pids"
 class OwnCgroups:
     """The cgroups of both processes: `make` makes them, `adopt` has a steward enter, `remove` removes them.
 
-    `make` and `adopt` block, for a worker thread. `parents` are those of pods. `on_moved` is called by
-    `notify_if_moved` after the guard has been moved. `controller` is what is distributed.
+    `make` and `adopt` block, for a worker thread. `parents` are those of pods. `controller` is what is
+    distributed.
     """
 
     def __init__(
@@ -52,18 +52,15 @@ class OwnCgroups:
         tree: CgroupTree,
         parents: Sequence[str],
         *,
-        on_moved: Callable[[], object] = lambda: None,
         proc: Path = PROC,
         controller: str = _MEMORY,
     ) -> None:
         self._tree = tree
         self._parents = tuple(map(PodParent, parents))
-        self._on_moved = on_moved
         self._proc = proc
         self._controller = controller
         self._is_tried = False
         self._has_moved = False
-        self._is_notified = True
         self._above: Path | None = None
         self._cgroup: str | None = None
         self._limit_bytes: int | None = None
@@ -103,12 +100,6 @@ class OwnCgroups:
             _LOG.warning("the steward is not in its cgroup: %s", self._because)
         else:
             self._because = None
-
-    def notify_if_moved(self) -> None:
-        """Call `on_moved` once the guard has been moved. For the loop's thread."""
-        if not self._is_notified:
-            self._is_notified = True
-            self._on_moved()
 
     def remove(self) -> None:
         """Put things back as they were: systemd starts a unit in the delegated cgroup itself.
@@ -159,7 +150,7 @@ class OwnCgroups:
                 (above / name).mkdir()
         if not is_inside:
             write_file(above / GUARD / "cgroup.procs", str(os.getpid()))
-            self._has_moved, self._is_notified = True, False
+            self._has_moved = True
         write_file(above / "cgroup.subtree_control", f"+{self._controller}")
         if self._controller == _MEMORY:
             self._limit_memory(above)

@@ -148,8 +148,6 @@ class StewardLink:
             process = await ChildProcess.start(self._command, (commands_fd, *listener), self.cgroups)
         finally:
             os.close(commands_fd)
-        if self.cgroups is not None:
-            self.cgroups.notify_if_moved()
         self.pid = process.pid
         self.starts += 1
         self._last_seconds = trio.current_time()

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -125,6 +126,7 @@ def _is(message: Message, interface: str | None, member: str) -> bool:
     return bool(fields.get(HeaderFields.interface) == interface and fields.get(HeaderFields.member) == member)
 
 
+@dataclass(eq=False)
 class Watch:
     """Watches until cancelled, or until the guard closes its end.
 
@@ -132,20 +134,15 @@ class Watch:
     `address` the bus's; `pause_seconds` the shortest and longest pause before it is asked again.
     """
 
-    def __init__(
-        self,
-        guard: trio.socket.SocketType,
-        wanted_seconds: int,
-        *,
-        directory: Path = _DIRECTORY,
-        address: str = "SYSTEM",
-        pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
-    ) -> None:
-        self._guard = guard
-        self._wanted_seconds = wanted_seconds
-        self._directory = directory
-        self._address = address
-        self._backoff = Backoff(*pause_seconds)
+    guard: trio.socket.SocketType
+    wanted_seconds: int
+    _: KW_ONLY
+    directory: Path = _DIRECTORY
+    address: str = "SYSTEM"
+    pause_seconds: tuple[float, float] = _PAUSE_SECONDS
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(*self.pause_seconds)
         self._lock: int | None = None
         self._is_preparing = False
         self._problem = ""
@@ -169,7 +166,7 @@ class Watch:
     async def _obey(self, end: Callable[[], None]) -> None:
         """Let a shutdown go on when the guard says so; end where it has ended."""
         with suppress(OSError):
-            while raw := await self._guard.recv(LONGEST_BYTES):
+            while raw := await self.guard.recv(LONGEST_BYTES):
                 if raw == GO_ON:
                     self._replace_lock(None)
         end()
@@ -177,7 +174,7 @@ class Watch:
     async def _attempt(self) -> None:
         """Watch over one connection until that is lost; say why."""
         try:
-            async with open_bus(self._address) as bus:
+            async with open_bus(self.address) as bus:
                 await self._watch(Logind(bus))
         except BaseException as raised:  # what is no failure is raised again
             failure, others = split_failure(raised)
@@ -225,39 +222,39 @@ class Watch:
         What it waits for at the most is its operator's to say: a value that is enough is left alone.
         """
         seconds = await logind.max_delay_seconds()
-        if seconds >= self._wanted_seconds:
+        if seconds >= self.wanted_seconds:
             return ""
-        wanted_seconds = self._wanted_seconds + _MARGIN_SECONDS
+        wanted_seconds = self.wanted_seconds + _MARGIN_SECONDS
         try:
             await trio.to_thread.run_sync(  # noqa: TID251 - this process may wait for a thread, and end
                 self._write_drop_in, wanted_seconds, abandon_on_cancel=True
             )
         except OSError as error:
-            return self._short(seconds, f"{error.filename or self._directory}: {error.strerror}")
+            return self._short(seconds, f"{error.filename or self.directory}: {error.strerror}")
         await logind.read_configuration()
         again = Backoff(*_READ_SECONDS, jitter=None)
         for _ in range(_READ_TIMES):
             await again.pause()
             seconds = await logind.max_delay_seconds()
-            if seconds >= self._wanted_seconds:
-                _LOG.info("logind: waits for %d s at the most, by %s", seconds, self._directory / _NAME)
+            if seconds >= self.wanted_seconds:
+                _LOG.info("logind: waits for %d s at the most, by %s", seconds, self.directory / _NAME)
                 return ""
         return self._short(
             seconds,
-            f"{self._directory / _NAME} says {wanted_seconds}, and another drop-in or logind.conf less: "
+            f"{self.directory / _NAME} says {wanted_seconds}, and another drop-in or logind.conf less: "
             "systemd-analyze cat-config systemd/logind.conf",
         )
 
     def _write_drop_in(self, seconds: int) -> None:
         """Have logind wait for so long once it has read its configuration again. Raises OSError."""
-        path, text = self._directory / _NAME, _DROP_IN.format(seconds=seconds)
+        path, text = self.directory / _NAME, _DROP_IN.format(seconds=seconds)
         # For all to read: logind may not run as root.
         small_file.write(path, text, mode=0o644, directory_mode=0o755)
 
     def _short(self, seconds: int, why: str) -> str:
         return (
             f"logind waits for {seconds} s at the most (InhibitDelayMaxSec), where the shutdown of all pods "
-            f"may take {self._wanted_seconds} s: {why}"
+            f"may take {self.wanted_seconds} s: {why}"
         )
 
     async def _say_problem(self, problem: str) -> None:
@@ -273,4 +270,4 @@ class Watch:
 
     async def _say(self, kind: ShutdownNewsKind, *, seconds: int = 0, text: str = "") -> None:
         with suppress(OSError):  # the guard has ended, which is found out by reading
-            await self._guard.send(write_news(ShutdownNews(kind=kind, seconds=seconds, text=text)))
+            await self.guard.send(write_news(ShutdownNews(kind=kind, seconds=seconds, text=text)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -217,6 +217,7 @@ class _Known(NamedTuple):
     first_seen_seconds: float
 
 
+@dataclass(eq=False)
 class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
@@ -226,38 +227,30 @@ class KubernetesPods:
     it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
 
-    def __init__(  # noqa: PLR0913 - what is known of pods comes from several
-        self,
-        tree: CgroupTree,
-        settings: Settings,
-        *,
-        specs: Callable[[], Specs] = dict,
-        runtime: Callable[[], Inventory] = dict,
-        files: Callable[[], NodeFiles] = NodeFiles,
-        is_complete: Callable[[], bool] = lambda: False,
-        own_score: OwnScore | None = None,
-        paths: NodePaths | None = None,
-        clock_seconds: Callable[[], float] = time.monotonic,
-        timeout_seconds: float = _TIMEOUT_SECONDS,
-    ) -> None:
-        self._tree = tree
+    tree: CgroupTree
+    settings: Settings
+    _: KW_ONLY
+    specs: Callable[[], Specs] = dict
+    runtime: Callable[[], Inventory] = dict
+    files: Callable[[], NodeFiles] = NodeFiles
+    is_complete: Callable[[], bool] = lambda: False
+    own_score: OwnScore | None = None
+    paths: NodePaths = field(default_factory=NodePaths)
+    clock_seconds: Callable[[], float] = time.monotonic
+    timeout_seconds: float = _TIMEOUT_SECONDS
+
+    def __post_init__(self) -> None:
+        tree, settings = self.tree, self.settings
         self._parents = settings.pod_parents
-        self._paths = paths or NodePaths()
-        self._own_score = own_score or (lambda pid, _: read_oom_score_adj(pid, self._paths.proc))
-        self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
+        self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self.paths.proc)
         self._victims = NamespacedVictims(settings.pod_lists)
-        self._specs = specs
-        self._runtime = runtime
-        self._is_complete = is_complete
-        self._clock_seconds = clock_seconds
-        self._storage = KubeletStorage(tree, self._paths)
-        self._files = files
+        self._storage = KubeletStorage(tree, self.paths)
         self._capacity_bytes = 0
         self._inventory: Inventory = {}
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
         self._listing = CachedListing[list[PodCgroup]]()
-        self._finding = Bounded(self._places, timeout_seconds)
+        self._finding = Bounded(self._places, self.timeout_seconds)
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -305,9 +298,9 @@ class KubernetesPods:
 
     def _turns(self, *, afresh: bool) -> Iterator[None]:
         """Bring up to date what is known; yield after every few pods that are read."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
-        specs, inventory = self._specs(), self._runtime()
+        specs, inventory = self.specs(), self.runtime()
         is_new = not afresh and inventory is not self._inventory  # a sandbox may be new
         if is_new:
             self._inventory = inventory
@@ -326,7 +319,7 @@ class KubernetesPods:
                     continue
             reported = inventory.get(found.uid)
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
-            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._is_complete()
+            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self.is_complete()
             pod = self._pod(found, spec, reported, before, problems, is_unlisted=is_unlisted)
             if len(known) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
@@ -345,7 +338,7 @@ class KubernetesPods:
         found: list[PodCgroup] = []
         for parent in self._parents:
             try:
-                found += pod_cgroups(self._tree, parent, None if listing is None else listing.watch)
+                found += pod_cgroups(self.tree, parent, None if listing is None else listing.watch)
             except FileNotFoundError:
                 continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
             except (OSError, ReactorError) as error:
@@ -356,7 +349,7 @@ class KubernetesPods:
                 found += [
                     PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
                     for uid, one in self._known.items()
-                    if self._tree.contains(parent, one.pod.cgroup or "")
+                    if self.tree.contains(parent, one.pod.cgroup or "")
                 ]
         return found
 
@@ -372,13 +365,13 @@ class KubernetesPods:
     ) -> Pod | None:
         """Return a pod, None where it is gone. One that can't be read stays as it was known."""
         try:
-            inside = container_cgroups(self._tree, found.cgroup)
+            inside = container_cgroups(self.tree, found.cgroup)
             spared = spared_cgroups(
-                self._tree,
+                self.tree,
                 inside,
                 reported.sandboxes if reported else (),
                 before.pod.spared_cgroups if before else (),
-                proc=self._paths.proc,
+                proc=self.paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
             pod = (
@@ -423,13 +416,13 @@ class KubernetesPods:
     ) -> Pod:
         """Return a pod of which no spec is known, see above. Raises OSError if the pod is gone."""
         if not self._capacity_bytes:
-            self._capacity_bytes = read_meminfo(self._paths.proc).total_bytes
-        files = self._files()
+            self._capacity_bytes = read_meminfo(self.paths.proc).total_bytes
+        files = self.files()
         scores = [one for one in map(self._score, containers) if one is not None]
         namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
         if reported is not None:
             namespace, name = reported.namespace, reported.name
-        request_bytes = _request_bytes(self._tree, found, scores, self._capacity_bytes)
+        request_bytes = _request_bytes(self.tree, found, scores, self._capacity_bytes)
         return Pod(
             name=name,
             namespace=namespace,
@@ -444,8 +437,12 @@ class KubernetesPods:
     def _score(self, container: ContainerCgroup) -> int | None:
         """Return the score of a container's first process, None where there is none or it can't be read."""
         try:
-            pids = self._tree.processes(container.cgroup)
-            return self._own_score(pids[0], container.cgroup) if pids else None
+            pids = self.tree.processes(container.cgroup)
+            if not pids:
+                return None
+            if self.own_score is not None:
+                return self.own_score(pids[0], container.cgroup)
+            return read_oom_score_adj(pids[0], self.paths.proc)
         except (OSError, ReactorError):
             return None
 

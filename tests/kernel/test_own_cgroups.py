@@ -35,12 +35,11 @@ from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 root, start, controller, parents = sys.argv[1:]
 tree = CgroupTree(version=CgroupVersion.V2, memory_root=Path(root), pids_root=Path(root))
 Path(root + start, "cgroup.procs").write_text(str(os.getpid()))
-moves = []
-cgroups = OwnCgroups(tree, parents.split(), on_moved=lambda: moves.append(1), controller=controller)
+cgroups = OwnCgroups(tree, parents.split(), controller=controller)
 for line in sys.stdin:
     answer = eval(line)
     own = [one[3:-1] for one in open("/proc/self/cgroup") if one.startswith("0::")]
-    said = {"own": own[0], "moves": len(moves), "answer": answer, **cgroups.document()}
+    said = {"own": own[0], "answer": answer, **cgroups.document()}
     print(json.dumps(said), flush=True)
 """
 
@@ -137,9 +136,9 @@ def limited(unit: Unit) -> Unit:
 def test_guard_and_steward_live_apart_and_everything_is_put_back(unit: Unit) -> None:
     guard, steward = unit.start_guard(), unit.start_steward()
     before = guard("None")
-    made = guard(f"cgroups.make(), cgroups.adopt({steward}), cgroups.notify_if_moved()")
-    assert (unit.cgroup, 0, "rlimit") == (before["own"], before["moves"], before["limited_by"])
-    assert (f"{unit.cgroup}/guard", 1, "cgroup") == (made["own"], made["moves"], made["limited_by"])
+    made = guard(f"cgroups.make(), cgroups.adopt({steward})")
+    assert (unit.cgroup, "rlimit") == (before["own"], before["limited_by"])
+    assert (f"{unit.cgroup}/guard", "cgroup") == (made["own"], made["limited_by"])
     assert (f"{unit.cgroup}/steward", None) == (made["cgroup"], made["because"])
     assert f"0::{unit.cgroup}/steward" in Path(f"/proc/{steward}/cgroup").read_text().splitlines()
     assert {"guard", "steward"} == unit.parts()
@@ -155,8 +154,8 @@ def test_guard_and_steward_live_apart_and_everything_is_put_back(unit: Unit) -> 
 def test_every_next_steward_has_the_same_cgroup(unit: Unit) -> None:
     guard = unit.start_guard()
     for steward in (unit.start_steward(), unit.start_steward()):
-        made = guard(f"cgroups.make(), cgroups.adopt({steward}), cgroups.notify_if_moved()")
-        assert (1, "cgroup") == (made["moves"], made["limited_by"])
+        made = guard(f"cgroups.make(), cgroups.adopt({steward})")
+        assert (f"{unit.cgroup}/guard", "cgroup") == (made["own"], made["limited_by"])
         assert str(steward) in (unit.directory / "steward/cgroup.procs").read_text().split()
 
 
@@ -170,8 +169,8 @@ def test_what_a_killed_guard_has_left_is_used_again(unit: Unit) -> None:
 def test_guard_that_starts_in_its_place_is_not_moved(unit: Unit) -> None:
     (unit.directory / "guard").mkdir()
     guard = unit.start_guard("/guard")
-    made = guard(f"cgroups.make(), cgroups.adopt({unit.start_steward()}), cgroups.notify_if_moved()")
-    assert (f"{unit.cgroup}/guard", 0, "cgroup") == (made["own"], made["moves"], made["limited_by"])
+    made = guard(f"cgroups.make(), cgroups.adopt({unit.start_steward()})")
+    assert (f"{unit.cgroup}/guard", "cgroup") == (made["own"], made["limited_by"])
     assert f"{unit.cgroup}/guard" == guard("cgroups.remove()")["own"]
     assert "" == unit.distributed()
 
@@ -202,10 +201,8 @@ def test_parent_of_pods_is_not_divided(unit: Unit) -> None:
 
 def test_what_was_begun_is_undone_where_the_kernel_refuses_the_rest(unit: Unit) -> None:
     (unit.directory / "cgroup.max.descendants").write_text("1")
-    refused = unit.start_guard()(
-        f"cgroups.make(), cgroups.adopt({unit.start_steward()}), cgroups.notify_if_moved()"
-    )
-    assert (unit.cgroup, "rlimit", 0) == (refused["own"], refused["limited_by"], refused["moves"])
+    refused = unit.start_guard()(f"cgroups.make(), cgroups.adopt({unit.start_steward()})")
+    assert (unit.cgroup, "rlimit") == (refused["own"], refused["limited_by"])
     assert "can't be divided" in refused["because"]
     assert (set(), "") == (unit.parts(), unit.distributed())
 
@@ -215,9 +212,7 @@ def test_guard_is_moved_back_where_the_controller_is_refused(unit: Unit) -> None
     guard = unit.start_guard()
     # It comes between the check and the division, as a process that systemd starts there would.
     enters = f"Path({str(unit.directory / 'cgroup.procs')!r}).write_text('{other}')"
-    refused = guard(
-        f"setattr(cgroups, '_check', lambda *_: {enters}), cgroups.make(), cgroups.notify_if_moved()"
-    )
+    refused = guard(f"setattr(cgroups, '_check', lambda *_: {enters}), cgroups.make()")
     assert (unit.cgroup, "rlimit") == (refused["own"], refused["limited_by"])
     assert "cgroup.subtree_control" in refused["because"]
     assert set() == unit.parts()

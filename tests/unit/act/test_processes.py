@@ -147,7 +147,7 @@ class Listed:
 def fired(
     listed: Listed, number: signal.Signals = signal.SIGKILL, ready: Mapping[int, int] | None = None
 ) -> tuple[int, list[int]]:
-    sweep = SignalSweep(cast("CgroupDirectory", listed), number, ready=ready)
+    sweep = SignalSweep(cast("CgroupDirectory", listed), number, ready=dict(ready or {}))
     while sweep.fire():
         pass
     processes.close_all(sweep.held.values())
