@@ -155,92 +155,36 @@ def _candidates(
     counts_shared: bool,  # noqa: FBT001
 ) -> Iterator[tuple[Group, str | None]]:
     """Yield what may go, the first choice first; of `untouchable` there may be more by the next."""
+    names = _names_matcher((*victim.built_in_never, *victim.never))
     if victim.unit is VictimUnit.PROCESS:
-        is_never = _names_matcher((*victim.built_in_never, *victim.never))
         for one in in_order(processes, counts_shared=counts_shared):
-            if one.pid not in untouchable and not is_never(one.name):
+            if one.pid not in untouchable and not names(one.name):
                 yield Group(one, (one,), one.held_bytes), None
         return
+    operators, built_in = _names_matcher(victim.never), _names_matcher(victim.built_in_never)
+    by_pid, cgroup = {one.pid: one for one in processes}, None
     for _ in range(_CHOICES):
-        group, cgroup = _chosen(victim, target, processes, wanted_bytes, untouchable)
-        if group is None:
-            return
-        yield group, cgroup
-
-
-def _add_forked(
-    target: Target,
-    chosen: Chosen,
-    group: Group,
-    reserved: Collection[int],
-    proc: Path,
-    *,
-    kill: bool,
-) -> list[int]:
-    """Add to a group what its processes have forked meanwhile, and kill that if asked to; return its pidfds.
-
-    It is asked for before anything is killed as well: the child of a dead process has another parent.
-    """
-    added: list[int] = []
-    for _ in range(_ROUNDS):
-        known = {*chosen.pidfds, *(one.pid for one in group.members)}
-        listed = _by_cgroup(target)
-        new = [pid for pids in listed.values() for pid in pids if pid not in known and pid not in reserved]
-        if chosen.cgroup is not None:
-            found = [pid for pid in new if pid in _within(listed, chosen.cgroup)]
+        if victim.unit is VictimUnit.TREE:
+            found = tree_of(
+                processes,
+                wanted_bytes,
+                is_spared=lambda one: built_in(one.name),
+                is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
+            )
         else:
-            late = [pid for pid in new if pid not in chosen.others]
-            found = [one.pid for one in joined(group, _read_those(late, proc), known)]
-        pidfds = _opened(target, [pid for pid in found if not _is_unkillable(pid, proc)])
-        if not pidfds:
-            break
-        for pidfd in pidfds.values() if kill else ():
-            with suppress(OSError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        chosen.pidfds.update(pidfds)
-        added += pidfds.values()
-    return added
-
-
-def _chosen(
-    victim: ProcessVictim,
-    target: Target,
-    processes: Collection[ProcessMemory],
-    wanted_bytes: int | None,
-    untouchable: Collection[int],
-) -> tuple[Group | None, str | None]:
-    operators = _names_matcher(victim.never)
-    if victim.unit is VictimUnit.TREE:
-        built_in = _names_matcher(victim.built_in_never)
-        found = tree_of(
-            processes,
-            wanted_bytes,
-            is_spared=lambda one: built_in(one.name),
-            is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
-        )
-        return found, None
-    names = _names_matcher((*victim.built_in_never, *victim.never))
-    by_pid = {one.pid: one for one in processes}
-    listed = {
-        path: [by_pid[pid] for pid in pids if pid in by_pid] for path, pids in _by_cgroup(target).items()
-    }
-    found = leaf_of(
-        listed, wanted_bytes, is_untouchable=lambda one: one.pid in untouchable or names(one.name)
-    )
-    if found is None:
-        return None, None
-    pids = {one.pid for one in found.members}
-    holding = [path for path in listed if {one.pid for one in listed[path]} & pids]
-    return found, os.path.commonpath(holding)
-
-
-def _within(listed: Mapping[str, Sequence[int]], cgroup: str) -> set[int]:
-    return {
-        pid
-        for path, pids in listed.items()
-        if path == cgroup or path.startswith(f"{cgroup}/")
-        for pid in pids
-    }
+            listed = {
+                path: [by_pid[pid] for pid in pids if pid in by_pid]
+                for path, pids in _by_cgroup(target).items()
+            }
+            found = leaf_of(
+                listed, wanted_bytes, is_untouchable=lambda one: one.pid in untouchable or names(one.name)
+            )
+            members = set() if found is None else {one.pid for one in found.members}
+            holding = [path for path, held in listed.items() if members.intersection(one.pid for one in held)]
+            cgroup = os.path.commonpath(holding) if holding else None
+        if found is None:
+            return
+        yield found, cgroup
 
 
 def _opened(target: Target, pids: Sequence[int]) -> dict[int, int]:
@@ -503,12 +447,37 @@ class OneProcess:
         return True
 
     def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:
-        """Add what a group has forked since it was chosen, as far as that can be had; return its pidfds."""
-        if chosen.group is not None:
-            reserved = {*self.untouchable.pids, chosen.process.pid}
-            with suppress(ReactorError, OSError), closing(self.opened(chosen.pod)) as target:
-                return _add_forked(target, chosen, chosen.group, reserved, self.proc, kill=kill)
-        return []
+        """Add what a group has forked since it was chosen, as far as that can be had; return its pidfds.
+
+        With `kill` that is killed. It is asked for before anything is killed as well: the child of a dead
+        process has another parent.
+        """
+        added: list[int] = []
+        if chosen.group is None:
+            return added
+        reserved = {*self.untouchable.pids, chosen.process.pid}
+        with suppress(ReactorError, OSError), closing(self.opened(chosen.pod)) as target:
+            for _ in range(_ROUNDS):
+                known = {*reserved, *chosen.pidfds, *(one.pid for one in chosen.group.members)}
+                new = [
+                    pid
+                    for path, pids in _by_cgroup(target).items()
+                    if chosen.cgroup is None or f"{path}/".startswith(f"{chosen.cgroup}/")
+                    for pid in pids
+                    if pid not in known
+                ]
+                if chosen.cgroup is None:
+                    late = _read_those([pid for pid in new if pid not in chosen.others], self.proc)
+                    new = [one.pid for one in joined(chosen.group, late, chosen.pidfds)]
+                pidfds = _opened(target, [pid for pid in new if not _is_unkillable(pid, self.proc)])
+                if not pidfds:
+                    break
+                for pidfd in pidfds.values() if kill else ():
+                    with suppress(OSError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                chosen.pidfds.update(pidfds)
+                added += pidfds.values()
+        return added
 
     async def terminate(
         self, chosen: Chosen, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
