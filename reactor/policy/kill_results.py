@@ -37,8 +37,8 @@ from reactor.text import printable
 
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
-# Below this the kernel's batched counters and what the system itself takes resemble a leak, and a small pod
-# with a few files in memory would spare the hog that comes after it.
+# Below this the kernel's batched counters and what the system takes resemble a leak, and one small pod with a
+# few files in memory would spare the hog after it. Of several, pods have grown if the leak is not outside.
 _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _GROWN_SHARE = 4  # of the threshold
@@ -364,9 +364,9 @@ def _unhelpful(
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
-        if lost_bytes < node.noise_bytes:
-            continue
         is_most = 2 * lost_bytes > credited_bytes
+        if lost_bytes < node.noise_bytes and not (is_most and len(latest) > 1 and credited_bytes):
+            continue
         is_all = not found[0] and 0 < missing_bytes <= lost_bytes
         # What later victims held the pods have taken, too.
         have_taken_more = _pods_have_grown(kill, node, lost_bytes - later_bytes)

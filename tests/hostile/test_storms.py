@@ -51,6 +51,16 @@ for _ in range(int(sys.argv[1])):
     time.sleep(float(sys.argv[2]))
 signal.pause()
 """
+# Takes so many MiB in steps of 32 KiB, with a pause after each; then it stays as it is.
+CREEP = """
+import mmap, signal, sys, time
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, len(memory), 4096):
+    memory[offset] = 1
+    if offset % (32 << 10) == 0:
+        time.sleep(float(sys.argv[2]))
+signal.pause()
+"""
 # Takes memory MiB for MiB, with a pause after each, for as long as the node's working set is below a bound.
 REFILL = """
 import mmap, sys, time
@@ -176,6 +186,26 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     assert "are slowed down" in daemon.log()
     assert any(line["slowdowns"] for line in daemon.lines() if line["kind"] == "decision")
     assert "are slowed down" in daemon.ask("explain").stdout
+
+
+def test_slow_leak_outside_pods_that_hold_next_to_nothing_costs_two_of_them(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str
+) -> None:
+    trial.futile_at_most = 2
+    made = [node.spawn(node.add_pod(f"pods/innocent-{number}"), ["sleep", "inf"]) for number in range(30)]
+    mib = (LEVEL_BYTES - node.usage_bytes()) // MIB - 14  # an interpreter takes 10
+    node.spawn(f"{node.cgroup}/system", hold(mib))
+    eventually(lambda: node.usage_bytes() > LEVEL_BYTES - 14 * MIB, "what is almost all")
+    daemon.start()
+    leak = node.spawn(f"{node.cgroup}/system", python(CREEP, 16, 0.01 * PATIENCE))
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+    eventually(lambda: node.usage_bytes() > LEVEL_BYTES + 4 * MIB, "what all pods together hold, and more")
+
+    after_passes(daemon, PASSES)
+
+    assert alive(made) >= 28
+    assert leak.poll() is None
+    assert "outside the pods" in daemon.status()["problems"]["evictions"]
 
 
 @pytest.mark.parametrize("where", ["system", "pods/keeper"])

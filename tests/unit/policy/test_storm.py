@@ -50,6 +50,7 @@ class Node:
         self.cached = 0
         self.never = set()
         self.refused = set()
+        self.priorities = {}
         self.now = 1000.0
         self.state = PolicyState()
         self.killed = []
@@ -91,6 +92,7 @@ class Node:
             name=name,
             namespace="n",
             uid=name,
+            priority=self.priorities.get(name, 0),
             critical_because="it is so" if is_kept else None,
             could_not_be_ended=name in self.refused,
         )
@@ -153,6 +155,33 @@ def test_leak_outside_the_pods_costs_one_innocent_and_then_one_in_each_pause():
     while len(node.killed) < 2:
         node.step(0.1)
     assert node.now - before >= 9
+
+
+@pytest.mark.parametrize("size", [0.25, 2, 5])
+@pytest.mark.parametrize("growth", [0.01, 0.3])
+def test_leak_outside_pods_that_hold_next_to_nothing_costs_two_of_them(size, growth):
+    """What each of them brings back is noise."""
+    node = Node(outside=412 - 30 * size, **innocents(30, size))
+    for _ in range(int(20 / growth)):
+        node.outside += growth
+        node.step(0.0001)
+
+    assert 2 == len(node.killed)
+    assert node.reasons
+
+
+@pytest.mark.parametrize("left", [0, 0.1])
+def test_hog_that_grows_bit_by_bit_behind_pods_that_hold_next_to_nothing_is_killed_at_once(left):
+    node = Node(hog=60, **innocents(5, 0.25))
+    node.priorities = {"hog": 1}
+    node.outside = 411.9 - sum(node.pods.values())
+    node.sticky = dict.fromkeys(innocents(5), left)
+    while "hog" in node.pods:
+        node.pods["hog"] += 0.05
+        node.step(0.0001)
+        assert [] == node.reasons
+
+    assert 6 == len(node.killed)
 
 
 def late_node(**grown):
