@@ -219,8 +219,8 @@ class HardKills:
 
     def _hold(self, pod: Pod, target: Target, struck: _Struck) -> None:
         """Keep the descriptors that reap waits on, unless the next kill would lack them."""
-        if self._reserve.fill():
-            self._dying.hold(key_of(pod), target.take_directory(), struck.pidfds)
+        if self._reserve.fill() and (directory := target.take_directory()) is not None:
+            self._dying.hold(key_of(pod), directory, struck.pidfds)
             return
         processes.close_all(struck.pidfds.values())
         target.close()

@@ -66,12 +66,11 @@ class ReapReport:
 class _Killed:
     """What is held of a pod that was killed: its directory, and pidfds by process id."""
 
-    directory: CgroupDirectory | None
+    directory: CgroupDirectory
     pidfds: dict[int, int]
 
     def close(self) -> None:
-        if self.directory is not None:
-            self.directory.close()
+        self.directory.close()
         processes.close_all(self.pidfds.values())
         self.pidfds.clear()
 
@@ -83,17 +82,15 @@ class Dying:
         self._killed: dict[Key, _Killed] = {}
         self._turns: dict[Key, trio.Lock] = {}
 
-    def hold(self, key: Key, directory: CgroupDirectory | None, pidfds: dict[int, int]) -> None:
+    def hold(self, key: Key, directory: CgroupDirectory, pidfds: dict[int, int]) -> None:
         """Keep what there is of a pod to wait on; what an earlier kill of it left stays as it is."""
-        kept = self._killed.setdefault(key, _Killed(None, {}))
+        kept = self._killed.setdefault(key, _Killed(directory, {}))
         for pid, fd in pidfds.items():
             if pid in kept.pidfds or len(kept.pidfds) >= processes.HELD:
                 close_descriptor(fd)
             else:
                 kept.pidfds[pid] = fd
-        if kept.directory is None:
-            kept.directory = directory
-        elif directory is not None:
+        if kept.directory is not directory:
             directory.close()
 
     def directory(self, key: Key) -> CgroupDirectory | None:
@@ -102,7 +99,7 @@ class Dying:
         Raises OSError.
         """
         kept = self._killed.get(key)
-        return None if kept is None or kept.directory is None else kept.directory.duplicate()
+        return None if kept is None else kept.directory.duplicate()
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""

@@ -71,17 +71,13 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self._began_unix_seconds, self._began_seconds = time.time(), time.monotonic()
-        self._took_seconds: float | None = None
         self.before = self.available()
 
-    def stop_clock(self) -> None:
-        """Count what follows, until the result shows, to no reclaim's time."""
-        self._took_seconds = time.monotonic() - self._began_seconds
-
-    def reclaimed(self, wanted: int | None, report: ReclaimReport) -> Reclaimed:
-        """Return the result of the reclaim, and log it."""
-        if self._took_seconds is None:
-            self.stop_clock()
+    def reclaimed(
+        self, wanted: int | None, report: ReclaimReport, ended_seconds: float | None = None
+    ) -> Reclaimed:
+        """Return the result of the reclaim, which ended now or then, and log it."""
+        ended_seconds = time.monotonic() if ended_seconds is None else ended_seconds
         after = self.available()
         reclaimed = Reclaimed(
             kind=self.kind,
@@ -90,7 +86,7 @@ class Measurement:
             at_unix_seconds=self._began_unix_seconds,
             wanted=wanted,
             freed=None if self.before is None or after is None else after - self.before,
-            took_seconds=self._took_seconds or 0.0,
+            took_seconds=ended_seconds - self._began_seconds,
             did=report.did,
             problems=report.problems,
         )
@@ -232,7 +228,7 @@ class NodeReclaimer:
             report = ReclaimReport(problems=(str(error),))
         if report is None:
             return None
-        measurement.stop_clock()
+        ended_seconds = time.monotonic()  # what follows, until the result shows, is no reclaim's time
 
         async def observed_again() -> int | None:
             await observe_space()
@@ -241,7 +237,8 @@ class NodeReclaimer:
         await until_space_is_back(
             observed_again, await observed_again(), SOON, lambda: self._suffices(decision)
         )
-        return measurement.reclaimed(None if before is None else threshold.missing(before), report)
+        wanted = None if before is None else threshold.missing(before)
+        return measurement.reclaimed(wanted, report, ended_seconds)
 
     def _suffices(self, decision: Decision) -> bool:
         return is_enough(self.settings, decision, Snapshot(signals=self.observed()))
