@@ -150,6 +150,7 @@ class EbpfStep(Step[Any], Generic[_Probe]):
     proc: Path = PROC
 
     def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can be tried."""
         if self.tree.version is CgroupVersion.V1:
             return self.on_v1
         return absent_because(self.bpf_object, self.loader) if self.open_probe is None else None

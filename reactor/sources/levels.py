@@ -175,6 +175,7 @@ class MemoryStep(Step[Sequence[MemoryLevel]]):
         self._wakes = wakes
 
     def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can be tried."""
         if self._tree.version is BY_NAME[self.name].version:
             return None
         return f"the memory controller is on cgroup {self._tree.version}, which has no {self.lacking}"

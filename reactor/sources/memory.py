@@ -105,6 +105,7 @@ class PsiHint(CgroupsStep):
         self._stall_us = stall_us
 
     def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can be tried."""
         if MACHINE_PRESSURE.exists():
             return None
         return f"no {MACHINE_PRESSURE}: the kernel lacks CONFIG_PSI or was not booted with psi=1"
