@@ -99,10 +99,7 @@ class PsiHint(CgroupsStep):
     """
 
     name = PSI
-
-    def __init__(self, tree: CgroupTree, wakes: Wakes, *, stall_us: int = STALL_US) -> None:
-        super().__init__(tree, wakes)
-        self._stall_us = stall_us
+    stall_us = STALL_US
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it can be tried."""
@@ -116,7 +113,7 @@ class PsiHint(CgroupsStep):
             paths: dict[int, Path] = {}
             windows: list[str] = []
             for path in self._paths():
-                fd, window_us = _open(path, self._stall_us)
+                fd, window_us = _open(path, self.stall_us)
                 # Its end waits for an RCU grace period: 12 to 30 ms in which no wake would be seen.
                 owned.callback(close_behind, fd)
                 # Trio waits for EPOLLIN, which these files always have.

@@ -92,7 +92,9 @@ async def test_stalled_tasks_wake_the_loop(small_cgroup: Path, tmp_path: Path) -
     big.write_bytes(bytes(64 << 20))
     os.sync()
     async with trio.open_nursery() as nursery:
-        await armed(nursery, PsiHint(CgroupTree.discover(), wakes, stall_us=1_000), board)
+        hint = PsiHint(CgroupTree.discover(), wakes)
+        hint.stall_us = 1_000
+        await armed(nursery, hint, board)
         command = [sys.executable, "-c", STALLER, str(small_cgroup / "cgroup.procs"), str(big)]
         stallers = [subprocess.Popen(command) for _ in range(2)]  # noqa: ASYNC220
         try:
