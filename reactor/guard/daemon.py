@@ -44,7 +44,7 @@ from reactor.guard.outbox import RecordQueue
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.pass_ import RULES
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.recorder import Hooks, Recorder, Tally
+from reactor.guard.recorder import Recorder, Tally
 from reactor.guard.reports import EvictionOrder, Report, Reports, memory_held, problem
 from reactor.guard.single_instance import NodeLock, is_stood_by, listen
 from reactor.guard.state import StateFile, restore
@@ -65,7 +65,7 @@ from reactor.model.signals import RESOURCE, Layout, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Observed
 from reactor.model.wakes import SourceState, WakeKind
 from reactor.policy.events import without_evictions
-from reactor.supervisor import Nursery, Part, Supervisor
+from reactor.supervisor import Faults, Nursery, Part, Supervisor
 from reactor.text import counted, printable
 from reactor.threads import NameLookups, in_thread
 
@@ -265,12 +265,15 @@ class Daemon:
         self,
         settings: Settings,
         tree: CgroupTree,
-        hooks: Hooks,
         last_good: KeptFile[str] | None = None,
         end_of_dry_run: str = "reactor.dryRun: false",
+        faults: Faults | None = None,
     ) -> None:
-        """`end_of_dry_run` says what an operator has to do for pods to be evicted."""
-        self.supervisor = Supervisor(hooks.faults)
+        """`end_of_dry_run` says what an operator has to do for pods to be evicted.
+
+        `faults` are what a test lets happen to the parts.
+        """
+        self.supervisor = Supervisor(faults)
         self._tree = tree
         self._started_unix_seconds = time.time()
         self._liveness = Liveness()
@@ -283,11 +286,10 @@ class Daemon:
         self._end_of_dry_run = end_of_dry_run
         self._highs = BorrowedHighs()
         self._notice = ServiceNotice()
-        self._recorder = Recorder(
+        self.recorder = Recorder(
             self._lines,
             self._tally,
             patience_seconds=settings.eviction.in_flight_deadline_seconds,
-            hooks=hooks,
         )
         self._order = EvictionOrder()
         self._listener: socket.socket | None = None
@@ -636,7 +638,7 @@ class Daemon:
     def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         with self._records.guard():
             record = PassRecord.of_resumed(attempt, self._known.passes, time.monotonic())
-            self._recorder.resume(record, nursery)
+            self.recorder.resume(record, nursery)
 
     def _on_pass(self, nursery: trio.Nursery, record: PassRecord) -> None:
         """Record a pass. Nothing here fails the pass, or keeps the others from their records."""
@@ -645,7 +647,7 @@ class Daemon:
             with self._cluster_notes.guard():
                 self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
         with self._records.guard():
-            self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
+            self.recorder.record(record, self.supervisor.jobs(nursery, "records"))
             self._slowdowns.passed(record.decision.slowdowns)
             self._no_victims.passed(record)
         with self._state_notes.guard():

@@ -28,7 +28,7 @@ from reactor.model.quantity import amount_text
 from reactor.model.rules import Firing
 from reactor.model.signals import RESOURCE, LimitSignal, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Threshold
-from reactor.supervisor import Faults, Nursery
+from reactor.supervisor import Nursery
 from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.decision")
@@ -37,19 +37,6 @@ _LABELLED: Final = ("evictions", "process_evictions", "rules", "rules_unhelpful"
 
 OnPass = Callable[[PassRecord], None]
 _Key = Threshold | tuple[Signal | LimitSignal | RuleSignal, str]
-OnEnded = Callable[[PassRecord, EvictionAttempt], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """Called in Trio's thread: `on_pass` with every pass, `on_ended` when an eviction came to its end.
-
-    `faults` are what a test lets happen to the parts of the daemon.
-    """
-
-    on_pass: OnPass = lambda _: None
-    on_ended: OnEnded = lambda *_: None
-    faults: Faults | None = None
 
 
 @dataclass(eq=False)
@@ -61,20 +48,20 @@ class Recorder:
 
     A decision's line waits until its pods are gone, so that it holds every stage,
     but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`).
+    `on_ended` is called when an eviction came to its end.
     """
 
     journal: RecordQueue
     meter: Tally
     _: KW_ONLY
     patience_seconds: float
-    hooks: Hooks
+    on_ended: Callable[[PassRecord, EvictionAttempt], None] = lambda *_: None
 
     def __post_init__(self) -> None:
         self._last_state, self._last_choice = _essence(Decision(at_seconds=0.0))
 
     def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
-        self.hooks.on_pass(record)
         self.meter.observe_pass(record)
         is_news = record.decision.rule is None and self._is_news(record.decision)
         if not (is_news or record.decision.rule is not None or record.attempts or record.reclaimed):
@@ -126,7 +113,7 @@ class Recorder:
 
     def _account(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         self.meter.observe_attempt(attempt)
-        self.hooks.on_ended(record, attempt)
+        self.on_ended(record, attempt)
         _log_ending(record, attempt)
 
     def _write_decision(self, record: PassRecord) -> None:

@@ -15,7 +15,6 @@ import trio
 
 from reactor.errors import ConfigError, Problem
 from reactor.guard.daemon import Daemon
-from reactor.guard.recorder import Hooks
 from reactor.guard.single_instance import AnotherDaemonError, single_instance_lock
 from reactor.guard.state import last_good_file
 from reactor.kernel.bpf.objects import not_installed
@@ -23,6 +22,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings, Start
+from reactor.supervisor import Faults
 from reactor.threads import in_thread, limit_threads
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ async def run(
     config_path: Path | None = None,
     start: Start | None = None,
     tree: CgroupTree | None = None,
-    hooks: Hooks | None = None,
+    faults: Faults | None = None,
     task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Guard the node until a signal or a cancellation ends it.
@@ -156,7 +156,7 @@ async def run(
     warn_of_missing_objects(settings, tree.version)
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
-        daemon = Daemon(settings, tree, hooks or Hooks())
+        daemon = Daemon(settings, tree, faults=faults)
         with daemon.prepared():
             async with _turn(settings, daemon):
                 await daemon.run(task_status)
@@ -169,7 +169,7 @@ async def run(
         ends = f"reactor.dryRun: false in {config_path}, then systemctl reload reactor"
         if dry_run:
             ends = "start it without --dry-run"
-        daemon = Daemon(settings, tree, hooks or Hooks(), last_good, ends)
+        daemon = Daemon(settings, tree, last_good, ends, faults)
         if start is not None and start.refused is not None:
             daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:

@@ -14,7 +14,6 @@ import trio
 
 from reactor.config.settings import load_settings
 from reactor.guard.daemon import Daemon
-from reactor.guard.recorder import Hooks
 from reactor.guard.run import run
 from reactor.model.settings import Settings
 from reactor.supervisor import PartHealth
@@ -93,10 +92,10 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
     node: VirtualNode, trial: Trial, ended: list[str], tmp_path: Path
 ) -> None:
     faults = PartFaults()
-    hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name), faults=faults)
     async with trio.open_nursery() as nursery:
         path, settings = _configured(node, tmp_path)
-        daemon = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
+        daemon = await nursery.start(partial(run, settings, faults=faults, config_path=path))
+        daemon.recorder.on_ended = lambda _, ending: ended.append(ending.eviction.pod.name)
         await _evicts(node, trial, "first", ended)
         names = [state.name for state in daemon.supervisor.states if state.name in faults.seen - _OVER]
         assert {state.name for state in daemon.supervisor.states} == {*names, *_OVER, *_NOT_HERE}
@@ -130,9 +129,9 @@ async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_
 ) -> None:
     trial.rounds = 2
     _, settings = _configured(node, tmp_path)
-    hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
     async with trio.open_nursery() as nursery:
-        daemon = await nursery.start(partial(run, settings, hooks=hooks))
+        daemon = await nursery.start(partial(run, settings))
+        daemon.recorder.on_ended = lambda _, ending: ended.append(ending.eviction.pod.name)
         unbuildable = replace(settings, housekeeping_interval_seconds=None)
         undecidable = replace(settings, eviction=replace(settings.eviction, thresholds=(None,)))
         for number, broken in enumerate((unbuildable, undecidable)):

@@ -22,7 +22,7 @@ from reactor.guard.observations import Observations
 from reactor.guard.outbox import RecordQueue
 from reactor.guard.pass_ import Passes
 from reactor.guard.record import EvictionAttempt, PassRecord
-from reactor.guard.recorder import Hooks, Recorder, Tally
+from reactor.guard.recorder import Recorder, Tally
 from reactor.guard.reports import Report, Reports
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
@@ -532,7 +532,7 @@ def make_view(make_loop, make_threshold, nursery):
     def make(*sources: SourceState):
         thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
         loop = make_loop(*thresholds)
-        recorder = Recorder(RecordQueue("now"), Tally(), patience_seconds=10, hooks=Hooks())
+        recorder = Recorder(RecordQueue("now"), Tally(), patience_seconds=10)
 
         settings = Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node")
 

@@ -23,7 +23,6 @@ from reactor.guard.node_shutdown import ShutdownTermination
 from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
 from reactor.guard.outbox import SLOWED_DOWN, RecordQueue
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
-from reactor.guard.recorder import Hooks
 from reactor.guard.state import StateFile
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupTree
@@ -187,7 +186,7 @@ def test_a_pod_that_is_kept_down_is_spared_by_the_next_daemon_beside_the_state_t
     settings = settings_in(tmp_path, socket_path=str(tmp_path / "reactor.sock"))
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path / "cgroup")
     make_cgroup(tmp_path)
-    daemon = Daemon(settings, tree, Hooks())
+    daemon = Daemon(settings, tree)
     earlier = node_in(tmp_path)
     earlier._evicted._pods[POD.uid] = POD
     earlier._evicted._show()

@@ -13,7 +13,7 @@ import trio
 
 from reactor.guard.incidents import NoVictims, OomKills, SourceLosses
 from reactor.guard.record import Reclaimed, outcome_document
-from reactor.guard.recorder import Hooks, Recorder, Tally
+from reactor.guard.recorder import Recorder, Tally
 from reactor.guard.reports import EvictionOrder, Report, Reports
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SwapTraffic
@@ -166,7 +166,7 @@ def firing(action: RuleAction) -> Firing:
 async def journaled(loop: Any) -> list[Mapping[str, Any]]:
     """Return a journal with a line of each kind."""
     journal = Lines()
-    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0)
     loop.now_seconds += 100
     loop.known.state = loop.known.state._replace(claims=(), slowdowns=())
     loop.usages.seen = {

@@ -9,7 +9,7 @@ import trio.testing
 
 from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
-from reactor.guard.recorder import Hooks, Recorder, Tally
+from reactor.guard.recorder import Recorder, Tally
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -44,7 +44,7 @@ def journal():
 
 @pytest.fixture
 def make_recorder(journal):
-    return lambda hooks=None: Recorder(journal, Tally(), patience_seconds=10.0, hooks=hooks or Hooks())
+    return lambda **more: Recorder(journal, Tally(), patience_seconds=10.0, **more)
 
 
 async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_loop, journal, make_recorder):
@@ -120,7 +120,7 @@ async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_anot
     nursery, make_loop, make_pod, make_threshold, observation, journal, autojump_clock
 ):
     loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
-    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0)
     loop.have(make_pod("slow"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     loop.passes.make([WAKE])
@@ -159,7 +159,7 @@ async def test_lines_that_are_taken_late_say_what_was_known_when_they_were_writt
 ):
     journal = LateJournal()
     loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
-    recorder = Recorder(journal, Tally(), patience_seconds=10.0, hooks=Hooks())
+    recorder = Recorder(journal, Tally(), patience_seconds=10.0)
     loop.have(make_pod("slow"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     loop.passes.make([WAKE])
@@ -190,12 +190,10 @@ async def test_what_is_known_is_written_at_a_shutdown(
     assert [line["evictions"][0]["outcome"] for line in journal.of("decision")] == ["killed"]
 
 
-async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, observation, make_recorder):
-    seen, ended = [], []
+async def test_every_end_is_reported_with_its_pass(nursery, make_loop, make_pod, observation, make_recorder):
+    ended = []
     loop = make_loop()
-    recorder = make_recorder(
-        Hooks(on_pass=seen.append, on_ended=lambda _, attempt: ended.append(attempt.outcome))
-    )
+    recorder = make_recorder(on_ended=lambda record, attempt: ended.append((record.id, attempt.outcome)))
     loop.kills.reaped.set()
     loop.have(make_pod("hog"))
     recorder.record(loop.passes.make([WAKE]), nursery)
@@ -204,8 +202,7 @@ async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, 
     recorder.record(loop.passes.make([WAKE]), nursery)
     await trio.testing.wait_all_tasks_blocked()
 
-    assert [record.id for record in seen] == [1, 2]
-    assert ended == ["killed"]
+    assert ended == [(2, "killed")]
 
 
 async def test_failed_kill_is_reported_with_its_reason(make_loop, make_pod, observation):
@@ -275,7 +272,7 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     seen = []
     loop = make_loop()
     recorder = Recorder(
-        journal, Tally(), patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, attempt: seen.append(attempt))
+        journal, Tally(), patience_seconds=1.0, on_ended=lambda _, attempt: seen.append(attempt)
     )
     flight = make_claim("uid-slow", kill_at_seconds=1030, deadline_seconds=1040)
     attempt = loop.evictor.resume(make_pod("slow"), flight, loop.now_seconds)
