@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -157,9 +157,7 @@ async def run(
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree, faults=faults)
-        with daemon.prepared():
-            async with _turn(settings, daemon):
-                await daemon.run(task_status)
+        await _guard(daemon, task_status)
         return
     refused: AnotherDaemonError | None = None
     last_good = last_good_file(Path(settings.state_path), config_path)
@@ -190,9 +188,7 @@ async def run(
             )
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
-                with daemon.prepared():
-                    async with _turn(settings, daemon):
-                        await daemon.run(task_status)
+                await _guard(daemon, task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
                 nursery.cancel_scope.cancel()
@@ -200,16 +196,19 @@ async def run(
         raise refused
 
 
-def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[None]:
-    """Return what waits for the daemon's turn to guard the node."""
-    return single_instance_lock(
-        Path(settings.state_path),
-        stand_by=settings.stand_by,
-        waits=daemon.stand_by,
-        node=lambda: daemon.node_lock.begin(daemon.settings),
-        socket_path=Path(settings.socket_path),
-        not_ready_because=daemon.not_ready_because,
-    )
+async def _guard(daemon: Daemon, task_status: trio.TaskStatus[Daemon]) -> None:
+    """Wait for the daemon's turn, and guard the node."""
+    settings = daemon.settings
+    with daemon.prepared():
+        async with single_instance_lock(
+            Path(settings.state_path),
+            stand_by=settings.stand_by,
+            waits=daemon.stand_by,
+            node=lambda: daemon.node_lock.begin(daemon.settings),
+            socket_path=Path(settings.socket_path),
+            not_ready_because=daemon.not_ready_because,
+        ):
+            await daemon.run(task_status)
 
 
 def warn_of_missing_objects(
