@@ -27,6 +27,7 @@ from reactor.errors import ReactorError, StewardError
 from reactor.forms import FormError
 from reactor.guard.outbox import ClusterReports, RecordQueue, encode
 from reactor.guard.own_cgroups import OwnCgroups
+from reactor.guard.usage_facts import UsageFacts
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, commands_of, write_commands, write_order
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
@@ -46,7 +47,6 @@ from reactor.supervisor import RECOVERED_SECONDS
 if TYPE_CHECKING:
     from reactor.guard.filesystem_facts import FilesystemFacts
     from reactor.guard.pod_facts import PodFacts
-    from reactor.guard.usage_facts import UsageFacts
 
 _LOG: Final = logging.getLogger("reactor.steward")
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
@@ -91,7 +91,7 @@ class StewardLink:
         silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
         self.listener: socket.socket | None = None
-        self.storage: UsageFacts | None = None
+        self.storage = UsageFacts()
         self.feeds: Sequence[Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]] = ()
         self.cgroups: OwnCgroups | None = None
         self.pid: int | None = None
@@ -268,8 +268,7 @@ class StewardLink:
         finally:
             self._session = None
             session.close()
-            if self.storage is not None:
-                self.storage.steward_ended()
+            self.storage.steward_ended()
         return why
 
     def _order(self) -> Message:
@@ -322,8 +321,7 @@ class StewardLink:
             if isinstance(request, Space):
                 self._take_space(request)
             elif isinstance(request, Usages):
-                if self.storage is not None:
-                    self.storage.take(request)
+                self.storage.take(request)
             elif isinstance(request, ReclaimOver):
                 session.answered(request)
             elif isinstance(request, Piece):
@@ -432,10 +430,10 @@ class _Session:
         finally:
             self._awaited.pop(message.number, None)
 
-    async def send_places(self, storage: UsageFacts | None) -> None:
+    async def send_places(self, storage: UsageFacts) -> None:
         """Send which places have come or gone since the last time. Raises OSError where it has ended."""
         async with self._sending_places:
-            for places in () if storage is None else storage.changes(self.places):
+            for places in storage.changes(self.places):
                 await self.send(Message(FrameKind.PLACES, 0, write_order(places)))
 
     def answered(self, answer: Request | ReclaimOver) -> None:
