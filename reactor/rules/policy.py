@@ -31,28 +31,19 @@ class Sample(NamedTuple):
     value: float
 
 
-class Extremes(NamedTuple):
-    """The least and the most of a metric since all conditions hold."""
-
-    lowest: float
-    highest: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
     """How a rule stands in one cgroup, as observed at `at_seconds`.
 
-    `samples` are of each condition's counter, none of a gauge. `values` are the metrics as observed last,
-    None where one was not. `since_seconds` is since when all conditions hold, None where they do not;
-    `extremes` is for each condition from then on, `amounts` by uid what pods were ranked by then (None: not
-    recorded).
+    `samples` are of each condition's counter, none of a gauge. `inputs` are the metrics as observed last, of
+    those that were, and `since_seconds` is since when all conditions hold, None where they do not; `amounts`
+    is by uid what pods were ranked by then (None: not recorded).
     """
 
     at_seconds: float
     samples: tuple[tuple[Sample, ...], ...]
-    values: tuple[float | None, ...] = ()
+    inputs: tuple[RuleInput, ...] = ()
     since_seconds: float | None = None
-    extremes: tuple[Extremes, ...] = ()
     amounts: Mapping[str, int] | None = None
 
 
@@ -89,29 +80,28 @@ def observed(
             value = growth if value is not None else None
         samples.append(kept)
         grown.append(value)
-    limits = [condition.limit for condition in rule.conditions]
-    holds = all(value is not None and value >= limit for limit, value in zip(limits, grown, strict=True))
+    inputs = tuple(
+        RuleInput(condition, value, value, value)
+        for condition, value in zip(rule.conditions, grown, strict=True)
+        if value is not None
+    )
+    holds = len(inputs) == len(grown) and all(one.value >= one.condition.limit for one in inputs)
     if not holds and not grows:
         return None
-    since_seconds = now_seconds if holds else None
-    extremes: tuple[Extremes, ...] = ()
-    amounts = None
-    if holds:
-        extremes = tuple(Extremes(value, value) for value in grown if value is not None)
-        if before is not None and before.since_seconds is not None:
-            amounts = before.amounts
-            if now_seconds - before.at_seconds <= longest_gap_seconds:
-                since_seconds = before.since_seconds
-                both = zip(extremes, before.extremes, strict=True)
-                extremes = tuple(
-                    Extremes(min(new.lowest, old.lowest), max(new.highest, old.highest)) for new, old in both
-                )
+    since_seconds, amounts = now_seconds if holds else None, None
+    if holds and before is not None and before.since_seconds is not None:
+        amounts = before.amounts
+        if now_seconds - before.at_seconds <= longest_gap_seconds:
+            since_seconds = before.since_seconds
+            inputs = tuple(
+                new._replace(lowest=min(new.lowest, old.lowest), highest=max(new.highest, old.highest))
+                for new, old in zip(inputs, before.inputs, strict=True)
+            )
     return RuleState(
         at_seconds=now_seconds,
         samples=tuple(samples),
-        values=tuple(grown),
+        inputs=inputs,
         since_seconds=since_seconds,
-        extremes=extremes,
         amounts=amounts,
     )
 
@@ -132,18 +122,12 @@ def due(rule: Rule, states: Mapping[str, RuleState], acted: Acts, now_seconds: f
     if not held:
         return None
     since_seconds, cgroup = min(held)
-    state = states[cgroup]
-    inputs = zip(rule.conditions, state.values, state.extremes, strict=True)
     firing = Firing(
         rule=rule,
         cgroup=cgroup,
         since_seconds=since_seconds,
         at_seconds=now_seconds,
-        inputs=tuple(
-            RuleInput(condition, value, extremes.lowest, extremes.highest)
-            for condition, value, extremes in inputs
-            if value is not None
-        ),
+        inputs=states[cgroup].inputs,
         others=len(held) - 1,
     )
     return replace(firing, unhelpful=_unhelpful(firing, acted.get(cgroup)))

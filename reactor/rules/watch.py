@@ -596,6 +596,7 @@ class RuleWatch:
         acted = self._acts(rule)
         last = last_acted(acted) if acted else None
         left_seconds = cooldown_left_seconds(rule, acted, group.selected, now_seconds)
+        highest = {metric: round(value, 3) for metric, value in group.peaks.items()}
         return {
             "name": printable(rule.name),
             **attributes(rule, "action", "by", "for_seconds", "cooldown_seconds"),
@@ -607,12 +608,12 @@ class RuleWatch:
                 {
                     "condition": str(one),
                     "limit": one.limit,
-                    "highest": _rounded(group.peaks.get(one.metric)),
+                    "highest": highest.get(one.metric),
                 }
                 for one in rule.conditions
             ],
             "held_in": len(held),
-            "holds": [_holding(rule, cgroup, held[cgroup], now_seconds) for cgroup in longest],
+            "holds": [_holding(cgroup, held[cgroup], now_seconds) for cgroup in longest],
             "acted_seconds_ago": None if last is None else round(now_seconds - last.at_seconds, 3),
             "unhelpful": 0 if last is None else last.unhelpful,
             "cooldown_left_seconds": round(left_seconds, 3),
@@ -735,17 +736,10 @@ def _is_there(selected: Selected) -> bool:
         return False
 
 
-def _holding(rule: Rule, cgroup: str, state: RuleState, now_seconds: float) -> dict[str, Any]:
+def _holding(cgroup: str, state: RuleState, now_seconds: float) -> dict[str, Any]:
     since_seconds = state.since_seconds or now_seconds
     return {
         "cgroup": printable(cgroup),
         "for_seconds": round(now_seconds - since_seconds, 3),
-        "values": {
-            str(condition): _rounded(value)
-            for condition, value in zip(rule.conditions, state.values, strict=True)
-        },
+        "values": {str(one.condition): round(one.value, 3) for one in state.inputs},
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

@@ -13,18 +13,12 @@ from reactor.model.rules import Acted, Acts, Rule, RuleAction
 from reactor.policy.rules import hit_by
 from reactor.rules.managed import managed_rules, missing_because, named_rules, refused_because
 from reactor.rules.oomd_conf import OomAction, OomdDefaults, OomRuleset
-from reactor.rules.policy import Extremes, RuleState, cooldown_left_seconds, due, why_not
+from reactor.rules.policy import RuleState, cooldown_left_seconds, due, why_not
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE, RULES = ManagedOomKind
 DEFAULTS = OomdDefaults()
-STANDS = RuleState(
-    at_seconds=0.0,
-    samples=((), ()),
-    values=(90.0, 90.0),
-    since_seconds=0.0,
-    extremes=(Extremes(90.0, 90.0),) * 2,
-)
+STANDS = RuleState(at_seconds=0.0, samples=((), ()), since_seconds=0.0)
 
 
 def unit(kind: ManagedOomKind, cgroup: str, **others: Any) -> ManagedOomUnit:

@@ -107,7 +107,7 @@ def test_of_growth_that_began_before_the_window_its_share_counts() -> None:
     state = after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.75}))
     assert (state, since(state)) != (None, None)
     assert state is not None
-    assert state.values == (pytest.approx(0.6),)
+    assert [one.value for one in state.inputs] == [pytest.approx(0.6)]
     assert since(after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.5}))) is None
     longer = make_rule(Condition(stalls, 1.5, within_seconds=2.0))
     seen = (0.0, {stalls: 0.0}), (1.25, {stalls: 1.0}), (2.5, {stalls: 2.0})
@@ -119,7 +119,7 @@ def test_growth_over_more_than_two_windows_does_not_count_but_is_followed() -> N
     rule = make_rule(Condition(MAX, 10.0, within_seconds=10.0))
     state = after(rule, (0.0, {MAX: 0.0}), (24.0, {MAX: 500.0}))
     assert state is not None
-    assert (state.values, state.since_seconds) == ((0.0,), None)
+    assert ([one.value for one in state.inputs], state.since_seconds) == ([0.0], None)
     assert 25.0 == since(observed(rule, state, {MAX: 510.0}, 25.0))
     assert observed(rule, state, {MAX: 500.0}, 25.0) is None
     assert after(rule, (0.0, {MAX: 500.0}), (24.0, {MAX: 500.0})) is None
@@ -130,7 +130,7 @@ def test_a_counter_that_goes_back_is_another_one_and_one_that_is_unobserved_does
     assert since(after(rule, (0.0, {MAX: 10.0}), (1.0, {MAX: 1000.0}), (2.0, {MAX: 900.0}))) is None
     unread = after(rule, (0.0, {MAX: 0.0}), (1.0, {MAX: 1000.0}), (2.0, {MAX: None}))
     assert unread is not None
-    assert (None,) == unread.values
+    assert () == unread.inputs
     assert 3.0 == since(observed(rule, unread, {MAX: 1000.0}, 3.0))
     assert observed(rule, unread, {MAX: None}, 40.0) is None
 
@@ -152,7 +152,7 @@ def test_growth_is_never_more_than_there_was_and_samples_are_few(steps: list[tup
         earlier = {MAX: Sample(*history[-2])} if len(history) > 1 else None
         state = observed(rule, state, {MAX: value}, at, earlier)
         least = min(then for when, then in history if at - when <= 30.0)
-        counted = 0.0 if state is None else state.values[0] or 0.0
+        counted = 0.0 if state is None else state.inputs[0].value
         assert counted <= value - min(then for when, then in history if at - when <= 60.0)
         if state is not None:
             assert len(state.samples[0]) <= 67
@@ -180,7 +180,7 @@ def test_the_cgroup_that_has_held_for_longest_goes_first_and_a_cool_down_is_the_
         for name, at in {"/apps/b": 2.0, "/apps/a": 1.0, "/apps/c": 4.5}.items()
         if (found := after(rule, (at, {FULL: 90.0}))) is not None
     }
-    states["/apps/d"] = RuleState(at_seconds=1.0, samples=((),), values=(1.0,))
+    states["/apps/d"] = RuleState(at_seconds=1.0, samples=((),))
     firing = due(rule, states, {}, 5.0)
     assert firing is not None
     assert ("/apps/a", 1) == (firing.cgroup, firing.others)
@@ -253,7 +253,7 @@ def test_why_a_rule_does_not_act_is_reported_and_nothing_where_it_is_due(
 
 
 def test_a_rule_that_holds_nowhere_says_so() -> None:
-    counted = RuleState(at_seconds=1.0, samples=((),), values=(1.0,))
+    counted = RuleState(at_seconds=1.0, samples=((),))
     for states in ({}, {"/a": counted}):
         assert "its conditions hold in none of its cgroups" == why_not(make_rule(), states, {}, 2.0)
 
@@ -310,7 +310,7 @@ def test_what_is_reported_truly_never_makes_growth_of_more_than_there_was(
         state = observed(STALLED, state, {STALLS: value}, at_seconds, reported=reported)
         history.append((at_seconds, value))
         if state is not None:
-            (grown,) = state.values
+            ((_, grown, _, _),) = state.inputs
             assert grown is not None
             assert grown <= value + 1e-9
 
