@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -46,11 +46,8 @@ class Trigger(NamedTuple):
     window_seconds: float
 
 
-class Fired(NamedTuple):
-    """A trigger that has fired; of an exact one the kernel has seen its own stall in its own window."""
-
-    trigger: Trigger
-    is_exact: bool
+Fired = Mapping[Trigger, bool]
+"""The triggers that have fired; of one that is exact the kernel has seen its own stall in its own window."""
 
 
 class RulePressure:
@@ -102,13 +99,12 @@ class RulePressure:
                 self._nursery.start_soon(self._hold, trigger, scope)
         self._show()
 
-    async def wait(self, seconds: float) -> tuple[Fired, ...]:
+    async def wait(self, seconds: float) -> Fired:
         """Return what has fired, as soon as any has; nothing after so many seconds."""
         with trio.move_on_after(seconds):
             await self._has_fired.wait()
         self._has_fired = trio.Event()
-        fired = tuple(Fired(trigger, is_exact) for trigger, is_exact in self._fired.items())
-        self._fired.clear()
+        fired, self._fired = self._fired, {}
         return fired
 
     async def _hold(self, trigger: Trigger, scope: trio.CancelScope) -> None:

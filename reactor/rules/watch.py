@@ -261,12 +261,12 @@ class RuleWatch:
                         pause_seconds = await self.act_on_stalls(fired)
                         await trio.sleep_until(min(until_seconds, trio.current_time() + pause_seconds))
 
-    async def act_on_stalls(self, fired: Sequence[Fired]) -> float:
+    async def act_on_stalls(self, fired: Fired) -> float:
         """Observe the cgroups whose tasks stall, and act; return for how long no more is to be acted on.
 
         What the kernel has seen in a rule's own window counts as observed.
         """
-        stalling = [one for one in fired if one.trigger not in self._of_machine]
+        stalling = [(one, is_exact) for one, is_exact in fired.items() if one not in self._of_machine]
         is_any_closed = any(not self._is_open(group) for group in self._groups)
         if is_any_closed and len(stalling) < len(fired):
             await self.tick()  # tasks of the machine stall

@@ -378,10 +378,10 @@ async def test_a_rule_says_why_it_does_not_act(on_v2: Watched) -> None:
     assert "it acted 5 s ago, and rests for 55 s more" == why()["usage"]
 
 
-def stalled(watched: Watched, watch: RuleWatch, name: str, *, is_exact: bool) -> list[Fired]:
+def stalled(watched: Watched, watch: RuleWatch, name: str, *, is_exact: bool) -> Fired:
     """Return the triggers of a cgroup among those that the watch wants, as having fired."""
     wanted, _ = watch._wanted_triggers()
-    return [Fired(one, is_exact) for one in wanted if one.cgroup == f"/node/{name}"]
+    return {one: is_exact for one in wanted if one.cgroup == f"/node/{name}"}
 
 
 @pytest.mark.parametrize("victims", [["hog"], []], ids=["exact", "in another window"])
@@ -445,7 +445,7 @@ async def test_a_stall_of_the_machine_opens_what_is_for_it_without_waiting_for_t
     on_v2.loop.now_seconds -= 0.8
     on_v2.stall(0.1)
     (of_machine,) = watch._of_machine
-    await watch.act_on_stalls([Fired(of_machine, is_exact=True)])
+    await watch.act_on_stalls({of_machine: True})
     assert ["hog"] == on_v2.loop.kills.killed
 
 
@@ -454,8 +454,8 @@ async def test_a_trigger_of_a_cgroup_that_is_another_one_by_now_says_nothing(on_
     watch = on_v2.watch(make_rule(STALL, for_seconds=0.0), triggers=RulePressure(SourceBoard()))
     await on_v2.ticks(watch, 1)
     (fired,) = stalled(on_v2, watch, "hog", is_exact=True)
-    await watch.act_on_stalls([Fired(fired.trigger._replace(inode=fired.trigger.inode + 1), is_exact=True)])
-    await watch.act_on_stalls([Fired(fired.trigger._replace(resource="io"), is_exact=True)])
+    await watch.act_on_stalls({fired._replace(inode=fired.inode + 1): True})
+    await watch.act_on_stalls({fired._replace(resource="io"): True})
     assert [] == on_v2.reads
 
 
