@@ -17,7 +17,6 @@ from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
 from reactor.guard.outbox import SLOWED_DOWN
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, attributes, instant
-from reactor.model.decisions import NoVictim
 from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
@@ -75,27 +74,29 @@ class NoVictims:
     def __init__(self, write: Write, befell: Befell = lambda *_: None) -> None:
         self._write = write
         self._befell = befell
-        self._present: dict[Threshold, NoVictim] = {}
+        self._present: dict[Threshold, str] = {}
 
     def passed(self, record: PassRecord) -> None:
         """Take over what a pass has found."""
         decision = record.decision
         if decision.rule is not None:
             return
-        for threshold in self._present.keys() - set(decision.thresholds_met):
-            del self._present[threshold]
-            _EVICT_LOG.info("%s is not met any more", threshold)
-        if any(map(_is_helpful, record.attempts)) and decision.acted_on is not None:
-            self._present.pop(decision.acted_on, None)
-        found = decision.no_victim
-        if found is None:
+        for one in self._present.keys() - set(decision.thresholds_met):
+            del self._present[one]
+            _EVICT_LOG.info("%s is not met any more", one)
+        threshold = decision.acted_on
+        if threshold is None:
             return
-        is_new = found.threshold not in self._present
-        self._present[found.threshold] = found
+        if any(map(_is_helpful, record.attempts)):
+            self._present.pop(threshold, None)
+        if (message := decision.no_victim) is None:
+            return
+        is_new = threshold not in self._present
+        self._present[threshold] = message
         if is_new:
-            _EVICT_LOG.warning("%s", found.message)
-            self._write(partial(_no_victim_document, record, found, time.time()))
-            self._befell(NO_EVICTABLE_POD, found.message)
+            _EVICT_LOG.warning("%s", message)
+            self._write(partial(_no_victim_document, record, threshold, message, time.time()))
+            self._befell(NO_EVICTABLE_POD, message)
 
     def by_signal(self, thresholds: Iterable[Threshold]) -> dict[str, bool]:
         """Return of each signal with a threshold whether one is met while no pod can be evicted."""
@@ -104,26 +105,28 @@ class NoVictims:
 
     @property
     def problem(self) -> str | None:
-        return "; ".join(one.message for one in self._present.values()) or None
+        return "; ".join(self._present.values()) or None
 
 
 def _is_helpful(attempt: EvictionAttempt) -> bool:
     return attempt.outcome not in _IN_VAIN and not attempt.is_empty
 
 
-def _no_victim_document(record: PassRecord, found: NoVictim, at_unix_seconds: float) -> Mapping[str, Any]:
-    seen = record.snapshot.signals.get(found.threshold.signal)
+def _no_victim_document(
+    record: PassRecord, threshold: Threshold, message: str, at_unix_seconds: float
+) -> Mapping[str, Any]:
+    seen = record.snapshot.signals.get(threshold.signal)
     return {
         "kind": NO_VICTIM,
         "time": instant(at_unix_seconds),
         "decision": record.id,
         "dry_run": record.dry_run,
-        "signal": found.threshold.signal,
-        "resource": RESOURCE[found.threshold.signal],
-        "threshold": str(found.threshold),
+        "signal": threshold.signal,
+        "resource": RESOURCE[threshold.signal],
+        "threshold": str(threshold),
         "available": None if seen is None else seen.available,
         "capacity": None if seen is None else seen.capacity,
-        "message": printable(found.message),
+        "message": printable(message),
     }
 
 

@@ -225,14 +225,6 @@ class Wait:
     until_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoVictim:
-    """A threshold that is met though no pod can be evicted; `message` has the amounts and who holds them."""
-
-    threshold: Threshold
-    message: str
-
-
 class Ineligible(NamedTuple):
     """Pods that are not to be chosen at present, by uid; a restart begins anew with them.
 
@@ -353,5 +345,5 @@ class Decision(NamedTuple):
     unhelpful: tuple[HardMemoryKill | JudgedEviction, ...] = ()
     rule: Firing | None = None
     waits: bool = False
-    no_victim: NoVictim | None = None
+    no_victim: str | None = None
     again: bool = False

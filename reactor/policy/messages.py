@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from reactor.model.decisions import Eviction, Inputs, NoVictim, RankedPod
+from reactor.model.decisions import Eviction, Inputs, RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, amount_text, format_bytes, format_count
 from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Resource, Signal
@@ -127,7 +127,7 @@ def _container_usage(container: ContainerUsage, resource: Resource) -> int | Non
     return container.rootfs.used_bytes + container.logs.used_bytes
 
 
-def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]) -> NoVictim:
+def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]) -> str:
     """Return that a threshold is met and evicts no pod of the ranking, with the pods that hold most."""
     resource, seen = RESOURCE[threshold.signal], inputs.seen(threshold)
     available, capacity = amount_text(seen.available, resource), amount_text(seen.capacity, resource)
@@ -150,7 +150,7 @@ def no_victim(inputs: Inputs, threshold: Threshold, ranking: Sequence[RankedPod]
         outside_bytes = memory_outside_pods(seen, inputs.pods, inputs.snapshot.pods)
         if outside_bytes:
             parts.append(f"{amount_text(outside_bytes, Resource.MEMORY)} are used outside the pods")
-    return NoVictim(threshold=threshold, message="; ".join(parts))
+    return "; ".join(parts)
 
 
 def _because(pod: Pod) -> str:

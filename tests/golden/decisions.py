@@ -30,7 +30,7 @@ def decision_document(decision: Decision) -> dict[str, Any]:
         "unhelpful": list(map(_unhelpful, decision.unhelpful)),
         "rule": None if rule is None else rule.rule.name,
         "waits": decision.waits,
-        "noVictim": None if decision.no_victim is None else decision.no_victim.message,
+        "noVictim": decision.no_victim,
         "ranking": list(map(_place, decision.ranking)),
     }
     return {"at": decision.at_seconds, **{key: value for key, value in found.items() if value}}

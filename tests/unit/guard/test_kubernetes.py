@@ -31,7 +31,7 @@ from reactor.link.documents import Outcome
 from reactor.link.frames import FrameKind
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
-from reactor.model.decisions import Decision, Eviction, NoVictim, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.kills import OomKill, OomScope, ProcessMemory, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodSource
 from reactor.model.rules import Mark, Rule, RuleAction
@@ -228,7 +228,7 @@ async def test_a_dry_run_reports_nothing(tmp_path, nursery, *, was_dry: bool):
 
 def _befall(node: KubernetesNode) -> None:
     node.befell(SLOWED_DOWN, slowdown().message)
-    node.befell(NO_EVICTABLE_POD, NO_VICTIM.message)
+    node.befell(NO_EVICTABLE_POD, NO_VICTIM)
     node.oom_killed(OomKill(source="ebpf-oom", scope=OomScope.NODE, at_ns=0, pid=7, comm="hog"))
 
 
@@ -323,7 +323,7 @@ async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(node):
     assert await reported(node) == [{"report": "system OOM", "comm": "node", "pid": 7}]
 
 
-NO_VICTIM = NoVictim(threshold=make_threshold(1), message="no pod can be evicted")
+NO_VICTIM = "no pod can be evicted"
 
 
 def slowdown() -> Slowdown:
@@ -342,7 +342,7 @@ async def test_a_slowdown_is_reported(node):
 
 
 async def test_a_shortage_without_a_pod_to_evict_is_reported(node):
-    node.befell(NO_EVICTABLE_POD, NO_VICTIM.message)
+    node.befell(NO_EVICTABLE_POD, NO_VICTIM)
     assert await reported(node) == [{"report": "no evictable pod", "message": "no pod can be evicted"}]
 
 

@@ -210,9 +210,8 @@ async def journaled(loop: Any) -> list[Mapping[str, Any]]:
         kills.record(
             OomKill(source="ebpf", scope=OomScope.NODE, at_ns=1, pid=7, comm="x", victim_cgroup=cgroup)
         )
-    shown = replace(
-        record, attempts=(), decision=record.decision._replace(evictions=(), no_victim=no_victim())
-    )
+    asked = record.decision._replace(evictions=(), acted_on=deferrals.HARD, no_victim=no_victim())
+    shown = replace(record, attempts=(), decision=asked)
     NoVictims(journal.write).passed(shown)
     return journal.lines
 

@@ -310,7 +310,7 @@ def test_no_rate_and_no_slowdown_is_the_reason_where_no_pod_can_be_evicted_for_a
     decision = node.act(_seen(nodefs=50))  # the rate is used up, and nothing came back
     assert decision.deferred_because is None
     assert decision.no_victim is not None
-    assert "n/critical: static pod" in decision.no_victim.message
+    assert "n/critical: static pod" in decision.no_victim
 
 
 def test_a_disk_has_one_slowdown_when_its_last_holder_was_evicted_in_vain() -> None:
