@@ -386,9 +386,7 @@ class NodeShutdown:
             step.group.seconds,
         )
         began_ns = time.monotonic_ns()
-        endings = [
-            ShutdownTermination(pod=pod, grace_seconds=step.grace_seconds[pod.uid]) for pod in step.pods
-        ]
+        endings = [ShutdownTermination(pod=pod, grace_seconds=step.grace_seconds(pod)) for pod in step.pods]
         try:
             for ending in endings:
                 if is_dry:

@@ -15,7 +15,7 @@ from reactor.model.settings import ShutdownGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownStep:
-    """The pods of one group, which end side by side; `grace_seconds` has each pod's time, by its uid.
+    """The pods of one group, which end side by side.
 
     The next step begins when they have ended, and after `group.seconds` at the latest. `place` is the
     group's among all, from 0 for the lowest priority.
@@ -24,7 +24,9 @@ class ShutdownStep:
     place: int
     group: ShutdownGroup
     pods: tuple[Pod, ...]
-    grace_seconds: dict[str, int]
+
+    def grace_seconds(self, pod: Pod) -> int:
+        return max(0, min(self.group.seconds, pod.termination_grace_period_seconds))
 
 
 def shutdown_seconds(groups: Iterable[ShutdownGroup]) -> int:
@@ -46,12 +48,7 @@ def shutdown_steps(groups: Iterable[ShutdownGroup], pods: Iterable[Pod]) -> tupl
     for pod in pods:
         members[_index(ordered, pod.priority)].append(pod)
     return tuple(
-        ShutdownStep(
-            place=place,
-            group=group,
-            pods=tuple(some),
-            grace_seconds={pod.uid: _grace_seconds(group, pod) for pod in some},
-        )
+        ShutdownStep(place=place, group=group, pods=tuple(some))
         for place, (group, some) in enumerate(zip(ordered, members, strict=True))
         if some
     )
@@ -71,7 +68,3 @@ def _index(ordered: Sequence[ShutdownGroup], priority: int) -> int:
     if found < len(ordered) and ordered[found].priority == priority:
         return found
     return max(0, found - 1)
-
-
-def _grace_seconds(group: ShutdownGroup, pod: Pod) -> int:
-    return max(0, min(group.seconds, pod.termination_grace_period_seconds))

@@ -67,7 +67,7 @@ def test_critical_and_static_pods_are_ended_too() -> None:
 @pytest.mark.parametrize(("own", "expected"), [(5, 5), (60, 60), (61, 60), (0, 0), (-1, 0)])
 def test_a_pod_has_its_groups_time_or_its_own_whichever_is_shorter(own: int, expected: int) -> None:
     (step,) = shutdown_steps(GROUPS, [_pod("a", grace_seconds=own)])
-    assert {"a": expected} == step.grace_seconds
+    assert expected == step.grace_seconds(step.pods[0])
 
 
 def test_a_shutdown_is_held_up_for_the_sum_of_all_groups() -> None:
@@ -107,7 +107,7 @@ def test_every_pod_ends_once_where_there_is_a_group_and_in_no_longer_than_its_ti
         assert step.pods
         for pod in step.pods:
             own_seconds = max(0, pod.termination_grace_period_seconds)
-            assert step.grace_seconds[pod.uid] == min(own_seconds, step.group.seconds)
+            assert step.grace_seconds(pod) == min(own_seconds, step.group.seconds)
 
 
 @given(group_lists, pod_lists)
