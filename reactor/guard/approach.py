@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from operator import itemgetter
 from typing import Final
 
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
@@ -53,7 +54,9 @@ class Approach:
         """
         nearby = near(self._node.settings.thresholds, memory)
         self.is_near = bool(nearby)
-        self._has_forecast = self.is_near and not self._is_claimed()
+        state = self._node.state  # while a crossing waits for a victim's memory no other is decided on
+        is_claimed = is_memory_awaited(state) and any(map(is_hard_memory, state.thresholds_met))
+        self._has_forecast = self.is_near and not is_claimed
         if self._has_forecast:
             with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
                 self._prepare(memory, nearby, now_seconds, again=again)
@@ -122,19 +125,12 @@ class Approach:
             if bounded.hold_too_little(inputs, known):
                 return False
             due = bounded.settle(inputs, known, heads=heads, most=most)
-            if due is Wanted.CLOSER:
-                return False
             if due is Wanted.ALL:
                 known.used.update(self._pods.usages.memory(self._give_way))
                 known.bounds.clear()
-            return True
+            return due is not Wanted.CLOSER
 
         return with_victims(found, nearby, settle)
-
-    def _is_claimed(self) -> bool:
-        """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""
-        state = self._node.state
-        return is_memory_awaited(state) and any(map(is_hard_memory, state.thresholds_met))
 
     def _put_aside_empty(self, found: Forecast) -> bool:
         """Leave out those that hold nothing and have no process, until one lives in them: none would die.
@@ -154,21 +150,20 @@ class Approach:
 # --- the last stretch ---
 #
 # Usage is read again and again, and the crossing's pass is rehearsed. The nearer early level wakes the loop
-# some milliseconds before an allocator crosses the threshold. To wait for the event of the crossing from
-# there is slow: cgroup v1 checks a threshold every 128 pages of a CPU, a task that sleeps is awake after
-# 0.1 ms, and meanwhile others fill the caches with their pages, in which the same pass takes twice as long.
-# So the loop stays. It reads usage every 0.3 ms, and without a pause once the level is as near as usage has
-# grown since the last look: it sees the crossing itself. In between it prepares the likeliest victims again,
-# which leads through the code of the pass and its counters. If it gives up, the event comes as ever.
-#
-# The loop has no time for anything else meanwhile. So it stays for a few milliseconds at the most, less if
-# usage stands still, and not again for a while: usage that swings about the early level takes 1 % of a CPU.
+# milliseconds before an allocator crosses the threshold. To wait for its event is slow: cgroup v1 checks a
+# threshold every 128 pages of a CPU, a task that sleeps is awake after 0.1 ms, and others fill the caches
+# meanwhile, in which the same pass takes twice as long. So the loop stays. It reads usage every 0.3 ms, and
+# without a pause once the level is as near as usage has grown since the last look: it sees the crossing
+# itself. After growth, and now and then without, it prepares the likeliest victims again, which leads through
+# the code of the pass and its counters; more often it would keep the allocator from its CPU.
+# Nothing else is done meanwhile, so it is not long, and then not again for ten times as long.
 
-_MOST_SECONDS: Final = 0.01
-# Charges are counted 64 pages at a time, every 0.25 ms at 1 GiB/s; and an allocator may wait for its CPU.
-_STILL_SECONDS: Final = 0.004
+_MOST_SECONDS: Final = 0.03
+# On a busy CPU an allocator waits for its turn: a slice of the scheduler, 3 to 4 ms, for each other task.
+_STILL_SECONDS: Final = 0.012
+_REST_SHARE: Final = 10
 _PAUSE_SECONDS: Final = 0.00025
-_REST_SECONDS: Final = 0.1
+_PAUSES: Final = 4  # without growth, before victims are prepared again
 _AT_ONCE: Final = 32  # looks, in 0.3 ms
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
@@ -192,38 +187,41 @@ class LastStretch:
         `levels` are those of hard thresholds at which a crossing is. Where usage is at one already a pass
         has seen to it. Blocks.
         """
-        now_seconds = self.clock_seconds()
+        began_seconds = now_seconds = self.clock_seconds()
         if now_seconds < self._rests_until_seconds:
             return None
-        nearest, left_bytes = self._nearest(levels)
+        ahead = [one for one in self._left(levels) if one[0] > 0]
+        left_bytes, nearest = min(ahead, key=itemgetter(0), default=(0, None))
         if nearest is None or left_bytes >= _REACH_BYTES:
             return None
-        until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
-        is_paused, at_once = False, 0
-        while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
+        until_seconds, has_grown = now_seconds + _STILL_SECONDS, False
+        pauses = at_once = 0
+        while left_bytes > 0 and now_seconds < until_seconds:
             if at_once:
                 at_once -= 1
+            elif pauses >= (1 if has_grown else _PAUSES):
+                self.approach.prepare(again=True)
+                pauses = 0
             else:
-                self.approach.prepare(again=True) if is_paused else self.sleep(_PAUSE_SECONDS)
-                is_paused = not is_paused
-            usage_bytes = self.levels.usage_bytes(nearest.cgroup)
+                self.sleep(_PAUSE_SECONDS)
+                pauses += 1
+            found = self._left([level for _, level in ahead])
             now_seconds = self.clock_seconds()
-            if usage_bytes is None:
+            if not found:
                 break
-            now_left_bytes = nearest.level_bytes - usage_bytes
-            if now_left_bytes < left_bytes:
+            now_left_bytes, nearest = min(found, key=itemgetter(0))
+            has_grown = now_left_bytes < left_bytes
+            if has_grown:
                 at_once = _AT_ONCE if 2 * now_left_bytes <= left_bytes else at_once
-                left_bytes, still_until_seconds = now_left_bytes, now_seconds + _STILL_SECONDS
-        self._rests_until_seconds = now_seconds + _REST_SECONDS
+                until_seconds = min(began_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS)
+                left_bytes = now_left_bytes
+        self._rests_until_seconds = now_seconds + _REST_SHARE * (now_seconds - began_seconds)
         return nearest if left_bytes <= 0 else None
 
-    def _nearest(self, levels: Sequence[MemoryLevel]) -> tuple[MemoryLevel | None, int]:
-        """Return the level that is crossed next, and how much is left until it."""
-        nearest, left_bytes = None, 0
-        for level in levels:
-            usage_bytes = self.levels.usage_bytes(level.cgroup)
-            if usage_bytes is None or usage_bytes >= level.level_bytes:
-                continue
-            if nearest is None or level.level_bytes - usage_bytes < left_bytes:
-                nearest, left_bytes = level, level.level_bytes - usage_bytes
-        return nearest, left_bytes
+    def _left(self, levels: Iterable[MemoryLevel]) -> list[tuple[int, MemoryLevel]]:
+        """Return how much is left until each of these levels whose usage is known."""
+        return [
+            (level.level_bytes - usage_bytes, level)
+            for level in levels
+            if (usage_bytes := self.levels.usage_bytes(level.cgroup)) is not None
+        ]

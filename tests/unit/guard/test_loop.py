@@ -189,7 +189,7 @@ async def running(
 async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_event(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approach, "_REST_SECONDS", 0.0)  # it may have stayed a moment ago
+    monkeypatch.setattr(approach, "_REST_SHARE", 0)  # it may have stayed a moment ago
     fake.add("/node", usage_bytes=409 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
