@@ -94,7 +94,7 @@ class Observations:
         A pass that memory has woken reads of many pods only as much as its decision needs.
         """
         self._observe_left()
-        if firing is None and _only_memory(wakes) and len(self.node.pods) > FEW_PODS:
+        if firing is None and len(self.node.pods) > FEW_PODS and _only_memory(wakes):
             found = self._by_bounds(wakes, now_seconds)
             if found is not None:
                 return found._replace(pods=self.eligible_pods(now_seconds), at_ns=time.monotonic_ns())
@@ -148,16 +148,13 @@ class Observations:
 
     def _bounds(self, read: Callable[[], Known | None], now_seconds: float) -> Known | None:
         """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
-        if not self._needs_pods(now_seconds):
+        if not resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds)):
             return Known({}, dict(self._of_kept()))
         self._take_pods(self.pod_list.refresh())
         found = read()
         if found is not None:  # before the node is read again: else what victims free in between is nowhere
             self.bounded.read(found, {claim.uid for claim in self.node.state.claims})
         return found
-
-    def _needs_pods(self, now_seconds: float) -> bool:
-        return bool(resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds)))
 
     def _all_pods(self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None) -> Known | None:
         used = self.observe_pods(wakes, now_seconds, firing)
@@ -203,6 +200,7 @@ class Observations:
     ) -> Mapping[str, PodUsage]:
         """Return what pods use; if none may have to be chosen, what those do that are never evicted."""
         wanting = resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds))
+        is_of_memory = _only_memory(wakes)
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
         if not wanting and (firing is None or firing.rule.action not in EVICTING):
@@ -210,9 +208,9 @@ class Observations:
         else:
             self._take_pods(self.pod_list.refresh())  # one that came since may be the very one
             # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
-            counted = Resource.PIDS in wanting and not _only_memory(wakes)
+            counted = Resource.PIDS in wanting and not is_of_memory
             usages = self.usages.full() if counted else self.usages.memory()
-        if not _only_memory(wakes):
+        if not is_of_memory:
             # Limits of their own hold for pods whether or not the node is short of anything.
             present, is_of_all = self.node.with_lingering(self.present_pods()), bool(ON_DISK & wanting)
             pods = [pod for pod in present if is_of_all or pod.storage]
@@ -391,7 +389,7 @@ class Observations:
 
         Page cache that a pod has left is no growth of it.
         """
-        left = [one.uid for one in self.node.state.in_flight if one.uid and one.kind is ClaimKind.FILES]
+        left = [one.uid for one in self.node.state.claims if one.uid and one.kind is ClaimKind.FILES]
         if not left:
             return
         usages, used = self.usages, self.usages.of(left)

@@ -95,11 +95,12 @@ def cgroup_components(cgroup: str) -> tuple[str, ...]:
 class CgroupDirectory(OwnedDescriptor):
     """Owns a descriptor of a cgroup's directory; `cgroup` is its path as it was when it was opened."""
 
-    __slots__ = ("cgroup",)
+    __slots__ = ("_inode", "cgroup")
 
     def __init__(self, fd: int, cgroup: str) -> None:
         super().__init__(fd)
         self.cgroup = cgroup
+        self._inode = 0
 
     @classmethod
     def open(cls, root: str, cgroup: str) -> Self:
@@ -125,7 +126,8 @@ class CgroupDirectory(OwnedDescriptor):
     @property
     def inode(self) -> int:
         """Return the number that this cgroup's directory has, and no other of its hierarchy ever."""
-        return os.fstat(self._fd).st_ino
+        self._inode = self._inode or os.fstat(self._fd).st_ino
+        return self._inode
 
     @property
     def path(self) -> str:

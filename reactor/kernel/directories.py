@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import struct
 from collections.abc import Callable, Collection, Container, Hashable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -98,9 +98,8 @@ class DirectoryChanges(OwnedDescriptor):
         super().__init__()
         self._what = what
         self._names: dict[int, str] = {}
+        self._poll = select.poll()
         self.watched: set[str] = set()
-        with suppress(OSError):  # tried again when there is something to watch
-            self._fd = open_inotify()
 
     def watch(self, directory: str, name: str = "") -> None:
         """Watch a directory from now on; again only if its end was reported, or maybe lost.
@@ -114,6 +113,7 @@ class DirectoryChanges(OwnedDescriptor):
             return
         if self._fd < 0:
             self._fd = open_inotify()
+            self._poll.register(self._fd, select.POLLIN)
         number = watch_directory(self._fd, directory, self._what)
         self.watched.discard(self._names.get(number, name))  # it was moved, and has another name now
         self._names[number] = name
@@ -139,14 +139,14 @@ class DirectoryChanges(OwnedDescriptor):
         changed: set[str] = set()
         is_known, times = True, 0
         try:
-            while events := os.read(self._fd, _EVENTS_BYTES):
+            while self._poll.poll(0):  # a read that finds nothing takes twice as long
                 times += 1
+                events = os.read(self._fd, _EVENTS_BYTES)
                 is_known = times <= _READ and self._read(events, changed) and is_known
-        except BlockingIOError:
-            if is_known:
-                return changed
         except OSError:
-            pass
+            is_known = False
+        if is_known:
+            return changed
         self.watch_again()
         return None
 

@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from reactor.errors import KernelInterfaceError
 
@@ -25,6 +25,7 @@ NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _VALUE_BYTES: Final = 256
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
+_Result = TypeVar("_Result")
 
 
 class OwnedDescriptor:
@@ -183,17 +184,7 @@ def read_file(path: Path | str) -> bytes:
 
     Follows no symlink in the last component. Reads on until the end: lists of processes have no bound.
     """
-    name = os.fspath(path)
-    fd = os.open(name, _FLAGS)
-    try:
-        chunks = []
-        while chunk := os.read(fd, READ_BYTES):
-            chunks.append(chunk)
-        return b"".join(chunks)
-    except OSError as error:
-        raise with_path(error, name) from None
-    finally:
-        os.close(fd)
+    return _opened(path, _FLAGS, lambda fd: b"".join(iter(lambda: os.read(fd, READ_BYTES), b"")))
 
 
 def read_value(path: Path | str, most_bytes: int = _VALUE_BYTES) -> bytes:
@@ -202,22 +193,21 @@ def read_value(path: Path | str, most_bytes: int = _VALUE_BYTES) -> bytes:
     The kernel hands such a file out in one piece: `read_file` would ask once more for its end. Raises OSError
     with the path.
     """
-    name = os.fspath(path)
-    fd = os.open(name, _FLAGS)
-    try:
-        return os.read(fd, most_bytes)
-    except OSError as error:
-        raise with_path(error, name) from None
-    finally:
-        os.close(fd)
+    return _opened(path, _FLAGS, lambda fd: os.read(fd, most_bytes))
 
 
 def write_file(path: Path | str, text: str) -> None:
     """Write `text` to a kernel file in one call, as the kernel wants it. Raises OSError with the path."""
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    _opened(path, flags, lambda fd: os.write(fd, text.encode()))
+
+
+def _opened(path: Path | str, flags: int, call: Callable[[int], _Result]) -> _Result:
+    """Return what a call gives with the file's descriptor, which is closed. Raises OSError with the path."""
     name = os.fspath(path)
-    fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(name, flags)
     try:
-        os.write(fd, text.encode())
+        return call(fd)
     except OSError as error:
         raise with_path(error, name) from None
     finally:
@@ -241,17 +231,12 @@ def parse_field(raw: bytes, key: bytes, interface: str) -> int:
 
     Raises KernelInterfaceError where the line is missing, cut off before its end, or not a number.
     """
-    label = key + b" "
-    if raw.startswith(label):
-        start = len(label)
-    else:
-        start = raw.find(b"\n" + label) + len(label) + 1
-        if start == len(label):
-            raise KernelInterfaceError(interface, _shown(raw), f"a line {key.decode()!r}")
-    end = raw.find(b"\n", start)
-    word = raw[start:end] if end >= 0 else b""
-    if not word.isdigit() or len(word) > _INTEGER_DIGITS:
-        raise KernelInterfaceError(interface, _shown(raw[start:]), f"a whole number after {key.decode()!r}")
+    _, label, rest = (b"\n" + raw).partition(b"\n" + key + b" ")
+    if not label:
+        raise KernelInterfaceError(interface, _shown(raw), f"a line {key.decode()!r}")
+    word, end, _ = rest.partition(b"\n")
+    if not end or not word.isdigit() or len(word) > _INTEGER_DIGITS:
+        raise KernelInterfaceError(interface, _shown(rest), f"a whole number after {key.decode()!r}")
     return int(word)
 
 

@@ -307,14 +307,15 @@ def slowdown_in_vain(
     outside_bytes = node.uncharged_bytes() if is_explained else None
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
+    if _pods_have_grown(kills[-1], node):
+        return None, kills
     judged, credited_bytes, lost_bytes, is_left = _unhelpful(kills, node, outside_bytes)
-    have_grown = _pods_have_grown(kills[-1], node)
-    if have_grown or not judged:
+    if not judged:
         left_bytes = sum(kill.left_bytes for kill in kills if kill.is_unhelpful)
         least_bytes = min(node.noise_bytes, node.threshold.missing(node.seen))
         is_gone = before is not None and before.is_left and left_bytes < least_bytes
         is_same = node.inputs.state.first_observed.get(node.threshold, now_seconds) <= last_seconds
-        return None if have_grown or is_gone or not is_same else in_force, kills
+        return None if is_gone or not is_same else in_force, kills
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
     why = (
         f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -274,9 +275,9 @@ class CgroupPods:
         self, problems: dict[str, str], *, again: bool = False
     ) -> Mapping[str, Sequence[_Found] | None]:
         """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        search = self._search(self._tree, problems, self._listing, again=again)
+        search = partial(self._search, self._tree, problems, self._listing, again=again)
         lent, above = self._reserve.lent, self.boundaries.parents
-        parents = self._listing.get(lambda: lent()(search.run)(above), again=again)
+        parents = self._listing.get(lambda: lent()(search().run)(above), again=again)
         if parents != self._parents:
             self._parents, self.matches = parents, parents.matches
             self._children = {

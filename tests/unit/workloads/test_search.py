@@ -324,7 +324,7 @@ def test_a_match_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: Fake
     fake.add(application(8, "c"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
         assert {pod.uid: pod for pod in before} == {pod.uid: pod for pod in listing.refresh()}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
