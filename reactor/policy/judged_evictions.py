@@ -41,10 +41,8 @@ def with_judged_eviction(inputs: Inputs, eviction: Eviction) -> PolicyState:
     """Return the state after an eviction, with what it is judged by if that is done here."""
     settings, state, snapshot, _, now_seconds = inputs
     threshold = eviction.threshold
-    if threshold is None or RESOURCE[threshold.signal] not in _JUDGED:
-        return state
-    seen = snapshot.signals.get(threshold.signal)
-    if seen is None:
+    seen = None if threshold is None else snapshot.signals.get(threshold.signal)
+    if threshold is None or seen is None or RESOURCE[threshold.signal] not in _JUDGED:
         return state
     pod = eviction.pod
     count = freed if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK else usage
@@ -79,10 +77,8 @@ def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction,
     if met is None or pause_seconds <= 0:
         return _slowed(inputs, signal), ()
     is_pods = is_explained(inputs, met)
-    if is_pods is None:
-        return inputs, ()
-    if is_pods:
-        return with_unhelpful_slowdown(inputs, met)
+    if is_pods is not False:
+        return with_unhelpful_slowdown(inputs, met) if is_pods else (inputs, ())
     began = (one.since_seconds for one in state.slowdowns if one.signal is signal)
     last = (one.at_seconds for one in reversed(state.judged_evictions) if one.signal is signal)
     until_seconds = pause_seconds + max(next(began, now_seconds), next(last, 0.0))
@@ -104,13 +100,10 @@ def with_unhelpful_slowdown(
     """
     settings, state, _, _, now_seconds = inputs
     is_about = shares_filesystem(threshold.signal, settings.layout)
-    last = next((one for one in reversed(state.judged_evictions) if is_about(one.signal)), None)
-    resource = RESOURCE[threshold.signal]
-    pause_seconds = unhelpful_pause_seconds(settings, threshold.signal)
-    until_seconds = 0.0 if last is None else last.at_seconds + pause_seconds
-    if last is not None and now_seconds < until_seconds:
-        came_back = _came_back(inputs, last)
-        credited = last.credited or last.missing
+    judged = [one for one in state.judged_evictions if is_about(one.signal)]
+    resource, pause_seconds = RESOURCE[threshold.signal], unhelpful_pause_seconds(settings, threshold.signal)
+    if judged and now_seconds < (until_seconds := judged[-1].at_seconds + pause_seconds):
+        last, (credited, came_back) = judged[-1], _result(inputs, threshold, judged)
         if 4 * came_back < credited:
             amounts = [amount_text(amount, resource) for amount in (credited, max(0, came_back))]
             message = (
@@ -173,13 +166,24 @@ def with_no_holder(
     return _slowed(inputs, threshold.signal, slow, before).state, message
 
 
-def _came_back(inputs: Inputs, last: JudgedEviction) -> int:
-    """Return what is available more than before the eviction, and what other pods have taken since."""
+def _result(inputs: Inputs, threshold: Threshold, judged: Sequence[JudgedEviction]) -> tuple[int, int]:
+    """Return what the last eviction should have freed, and what it has: available, or taken by others since.
+
+    Of process ids it is that of several if what is outside the pods has taken most of it, and more than pods.
+    """
+    last = judged[-1]
+    is_disk = RESOURCE[last.signal] in ON_DISK
     # A pod that has taken process ids again is the first to go again: no other has to be spared.
-    but = last.pod_key if RESOURCE[last.signal] in ON_DISK else ""
-    seen = inputs.snapshot.signals.get(last.signal)
-    came_back = 0 if seen is None else seen.available - last.available
-    return came_back + max(0, _taken(inputs, last.signal, but=but) - last.others)
+    taken = _taken(inputs, last.signal, but=last.pod_key if is_disk else "")
+    available = inputs.seen(threshold).available
+    found = last.credited or last.missing, available - last.available + max(0, taken - last.others)
+    credited = 0
+    for one in () if is_disk else reversed(judged):
+        grown, credited = taken - one.others + credited, credited + (one.credited or 0)
+        came_back = available - one.available + grown
+        if 4 * came_back < credited and credited - came_back > grown:
+            found = credited, came_back
+    return found
 
 
 def _taken(inputs: Inputs, signal: Signal, *, but: str = "") -> int:

@@ -62,9 +62,7 @@ def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
 
 def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
     """Return whether evictions for memory are slowed down, by what was observed, that were not before."""
-    if not state.slowdowns:
-        return False
-    already = {(one.signal, one.reason) for one in before.slowdowns}
+    already = state.slowdowns and {(one.signal, one.reason) for one in before.slowdowns}
     return any(
         one.reason is not SlowReason.RATE and (one.signal, one.reason) not in already
         for one in memory_slowdowns(state)
@@ -73,9 +71,7 @@ def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
 
 def memory_slowdowns(state: PolicyState) -> tuple[Slowdown, ...]:
     """Return the slowdowns of evictions for memory: those for filesystems keep no pod from dying for it."""
-    if not state.slowdowns:
-        return ()
-    return tuple(one for one in state.slowdowns if one.signal in MEMORY_SIGNALS)
+    return state.slowdowns and tuple(one for one in state.slowdowns if one.signal in MEMORY_SIGNALS)
 
 
 def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iterator[str]:

@@ -645,6 +645,34 @@ def test_processes_that_come_one_by_one_outside_the_pods_cost_one_pod_also_while
     assert not any(_ordered(node, _seen(calm, pids=available)) for available in range(97, 80, -1))
 
 
+def test_processes_that_come_outside_the_pods_during_a_pause_cost_one_pod_after_it() -> None:
+    """Each that went on would bring back its own, and all together more than came outside."""
+    node, calm = _Node(_settings(PIDS)), _processes(**dict.fromkeys("abcdefgh", 8))
+    node.pods = tuple(_pod(name) for name in calm)
+    available, gone_at = 99, []
+    for node.now in range(40):
+        short = _seen(calm, pids=available)
+        for name in _ordered(node, short):
+            node.end(name)
+            gone_at.append(node.now)
+            del calm[name]
+            available += 8
+        available -= 2
+    assert [0, 10, 20, 30] == gone_at
+
+
+def test_a_bomb_is_evicted_at_once_though_more_has_come_outside_than_several_brought_back() -> None:
+    node = _Node(_settings(PIDS))
+    node.pods = tuple(_pod(name) for name in "abc")
+    assert ["a"] == _ordered(node, _seen(_processes(a=8, b=8, c=7), pids=99))
+    node.end("a")
+    node.now = 10.0
+    assert ["b"] == _ordered(node, _seen(_processes(b=8, c=7), pids=87))
+    node.end("b")
+    assert [] == _ordered(node, _seen(_processes(c=7), pids=95))
+    assert ["c"] == _ordered(node, _seen(_processes(c=67), pids=35))
+
+
 def test_a_second_bomb_is_evicted_while_the_first_is_dying() -> None:
     node = _Node(_settings(PIDS))
     node.pods = tuple(_pod(name) for name in ("a", "b", "c"))
