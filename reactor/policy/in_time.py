@@ -116,13 +116,9 @@ def grace_period_seconds(settings: EvictionSettings, pod: Pod, left: TimeLeft | 
 def needed(
     settings: EvictionSettings, endings: Mapping[str, tuple[float, ...]], pod: Pod, passed_seconds: float
 ) -> float:
-    """Return with how much time left a pod is asked to end, in seconds.
-
-    The soft threshold has been met for `passed_seconds`.
-    """
-    last = endings.get(work_of(pod))
-    wanted_seconds = passed_seconds if last is None else max(last)
-    return min(wanted_seconds, allowed_seconds(settings, pod)) + _REACTION_SECONDS
+    """Return with how much time left a pod is asked to end; the soft threshold has been met for so long."""
+    last = endings.get(work_of(pod), (passed_seconds,))
+    return min(max(last), allowed_seconds(settings, pod)) + _REACTION_SECONDS
 
 
 def work_of(pod: Pod) -> str:
@@ -136,9 +132,13 @@ def work_of(pod: Pod) -> str:
 def with_ending(
     endings: Mapping[str, tuple[float, ...]], pod: Pod, seconds: float, *, was_cut: bool
 ) -> Mapping[str, tuple[float, ...]]:
-    """Return the endings with one more, of the works that ended last; `was_cut`: it was killed before."""
+    """Return the endings with one more, of the works that ended last; `was_cut`: it was killed before.
+
+    One that was killed no later than its work is known to end says nothing of what it needs.
+    """
     work = work_of(pod)
-    before = endings.get(work, ())
-    needed_seconds = min(_CUT * max((seconds, *before)) if was_cut else seconds, _MOST_SECONDS)
+    last = endings.get(work, ())
+    if not was_cut or seconds > max(last, default=-math.inf):
+        last = (*last, min(_CUT * seconds if was_cut else seconds, _MOST_SECONDS))[-_ENDINGS:]
     kept = [(key, value) for key, value in endings.items() if key != work]
-    return dict([*kept[-(_WORKS - 1) :], (work, (*before, needed_seconds)[-_ENDINGS:])])
+    return dict([*kept[-(_WORKS - 1) :], (work, last)])

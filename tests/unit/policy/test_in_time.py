@@ -198,6 +198,25 @@ def test_pods_of_other_names_do_not(one: str, other: str) -> None:
     assert work_of(make_pod("web")) != work_of(replace(make_pod("web"), namespace="other"))
 
 
+def test_a_kill_sooner_than_a_work_is_known_to_end_says_nothing_of_what_it_needs() -> None:
+    """A fall may be faster than foreseen. If that doubled it each time, pods would be asked ever sooner."""
+    web = make_pod("web")
+    known = with_ending({}, web, 1.0, was_cut=False)
+    assert known == with_ending(known, web, 0.4, was_cut=True)
+    assert known == with_ending(known, web, 1.0, was_cut=True)
+    (longer,) = with_ending(known, web, 1.2, was_cut=True).values()
+    assert longer == (1.0, 2.4)
+
+
+def test_a_work_whose_pod_was_killed_is_still_one_of_those_that_ended_last() -> None:
+    known = with_ending({}, make_pod("web"), 1.0, was_cut=False)
+    for number in range(127):
+        known = with_ending(known, make_pod(f"other{number}"), 1.0, was_cut=False)
+    known = with_ending(known, make_pod("web"), 0.4, was_cut=True)
+    known = with_ending(known, make_pod("another"), 1.0, was_cut=False)
+    assert work_of(make_pod("web")) in known
+
+
 @given(
     endings=st.lists(
         st.tuples(st.text(max_size=20), st.floats(0, 1e9), st.booleans()), min_size=1, max_size=300
