@@ -268,7 +268,8 @@ class Figures:
         for end, counted in sorted(self.needs.items()):
             falls = f" ({self.falls[End(end)]})" if end in set(End) else ""
             yield f"evicted in time of falls that {end}{falls}", _needs(counted)
-        yield "all evicted in time", f"{_needs(every)}: {_share(every[Need.IN_VAIN], every.total())} in vain"
+        shares = (_share(every[Need.IN_VAIN], whole) for whole in (every.total(), self.kills))
+        yield "all evicted in time", f"{_needs(every)}: {' in vain, of all kills '.join(shares)}"
         vain = document["with_evictions_in_vain"]
         yield (
             "falls and crossings with such an eviction, with one in vain",
