@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.soak.falls import End, Need
 from tests.soak.simulated import first_falls, summary, table
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_no_eviction_is_needed_for_a_fall_that_stops_and_none_in_vain_for_one_that_crosses() -> None:
@@ -31,6 +36,11 @@ def test_each_eviction_is_in_the_row_of_what_the_pod_needs_of_the_time_and_in_th
     assert every["in_vain_too_late_to_know"] <= every["in_vain"] <= every["in_time"]
     assert sum(row.get("could_save", 0) for row in parts[:-1]) == every["could_save"]
     assert len(table(rows)) == 2 + len(rows)
+
+
+def test_the_documented_table_is_of_the_stored_figures() -> None:
+    figures = json.loads((DOCS / "figures/soak-in-time-simulated.json").read_text())
+    assert "\n".join(table(figures)) in (DOCS / "reliability.md").read_text()
 
 
 @pytest.mark.slow
