@@ -13,7 +13,12 @@ _SOON_SHARE: Final = 0.01
 
 
 async def next_beat(interval_seconds: float) -> None:
-    """Sleep until the next multiple of the interval on Trio's clock: 1.01 intervals at the most.
+    """Sleep until the next beat of the interval: 1.01 intervals at the most."""
+    await trio.sleep_until(beat_seconds(interval_seconds))
+
+
+def beat_seconds(interval_seconds: float) -> float:
+    """Return the next multiple of the interval on Trio's clock.
 
     All tasks of one run that pause for as long wake together, where `trio.sleep` would wake each by itself.
     """
@@ -21,7 +26,7 @@ async def next_beat(interval_seconds: float) -> None:
     due_seconds = (math.floor(now_seconds / interval_seconds) + 1) * interval_seconds
     if due_seconds - now_seconds < _SOON_SHARE * interval_seconds:  # rounding, too: not twice at one beat
         due_seconds += interval_seconds
-    await trio.sleep_until(due_seconds)
+    return due_seconds
 
 
 class Backoff:

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from reactor.backoff import next_beat
+from reactor.backoff import beat_seconds, next_beat
 from reactor.blackbox import NEAR, KnownPod, PodChanges, read_pods
 from reactor.blackbox.processes import Seen, largest_processes
 from reactor.blackbox.series import MOST_CHANGES, Sample, Series, largest_changes, least_change_bytes
@@ -198,7 +198,7 @@ class Sampler:
                 if not settings.black_box:  # the page of the last hour alone
                     pause_seconds = max(pause_seconds, _STILL_SECONDS)
                 self._begin_looking(nursery)
-                with trio.move_on_after(pause_seconds):
+                with trio.move_on_at(beat_seconds(pause_seconds)):
                     await self._poked.wait()
 
     async def sample(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,9 @@ NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _VALUE_BYTES: Final = 256
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
+_DESCRIPTORS_PER_POD: Final = 8  # its counters, one more where swap is counted; its main process
+# What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
+_DESCRIPTORS_BESIDES: Final = 256
 _Result = TypeVar("_Result")
 
 
@@ -76,10 +80,10 @@ class KernelFile(OwnedDescriptor):
         except OSError as error:
             raise with_path(error, self.path) from None
 
-    def read(self) -> bytes:
-        """Return the file's present content, up to READ_BYTES of it."""
+    def read(self, most_bytes: int = READ_BYTES) -> bytes:
+        """Return the file's present content, up to so much of it."""
         try:
-            return os.pread(self._fd, READ_BYTES, 0)
+            return os.pread(self._fd, most_bytes, 0)
         except OSError as error:
             raise with_path(error, self.path) from None
 
@@ -90,17 +94,35 @@ class LastingFile(KernelFile):
     def __init__(self, path: Path | str) -> None:
         self._fd, self.path = -1, os.fspath(path)
 
-    def read(self) -> bytes:
+    def read(self, most_bytes: int = READ_BYTES) -> bytes:
         """Return the file's present content, as KernelFile; ENOENT while there is none."""
         if self._fd >= 0:
             try:
-                return super().read()
+                return super().read(most_bytes)
             except OSError as error:
                 self.close()
                 if error.errno != errno.ENODEV:
                     raise
         super().__init__(self.path)
-        return super().read()
+        return super().read(most_bytes)
+
+
+def room_for(pods: int) -> int:
+    """Return of how many pods files may be held open, once the soft limit is as high as they need.
+
+    The hard limit is raised too where that is allowed (CAP_SYS_RESOURCE).
+    """
+    needed = pods * _DESCRIPTORS_PER_POD + _DESCRIPTORS_BESIDES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for raised in ((max(needed, soft), max(needed, hard)), (hard, hard)):
+        if needed <= soft:
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, raised)
+        except (OSError, ValueError):
+            continue
+        soft = raised[0]
+    return max(0, soft - _DESCRIPTORS_BESIDES) // _DESCRIPTORS_PER_POD
 
 
 def close_descriptor(fd: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
-from reactor.kernel.files import GONE, close_descriptor, parse_field, parse_integer, read_file
+from reactor.kernel.files import GONE, KernelFile, close_descriptor, parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, stat_fields
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _STAT_BYTES: Final = 4096
 
 
-def machine_kills(proc: Path = PROC) -> int:
-    """Return how many processes were killed on the machine so far, at whatever limit."""
-    path = proc / "vmstat"
-    return parse_field(read_file(path), b"oom_kill", str(path))
+def machine_kills(vmstat: KernelFile) -> int:
+    """Return how many processes were killed on the machine so far, at whatever limit, by /proc/vmstat."""
+    return parse_field(vmstat.read(), b"oom_kill", vmstat.path)
 
 
 def subtree_kills(tree: CgroupTree, cgroup: str) -> int:
@@ -41,11 +40,6 @@ def subtree_kills(tree: CgroupTree, cgroup: str) -> int:
 def subtree_limits_met(tree: CgroupTree, cgroup: str) -> int:
     """Return how often a cgroup of v2, or one below it, was out of memory at its limit. Raises OSError."""
     return _field(tree.path(cgroup) / "memory.events", b"oom")
-
-
-def own_limit_met(tree: CgroupTree, cgroup: str) -> int:
-    """Return how often a cgroup of v2 was out of memory at its own limit. Raises OSError."""
-    return _field(tree.path(cgroup) / "memory.events.local", b"oom")
 
 
 def own_kills(directory: CgroupDirectory) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.files import LastingFile
 from reactor.kernel.oom import kills_within, machine_kills
 from reactor.kernel.procfs import PROC, read_resident_bytes
 from reactor.model.pods import Pod
@@ -30,6 +31,7 @@ class PodOomKills:
     def __init__(self, tree: CgroupTree, *, proc: Path = PROC) -> None:
         self._tree = tree
         self._proc = proc
+        self._vmstat = LastingFile(proc / "vmstat")
         self._counted: dict[str, int] = {}
         self._is_whole = False
         self._machine_kills: int | None = None
@@ -37,7 +39,7 @@ class PodOomKills:
     def recount(self, pods: Sequence[Pod]) -> None:
         """Take the counters as they stand, if there was any kill on the machine since the last time."""
         try:
-            kills = machine_kills(self._proc)
+            kills = machine_kills(self._vmstat)
         except (OSError, ReactorError):
             return
         if kills != self._machine_kills:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import resource as limits
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,16 +20,13 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import GONE, NO_DESCRIPTORS, KernelFile, parse_integer
+from reactor.kernel.files import GONE, NO_DESCRIPTORS, KernelFile, parse_integer, room_for
 from reactor.kernel.mem_available import AvailableCounters
 from reactor.kernel.swap import SwapCounter
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 
-_DESCRIPTORS_PER_POD: Final = 4  # one more where swap is counted
-# What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
-_DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
 _CHARGE_BYTES: Final = 32
 _READ_AT_ONCE, _CHARGES_AT_ONCE = 32, 128  # 0.4 ms
@@ -170,11 +166,7 @@ class PodObserver:
         self._vanished.clear()
         missing = [uid for uid in wanted if uid not in self._counters]
         if missing:
-            most = (
-                _room_for(len(wanted), _DESCRIPTORS_PER_POD + self._counts_swap)
-                if self._most_held is None
-                else self._most_held
-            )
+            most = room_for(len(wanted)) if self._most_held is None else self._most_held
             for uid in missing[: max(0, most - len(self._counters))]:
                 self._open(uid)
 
@@ -456,21 +448,3 @@ class PodObserver:
         self._charges = None  # a descriptor that is closed may be another's next
         if uid in self._counters:
             self._counters.pop(uid).close()
-
-
-def _room_for(pods: int, descriptors: int) -> int:
-    """Return for how many pods counters may be held open, once the soft limit is as high as they need.
-
-    The hard limit is raised too where that is allowed (CAP_SYS_RESOURCE).
-    """
-    needed = pods * descriptors + _DESCRIPTORS_BESIDES
-    soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-    for raised in ((max(needed, soft), max(needed, hard)), (hard, hard)):
-        if needed <= soft:
-            break
-        try:
-            limits.setrlimit(limits.RLIMIT_NOFILE, raised)
-        except (OSError, ValueError):
-            continue
-        soft = raised[0]
-    return max(0, soft - _DESCRIPTORS_BESIDES) // descriptors

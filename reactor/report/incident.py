@@ -117,10 +117,6 @@ def incidents(documents: Iterable[Document], span: Span) -> list[Document]:
     return sorted(found, key=lambda one: str(one.get("time")))
 
 
-def _evicts(one: Document) -> bool:
-    return one.get("kind") == "decision" and bool(one.get("evictions"))
-
-
 def page(shown: Sequence[Document], node: str, *, among: Sequence[Document] = ()) -> str:
     """Return the page of these decisions and OOM kills; `among` are all that are marked in their pictures.
 

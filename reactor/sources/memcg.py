@@ -6,6 +6,7 @@ and removes descriptors there and leaves the waiting task alone.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import Final
 
 import trio
 
-from reactor.backoff import Pace
+from reactor.backoff import Pace, next_beat
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.files import OwnedDescriptor
@@ -25,6 +26,7 @@ from reactor.kernel.scheduling import following
 from reactor.model.wakes import WakeKind
 from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM, NO_LEVELS
 from reactor.sources.levels import (
+    FLOOR,
     RECLAIM_SECONDS,
     CgroupsStep,
     LevelKey,
@@ -199,8 +201,10 @@ class MemcgEventfd(MemoryStep):
                 await trio.sleep(_SECOND_CHECK_SECONDS)  # an event may be on its way
                 self._wake(*(watch.level for watch in new if watch.event_fd >= 0 and not watch.fired))
             before = past
-            least = min((one for one in left.values() if one > 0), default=_KERNEL_BYTES_PER_S)
-            await trio.sleep(min(max(least / _KERNEL_BYTES_PER_S, _SOONEST_SECONDS), _LATEST_SECONDS))
+            near = (one for watch, one in left.items() if one > 0 and not 0 < watch.level.place_ahead < FLOOR)
+            pause_seconds = min(near, default=_KERNEL_BYTES_PER_S) / _KERNEL_BYTES_PER_S
+            times = math.ceil(_LATEST_SECONDS / max(pause_seconds, _SOONEST_SECONDS))
+            await next_beat(_LATEST_SECONDS / times)  # one of them with the housekeeping
 
     def _check_doubtful(self, watches: Iterable[_Watch]) -> None:
         """Settle how usage stands to levels that have fired, once it is quiet.

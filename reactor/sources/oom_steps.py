@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -20,6 +19,7 @@ from reactor.kernel.bpf.probes import OomRecords
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
+from reactor.kernel.files import KernelFile, LastingFile
 from reactor.kernel.oom import limit_was_met, machine_kills, own_kills, subtree_kills, subtree_limits_met
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import OomKill, OomScope
@@ -85,7 +85,7 @@ class OomCounters(Step[None]):
     report: ReportKill
     _: KW_ONLY
     interval_seconds: float
-    proc: Path = PROC
+    vmstat: KernelFile = field(default_factory=partial(LastingFile, PROC / "vmstat"))
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Read the counters until they can't be read (OSError, KernelInterfaceError)."""
@@ -112,7 +112,7 @@ class OomCounters(Step[None]):
     def _kills(self) -> int:
         """Return how many kills there were in the node; on v1, on the machine."""
         if self.node.is_machine or self.tree.version is CgroupVersion.V1:
-            return machine_kills(self.proc)
+            return machine_kills(self.vmstat)
         return subtree_kills(self.tree, self.node.node)
 
     def _counted(self) -> tuple[int, dict[str, int]]:

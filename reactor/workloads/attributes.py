@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import KernelInterfaceError, ReactorError
-from reactor.kernel.files import parse_integer, read_value
-from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
+from reactor.kernel.files import KernelFile, parse_integer
 
-NEVER_KILLED: Final = -1000
+NEVER_KILLED: Final = b"-1000"
 SLICE: Final = ".slice"
 _UNITS_OF_PROCESSES: Final = (".service", ".scope")
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -48,21 +47,58 @@ class MainProcess(NamedTuple):
 
 UNKNOWN: Final = MainProcess()
 _NONE: Final = MainProcess("")
+_FIRST_BYTES: Final = 32  # of the list of processes, which may be as long as a tenant likes
+# On cgroup v1 a descriptor that is read again within a second shows the list of before
+# (CGROUP_PIDLIST_DESTROY_DELAY in kernel/cgroup/cgroup-v1.c).
+_LIST_LASTS_SECONDS: Final = 2.0
 
 
-def read_main_process(directory: str, proc: Path = PROC, *, with_name: bool) -> MainProcess:
-    """Return what the main process in a cgroup's directory says of itself; UNKNOWN where it can't be read.
+class MainProcessFiles:
+    """What the main process in a cgroup's directory says of itself: `main`, UNKNOWN where it can't be read.
 
-    Reads three files, of the list of processes its beginning: it may be as long as a tenant likes.
+    The files are held open: to open them takes most of the time, and mostly they are as they were.
     """
-    try:
-        pid = first_process(directory)
-        if not pid:
+
+    __slots__ = ("_files", "_read_seconds", "main")
+
+    def __init__(self, proc: Path, directory: str, now_seconds: float, *, with_name: bool) -> None:
+        self.main, self._read_seconds = UNKNOWN, now_seconds
+        self._files: list[tuple[KernelFile, bytes]] = []
+        with suppress(OSError, ReactorError):
+            self.main = self._read(directory, proc, with_name=with_name)
+
+    def are_as_read(self, now_seconds: float) -> bool:
+        """Return whether the files that are open show that `main` is as it was."""
+        since_seconds, self._read_seconds = self._read_seconds, now_seconds
+        if not self._files or self.main is UNKNOWN or now_seconds - since_seconds < _LIST_LASTS_SECONDS:
+            return False
+        try:
+            for file, content in self._files:
+                if file.read(_FIRST_BYTES) != content:
+                    return False
+        except OSError:  # the process is gone, or the cgroup
+            return False
+        return True
+
+    def close(self) -> None:
+        self._files.clear()
+
+    def _read(self, directory: str, proc: Path, *, with_name: bool) -> MainProcess:
+        path = f"{directory}/cgroup.procs"
+        first, end, _ = self._opened(path).partition(b"\n")
+        if first and not end:
+            raise KernelInterfaceError(path, first, "process ids, one a line")
+        pid = parse_integer(first or b"0", path)
+        if not pid:  # there is none, or it is of another pid namespace
             return _NONE
-        name = read_name(pid, proc) if with_name else None
-        return MainProcess(name, read_oom_score_adj(pid, proc) == NEVER_KILLED)
-    except (OSError, ReactorError):
-        return UNKNOWN
+        comm = self._opened(f"{proc}/{pid}/comm") if with_name else None
+        name = None if comm is None else comm.rstrip(b"\n").decode("utf-8", "replace")
+        return MainProcess(name, self._opened(f"{proc}/{pid}/oom_score_adj").strip() == NEVER_KILLED)
+
+    def _opened(self, path: str) -> bytes:
+        file = KernelFile(path)
+        self._files.append((file, content := file.read(_FIRST_BYTES)))
+        return content
 
 
 def names_are_trusted(cgroup: str, directory: str) -> bool:
@@ -187,19 +223,3 @@ def _read(directory: str, names: Collection[str], name: str, problems: list[str]
     except ValueError as error:
         problems.append(f"{full_name}: got {raw[:64]!r}; accepted: {error}")
         return 0
-
-
-_FIRST_BYTES: Final = 32  # of the list of processes, which may be as long as a tenant likes
-
-
-def first_process(directory: str) -> int:
-    """Return the first process in a cgroup, 0 where there is none or it is of another pid namespace.
-
-    Raises OSError, KernelInterfaceError.
-    """
-    path = f"{directory}/cgroup.procs"
-    raw = read_value(path, _FIRST_BYTES)
-    first, end, _ = raw.partition(b"\n")
-    if raw and not end:
-        raise KernelInterfaceError(path, raw, "process ids, one a line")
-    return parse_integer(first, path) if first else 0

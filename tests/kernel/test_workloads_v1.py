@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
+from tests.support.waiting import eventually
 
 PARENT = f"/reactor-test-pods-{os.getpid()}"
 MIB = 1 << 20
@@ -165,6 +167,36 @@ def test_pod_whose_main_process_the_kernel_may_not_kill_is_never_evicted(
     assert {"vital": "oom_score_adj -1000 of its main process", "other": None} == {
         pod.name: pod.critical_because for pod in trio.run(workloads.listed)
     }
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_main_process_that_ends_or_moves_makes_way_for_the_next_at_the_listing_that_follows(
+    v1_tree: CgroupTree, parent: Path, *, is_moved: bool
+) -> None:
+    """Each listing is two seconds after the one before at the least, as the guard's are by default."""
+    (parent / "pod").mkdir()
+    with ExitStack() as stack:
+        processes = []
+        for command in (["sleep", "600"], ["tail", "-f", "/dev/null"]):
+            processes.append(stack.enter_context(subprocess.Popen(command)))
+            stack.callback(processes[-1].kill)
+            (parent / "pod/cgroup.procs").write_text(str(processes[-1].pid))
+        main = min(processes, key=lambda one: one.pid)
+        never = PodEntry(unit="pod", process=Path(f"/proc/{main.pid}/comm").read_text().strip())
+        pods = CgroupPods(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=PodLists(never=(never,))))
+
+        def is_spared() -> bool:
+            time.sleep(2.1)
+            return pods.list()[0].critical_because is not None
+
+        assert [True] * 2 == [is_spared() for _ in range(2)]
+        if is_moved:
+            v1_tree.path("/cgroup.procs").write_text(str(main.pid))
+        else:
+            main.kill()
+            main.wait()
+        eventually(lambda: not is_spared())
+        assert not is_spared()
 
 
 def test_a_user_who_was_given_the_parent_protects_no_pod_by_its_name(

@@ -312,6 +312,17 @@ async def test_for_the_page_alone_a_node_at_rest_is_read_as_seldom_as_all_else(
     assert abs(len(list(sampler.fine)) - reads) <= 1
 
 
+async def test_node_at_rest_is_read_when_other_tasks_wake_as_well(fake, autojump_clock) -> None:
+    played = Played(fake, black_box=False)
+    await played.play(node=100)
+    sampler = Sampler(lambda: played.settings, tree=fake.tree, clock_seconds=trio.current_time)
+    await trio.sleep(3.7)
+    with trio.move_on_after(60):
+        await sampler.run()
+    began_seconds, *beats = [one.at_seconds for one in sampler.fine]
+    assert (3.7, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]) == (began_seconds, beats)
+
+
 async def test_feed_sends_all_pods_to_each_steward_and_then_what_changes() -> None:
     feed = Feed()
     feed.pods([make_pod("a"), make_pod("b")])

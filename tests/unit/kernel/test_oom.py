@@ -12,12 +12,12 @@ import pytest
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.files import LastingFile
 from reactor.kernel.oom import (
     limit_was_met,
     machine_kills,
     open_process,
     own_kills,
-    own_limit_met,
     read_birth,
     read_score,
     subtree_kills,
@@ -30,15 +30,13 @@ from tests.support.waiting import eventually
 EVENTS = "low 0\nhigh 7\nmax 40\noom {}\noom_kill {}\noom_group_kill 0\n"
 
 
-def test_v2_counts_the_subtree_and_the_cgroups_own_limit(make_tree):
+def test_v2_counts_the_subtree(make_tree):
     fake = make_tree(CgroupVersion.V2)
     fake.add("/node")
     fake.file("/node", "memory.events", EVENTS.format(3, 2))
-    fake.file("/node", "memory.events.local", EVENTS.format(1, 0))
 
     assert subtree_kills(fake.tree, "/node") == 2
     assert subtree_limits_met(fake.tree, "/node") == 3
-    assert own_limit_met(fake.tree, "/node") == 1
 
 
 @pytest.mark.parametrize(("failcnt", "met"), [("0\n", False), ("12\n", True)])
@@ -56,14 +54,14 @@ def test_v1_counts_the_cgroups_own_and_remembers_whether_it_was_full(make_tree, 
 def test_machine_counts_every_kill(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 9\nnuma_pte_updates 0\n")
 
-    assert machine_kills(tmp_path) == 9
+    assert machine_kills(LastingFile(tmp_path / "vmstat")) == 9
 
 
 def test_kernel_that_does_not_count_is_reported_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
 
     with pytest.raises(KernelInterfaceError, match=r"vmstat.*a line 'oom_kill'"):
-        machine_kills(tmp_path)
+        machine_kills(LastingFile(tmp_path / "vmstat"))
 
 
 def test_cgroup_that_is_gone_is_an_error_with_its_path(make_tree):

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from reactor.model.settings import SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import MEMCG_EVENTFD, switched_on
 from reactor.sources.chain import Chain as SourceChain
+from reactor.sources.levels import FLOOR
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.wakes import Wakes
 from tests.support.this_machine import open_descriptors
@@ -325,6 +327,35 @@ async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgro
         nursery.start_soon(step.watch, lambda _: None)
         with trio.fail_after(90):
             await wakes.wait()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("nearer", "is_seen_soon"), [(None, False), (1, False), (FLOOR, True)], ids=["none", "early", "floor"]
+)
+async def test_a_crossing_that_the_kernel_does_not_report_is_seen_on_a_beat_in_proportion_to_what_is_left(
+    fake_cgroup: Path, level, mock_clock: trio.testing.MockClock, nearer: int | None, *, is_seen_soon: bool
+) -> None:
+    """With 512 MiB left each 2 s; by the nearest level at which something may be crossed."""
+    wakes = Wakes()
+    step = MemcgEventfd(CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent), wakes)
+    step.arm([level(562), *([] if nearer is None else [replace(level(90), place_ahead=nearer)])])
+    armed = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(step.watch, lambda _: armed.set())
+        await armed.wait()
+        for jump_seconds in (1.0, 1.0):  # what is left is known from then on; the next check is at 4 s
+            mock_clock.jump(jump_seconds)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        (fake_cgroup / "memory.usage_in_bytes").write_text(f"{562 * MIB}\n")
+        seen = []
+        for jump_seconds in (1.9, 0.1, 0.1):
+            mock_clock.jump(jump_seconds)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+            mock_clock.jump(0.005)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+            seen.append(bool(wakes.board.state(MEMCG_EVENTFD).wakes))
+        assert [is_seen_soon, True, True] == seen
         nursery.cancel_scope.cancel()
 
 

@@ -362,7 +362,7 @@ def test_refresh_sees_who_came_and_went_without_reading_the_known(fake: FakeTree
 def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_it_is(
     fake: FakeTree, proc: Path
 ) -> None:
-    for number in range(30):
+    for number in range(60):
         fake.add(f"/pods/p{number}")
     listing = pods_of(fake, proc, "/pods")
     listing.list()
@@ -377,7 +377,7 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     pods = _result_of(turns)
 
     found = {pod.name: pod.requests.get(Resource.MEMORY) for pod in pods}
-    assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 30))} == found.keys()
+    assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 60))} == found.keys()
     assert found["a-young-one"] == MIB
     assert pods == listing.refresh()
 
@@ -396,10 +396,17 @@ def _changes(fake: FakeTree, proc: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.parametrize("pause_seconds", [0, 10])
 @pytest.mark.parametrize("is_watched", [True, False])
 @pytest.mark.parametrize("change", _changes(None, None))  # type: ignore[arg-type]
 def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
-    fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch, change: str, *, is_watched: bool
+    fake: FakeTree,
+    proc: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    pause_seconds: float,
+    *,
+    is_watched: bool,
 ) -> None:
     """Without inotify it makes all of them anew."""
     if not is_watched:
@@ -413,16 +420,51 @@ def test_a_listing_makes_pods_anew_that_have_changed_and_no_others(
     listing.list()
     now[0] += 10  # they are not young any more
     before = {pod.name: pod for pod in listing.list()}
+    now[0] += pause_seconds
     again = {pod.name: pod for pod in listing.list()}
     assert [is_watched] * 3 == [again[name] is pod for name, pod in before.items()]
 
     _changes(fake, proc)[change]()
+    now[0] += pause_seconds
     after = {pod.name: pod for pod in listing.list()}
 
     assert before["a"] != after["a"]
     assert (after["b"], after["c"]) == (before["b"], before["c"])
     assert (after["b"] is before["b"], after["c"] is before["c"]) == (is_watched, is_watched)
     assert after == {pod.name: pod for pod in pods_of(fake, proc, "/pods").list()}
+
+
+def test_no_more_files_are_held_open_than_descriptors_leave_room_for(
+    fake: FakeTree, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate("abc"):
+        fake.add(f"/pods/{name}")
+        runs(fake, proc, f"/pods/{name}", "vital", -1000, pid=70 + number)
+    listing, now = timed_pods(fake, proc)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (264, limit[1]))
+        monkeypatch.setattr(resource, "setrlimit", _refuse)
+        listing.list()
+    finally:
+        monkeypatch.undo()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert ["a"] == _held(fake)
+    now[0] += 10
+    because = "oom_score_adj -1000 of its main process"
+    assert [because] * 3 == [pod.critical_because for pod in listing.list()]
+    assert ["a", "b", "c"] == _held(fake)
+    shutil.rmtree(fake.directory("/pods/b"))
+    listing.list()
+    assert ["a", "c"] == _held(fake)
+
+
+def _held(fake: FakeTree) -> list[str]:
+    """Return of which pods this process has the list of processes open."""
+    held = (os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+    lists = (path.removesuffix(" (deleted)") for path in held)
+    pods = (Path(path).parent for path in lists if path.endswith("/cgroup.procs"))
+    return sorted(pod.name for pod in pods if pod.parent == fake.directory("/pods"))
 
 
 def test_a_pod_that_a_refresh_read_in_between_is_as_the_listing_reads_it(fake: FakeTree, proc: Path) -> None:
