@@ -403,7 +403,7 @@ class Housekeeping:
             self.storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
-                nursery.start_soon(self.filesystems.refresh)
+                await self.filesystems.refresh()  # the steward observes them beside
             self._reported = report_changes(_LOG, self._reported, self.problems)
             self.is_unfinished = False
             self.wakes.notify(

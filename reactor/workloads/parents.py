@@ -73,7 +73,8 @@ class NamedParents:
         """Return the children of a parent that is named by its path, None if they can't be listed."""
         try:
             path = os.fspath(self.tree.path(cgroup))
-            found = self._read(path, None, lambda: listed(path), again=self.again)
+            status = os.stat(path)  # which shows, without an event, that it is another or holds more or fewer
+            found = self._read(path, (status.st_ino, status.st_nlink), lambda: listed(path))
             return Children(cgroup, path, found.names, names_are_trusted(cgroup, path))
         except FileNotFoundError:
             return Children(cgroup, "", (), is_trusted=False)  # holds no pod (yet)

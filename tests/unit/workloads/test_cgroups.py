@@ -488,19 +488,34 @@ def _result_of(turns: Generator[None, None, tuple[Pod, ...]]) -> tuple[Pod, ...]
 
 
 def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeTree, proc: Path) -> None:
+    """One that has not changed is not listed."""
     for cgroup in ("/a/x", "/b/y"):
         fake.add(cgroup)
     listing = pods_of(fake, proc, "/a", "/b")
     before = listing.list()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-        assert before == listing.refresh() == listing.list()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {"/a", "/b"} == listing.problems.keys()
-    assert before == listing.list()
+    for is_changed in (False, True):
+        if is_changed:
+            for cgroup in ("/a/z", "/b/z"):
+                fake.add(cgroup)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            assert before == listing.refresh() == listing.list()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert ({"/a", "/b"} if is_changed else set()) == listing.problems.keys()
+    assert ["x", "z", "y", "z"] == [pod.name for pod in listing.list()]
     assert {} == listing.problems
+
+
+def test_pod_whose_coming_was_not_reported_is_found_by_the_next_listing(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    listing = pods_of(fake, proc, "/pods")
+    listing.list()
+    fake.add("/pods/b")
+    assert os.read(listing.changed_fd(), 4096)
+    assert ["a"] == [pod.name for pod in listing.refresh()]
+    assert ["a", "b"] == [pod.name for pod in listing.list()]
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"-1\n", b"\0\0"])
