@@ -499,7 +499,7 @@ def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeT
                 fake.add(cgroup)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
             assert before == listing.refresh() == listing.list()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
