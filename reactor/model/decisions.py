@@ -247,10 +247,10 @@ class Calm(NamedTuple):
 class PolicyState(NamedTuple):
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
-    `calm` is of the last pass with no hard memory threshold met. `holds` are the last reclaims of memory, one
-    of each kind. `oom_struck_at_seconds` is when a pod's counter of OOM kills last rose.
-    `endings` is how long the last pods took to end that were asked to, in seconds by their work; `waits` are
-    the soft evictions in time that wait (both: policy/in_time.py).
+    `calm` is of the last pass with no memory threshold met whose kills are judged. `holds` are the last
+    reclaims of memory, one of each kind. `oom_struck_at_seconds` is when a pod's counter of OOM kills last
+    rose. `endings` is how long the last pods took to end that were asked to, in seconds by their work;
+    `waits` are the soft evictions in time that wait (both: policy/in_time.py).
     """
 
     conditions: tuple[NodeCondition, ...] = ()

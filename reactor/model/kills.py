@@ -116,7 +116,7 @@ class ProcessKill:
 
 
 class HardMemoryKill(NamedTuple):
-    """A kill for a hard memory threshold, with what it is judged by afterwards.
+    """A kill for a hard memory threshold, or an eviction in time, with what it is judged by afterwards.
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
     outside all pods and not left by earlier victims in their cgroups, `pods_bytes` what the pods held that

@@ -38,7 +38,7 @@ from reactor.policy.judged_evictions import (
     with_unhelpful_slowdown,
     without_past_slowdowns,
 )
-from reactor.policy.kill_results import with_calm
+from reactor.policy.kill_results import is_judged, with_calm
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import is_guess, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
@@ -98,7 +98,7 @@ def decide(
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
     if due is None or due.before is not state or due.inputs.pods != pods:
         due = observed(Inputs(settings, state, snapshot, pods, now_seconds)).with_slowdowns()
-    is_calm = not any(map(is_hard_memory, due.inputs.state.first_observed))
+    is_calm = not any(is_judged(settings, one) for one in due.inputs.state.first_observed)
     inputs, before = with_calm(due.inputs) if is_calm else due.inputs, state
     state = inputs.state
     in_vain: tuple[JudgedEviction, ...] = ()

@@ -29,7 +29,8 @@ from reactor.model.decisions import Calm, Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.quantity import bytes_text
-from reactor.model.signals import Signal
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.rank import memory_of, memory_outside_pods
 from reactor.policy.thresholds import is_hard_memory
@@ -165,7 +166,7 @@ def with_calm(inputs: Inputs) -> Inputs:
 def with_kill(
     inputs: Inputs, eviction: Eviction, held_bytes: int | None = None, *, process_bytes: int | None = None
 ) -> PolicyState:
-    """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
+    """Return the state after a kill, with what it is judged by later; evictions not judged change nothing.
 
     `inputs` has the state as it was before the eviction was in flight, and else what was decided on.
     `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
@@ -174,7 +175,7 @@ def with_kill(
     """
     settings, state, snapshot, _, now_seconds = inputs
     threshold = eviction.threshold
-    if threshold is None or not is_hard_memory(threshold):
+    if threshold is None or not is_judged(settings, threshold):
         return state
     known = (process_bytes, held_bytes, working_set_bytes(snapshot.pods, eviction.pod.uid))
     kill = HardMemoryKill(
@@ -194,6 +195,10 @@ def with_kill(
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
     recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
     return state._replace(hard_memory_kills=(*recent, kill))
+
+
+def is_judged(settings: EvictionSettings, threshold: Threshold) -> bool:
+    return threshold.signal in MEMORY_SIGNALS and (threshold.is_hard or settings.soft_in_time)
 
 
 def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:

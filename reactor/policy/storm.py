@@ -8,7 +8,8 @@ kill_results.py judges the kills.
 
 The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
 Where the pods have grown by a quarter of the threshold since the last kill, the second does not hold: then
-the shortage is their doing, too. Evictions for process ids are slowed down in judged_evictions.py.
+the shortage is their doing, too. Soft evictions in time, which wait for no pause, are judged likewise, and
+those for process ids in judged_evictions.py.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
-from reactor.policy.thresholds import is_hard_memory
+from reactor.policy.kill_results import (
+    NodeAtThreshold,
+    is_judged,
+    slowdown_by_rate,
+    slowdown_in_vain,
+    with_what_is_left,
+)
 
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 
@@ -32,7 +38,11 @@ def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
     the moment, or where the memory of a pod is unobserved. Those for filesystems stay as they are.
     """
     state = inputs.state
-    explained = {one: is_explained(inputs, one) for one in state.thresholds_met if is_hard_memory(one)}
+    explained = {
+        one: not one.is_hard or is_explained(inputs, one)
+        for one in sorted(state.thresholds_met, key=lambda one: one.is_hard)  # which has the last word
+        if is_judged(inputs.settings, one)
+    }
     # The first kill of a calm node comes soonest: nothing but who holds its memory can slow that down.
     is_calm = not state.slowdowns and not (explained and state.hard_memory_kills)
     if is_calm and False not in explained.values():

