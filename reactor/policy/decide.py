@@ -32,9 +32,10 @@ from reactor.policy.disks import first_broken_limit, holders_first, node_reclaim
 from reactor.policy.holds import evictions_left, holds, is_hopeless, memory_hold, paced, pod_hold, with_hold
 from reactor.policy.in_time import due_in_time, grace_period_seconds, wait_in_time
 from reactor.policy.judged_evictions import (
+    COUNTED,
     slowed_for_disk,
+    with_counted_slowdowns,
     with_no_holder,
-    with_process_slowdown,
     with_unhelpful_slowdown,
     without_past_slowdowns,
 )
@@ -102,8 +103,8 @@ def decide(
     inputs, before = with_calm(due.inputs) if is_calm else due.inputs, state
     state = inputs.state
     in_vain: tuple[JudgedEviction, ...] = ()
-    if state.slowdowns or Signal.PID_AVAILABLE in [one.signal for one in state.thresholds_met]:
-        inputs, in_vain = with_process_slowdown(inputs)
+    if state.slowdowns or any(one.signal in COUNTED for one in state.thresholds_met):
+        inputs, in_vain = with_counted_slowdowns(inputs)
         inputs = without_past_slowdowns(inputs)
         state = inputs.state
     decision = Decision(

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem or for process ids: whether the last helped, and whether one can.
+"""Evictions for a full filesystem, for process ids or swap: whether the last helped, and whether one can.
 
 Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
 What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
@@ -13,7 +13,7 @@ their pod, and a full filesystem ends no process, but each eviction in vain ends
 Process ids are back as soon as their pod has ended, so the pause is a short one. What a dying pod still has
 counts as back: else each process that comes outside the pods meanwhile would cost one more pod. The pause
 also comes before each eviction if all pods that can be evicted have fewer processes than are missing: no
-process ends because the ids are used up, while evicting pod after pod would end them all.
+process ends because the ids are used up, while evicting pod after pod would end them all. So it is for swap.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ from reactor.policy.disks import freed
 from reactor.policy.rank import usage
 from reactor.policy.storm import is_explained
 
-_JUDGED: Final = ON_DISK | {Resource.PIDS}
+_JUDGED: Final = ON_DISK | {Resource.PIDS, Resource.SWAP}
+COUNTED: Final = {  # and what is said of those outside the pods, if the pods can't explain what is missing
+    Signal.PID_AVAILABLE: "processes are outside the pods, and these have fewer than are",
+    Signal.SWAP_AVAILABLE: "of swap are used outside the pods, and these have less there than is",
+}
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
 
@@ -66,13 +70,21 @@ def unhelpful_pause_seconds(settings: EvictionSettings, signal: Signal = Signal.
     return (_PAUSES if RESOURCE[signal] in ON_DISK else 1) * settings.unhelpful_eviction_pause_seconds
 
 
-def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
-    """Return the inputs with the slowdown for process ids, and what has just turned out not to help.
+def with_counted_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
+    """Return the inputs with the slowdowns for process ids and swap, and what has turned out not to help.
 
-    It stays while the processes of a pod are unobserved. A pod that is dying counts as what it still has.
+    One stays while a pod is unobserved. A pod that is dying counts as what it still has.
     """
+    found: tuple[JudgedEviction, ...] = ()
+    for signal in COUNTED:
+        inputs, in_vain = _with_counted_slowdown(inputs, signal)
+        found += in_vain
+    return inputs, found
+
+
+def _with_counted_slowdown(inputs: Inputs, signal: Signal) -> tuple[Inputs, tuple[JudgedEviction, ...]]:
     settings, state, _, _, now_seconds = inputs
-    signal, pause_seconds = Signal.PID_AVAILABLE, settings.unhelpful_eviction_pause_seconds
+    pause_seconds, resource = settings.unhelpful_eviction_pause_seconds, RESOURCE[signal]
     met = next((one for one in state.thresholds_met if one.signal is signal), None)
     if met is None or pause_seconds <= 0:
         return _slowed(inputs, signal), ()
@@ -83,9 +95,9 @@ def with_process_slowdown(inputs: Inputs) -> tuple[Inputs, tuple[JudgedEviction,
     last = (one.at_seconds for one in reversed(state.judged_evictions) if one.signal is signal)
     until_seconds = pause_seconds + max(next(began, now_seconds), next(last, 0.0))
     seen = inputs.seen(met)
-    outside = seen.capacity - seen.available - _taken(inputs, signal)
+    outside = amount_text(seen.capacity - seen.available - _taken(inputs, signal), resource)
     message = (
-        f"{met}: {outside} processes are outside the pods, and these have fewer than are missing: "
+        f"{met}: {outside} {COUNTED[signal]} missing: "
         f"evicting can't end this; one eviction in {pause_seconds:g} s"
     )
     return _slowed(inputs, signal, _Slow(SlowReason.OUTSIDE_PODS, until_seconds, message)), ()

@@ -28,6 +28,7 @@ from reactor.policy.kill_results import (
     with_what_is_left,
 )
 
+_COUNTED = {Resource.PIDS: "process_count", Resource.SWAP: "swap_bytes"}
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 
 
@@ -105,7 +106,7 @@ def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
 def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
     """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
-    Of memory that is their working sets, of process ids their processes.
+    Of memory that is their working sets, of process ids their processes, of swap what they have there.
 
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
@@ -114,7 +115,7 @@ def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
     enough = wanted - seen.available - wanted // _CLEARLY_SHARE
     if enough <= 0:
         return True
-    counts_processes = RESOURCE[threshold.signal] is Resource.PIDS
+    counted = _COUNTED.get(RESOURCE[threshold.signal], "memory_working_set_bytes")
     used, dying = inputs.snapshot.pods, inputs.state.dying(inputs.now_seconds)
     held_sum = 0
     is_known = True
@@ -122,7 +123,7 @@ def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
         if pod.critical_because is not None and pod.uid not in dying:
             continue
         usage = used.get(pod.uid)
-        held = usage and (usage.process_count if counts_processes else usage.memory_working_set_bytes)
+        held = usage and getattr(usage, counted)
         if held is None:
             is_known = is_known and pod.uid in dying
             continue

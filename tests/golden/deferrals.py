@@ -428,6 +428,14 @@ def _processes_are_outside_the_pods() -> Decision:
 
 
 @_case
+def _swap_is_used_outside_the_pods() -> Decision:
+    scene = Scene(SWAP, unhelpful_eviction_pause_seconds=10.0)
+    scene.pod("calm", 8, swap_bytes=0)
+    scene.show(Signal.SWAP_AVAILABLE, 20 * MIB)
+    return scene.decide()
+
+
+@_case
 def _memory_lies_outside_the_pods() -> Decision:
     scene = _leak()
     return scene.decide()

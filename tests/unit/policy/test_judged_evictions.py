@@ -74,6 +74,7 @@ def _seen(used: dict[str, PodUsage] | None = None, **available: int) -> Snapshot
         "inodes": Signal.NODEFS_INODES_FREE,
         "memory": Signal.MEMORY_AVAILABLE,
         "pids": Signal.PID_AVAILABLE,
+        "swap": Signal.SWAP_AVAILABLE,
     }
     return Snapshot(
         signals={
@@ -680,6 +681,48 @@ def test_a_second_bomb_is_evicted_while_the_first_is_dying() -> None:
     assert [] == _ordered(node, _seen(_processes(a=40, b=20, c=5), pids=65))
     assert ["b"] == _ordered(node, _seen(_processes(a=40, b=45, c=5), pids=40))
     assert () == node.state.slowdowns
+
+
+# Swap
+
+SWAP = Threshold(signal=Signal.SWAP_AVAILABLE, value=draw.amount(100))
+
+
+def _in_swap(**sizes: int | None) -> dict[str, PodUsage]:
+    return {name: PodUsage(memory_working_set_bytes=8, swap_bytes=size) for name, size in sizes.items()}
+
+
+def test_swap_that_is_used_outside_the_pods_costs_one_pod_in_each_pause() -> None:
+    node, calm = _Node(_settings(SWAP)), _in_swap(a=0, b=0, c=0)
+    node.pods = tuple(_pod(name) for name in calm)
+    assert [] == _ordered(node, _seen(calm, swap=20))
+    (slowdown,) = node.state.slowdowns
+    assert (SlowReason.OUTSIDE_PODS, 10.0) == (slowdown.reason, slowdown.until_seconds)
+    assert (
+        "980 of swap are used outside the pods, and these have less there than is missing" in slowdown.message
+    )
+    node.now = 10.0
+    assert ["a"] == _ordered(node, _seen(calm, swap=20))
+    node.end("a")
+    node.now = 19.0
+    assert [] == _ordered(node, _seen(calm, swap=20))
+
+
+def test_swap_that_comes_bit_by_bit_outside_the_pods_costs_one_pod() -> None:
+    node, calm = _Node(_settings(SWAP)), _in_swap(a=5, b=5, c=5)
+    node.pods = tuple(_pod(name) for name in calm)
+    assert ["a"] == _ordered(node, _seen(calm, swap=98))
+    node.end("a")
+    assert [] == _ordered(node, _seen(calm, swap=97))
+    assert [SlowReason.UNHELPFUL] == [one.reason for one in node.state.slowdowns]
+
+
+def test_a_pod_that_has_the_missing_swap_is_evicted_at_once_and_so_is_one_if_that_is_unknown() -> None:
+    for sizes in ({"a": 0, "b": 150}, {"a": 0, "b": None}):
+        node = _Node(_settings(SWAP))
+        node.pods = tuple(_pod(name) for name in sizes)
+        assert 1 == len(_ordered(node, _seen(_in_swap(**sizes), swap=20)))
+        assert () == node.state.slowdowns
 
 
 def test_no_soft_eviction_for_processes_is_judged_within_its_grace_period() -> None:
