@@ -39,9 +39,10 @@ from reactor.text import printable
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
 # Below this the kernel's batched counters and what the system takes resemble a leak, and one small pod with a
-# few files in memory would spare the hog after it. Of several, pods have grown if the leak is not outside.
+# few files in memory would spare the hog after it. The more pods, the less of it can be noise.
 _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
+_SEVERAL = 4  # kills in a row, of what most lies outside: it may be so much less
 _GROWN_SHARE = 4  # of the threshold
 _NEED_SHARE = 2  # of the threshold
 # A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
@@ -371,7 +372,8 @@ def _unhelpful(
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
         is_most = 2 * lost_bytes > credited_bytes
-        if lost_bytes < node.noise_bytes and not (is_most and len(latest) > 1 and credited_bytes):
+        is_several = is_most and len(latest) >= _SEVERAL and credited_bytes
+        if lost_bytes < node.noise_bytes // (_SEVERAL if is_several else 1):
             continue
         is_all = not found[0] and 0 < missing_bytes <= lost_bytes
         # What later victims held the pods have taken, too.
