@@ -37,8 +37,10 @@ def test_the_hog_is_evicted_and_announced_and_no_other_pod_is_touched(
     pods.create("hog", ["grow", "600", "200"], requests={"memory": "16Mi"})
     hog = pods.wait("hog", is_evicted, "is evicted")
 
+    running = ["critical", "guaranteed", "innocent"]
+    # A kubelet of 1.20 writes the status once more as it was; its next one is ours again.
+    wait_until(lambda: pods.names(phase="Running") == running, "all others run, and the hog does not")
     assert guarded.evicted() == ["hog"]
-    assert pods.names(phase="Running") == ["critical", "guaranteed", "innocent"]
     message = hog["status"]["message"]
     assert message.startswith("The node was low on resource: memory. ")
     assert "Container main was using" in message
@@ -63,7 +65,7 @@ def test_new_pods_are_admitted_when_the_pressure_is_over(
     pods.wait("hog", is_evicted, "is evicted")
     wait_until(lambda: not cluster.node.taints(), "the taint is gone")
     pods.run("late", ["hold", "40"])
-    assert pods.names(phase="Failed") == ["hog"]
+    wait_until(lambda: pods.names(phase="Failed") == ["hog"], "the hog alone has failed")
 
 
 def test_the_lower_priority_goes_first_and_the_higher_stays_if_that_is_enough(
