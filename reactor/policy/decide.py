@@ -39,7 +39,7 @@ from reactor.policy.judged_evictions import (
     with_unhelpful_slowdown,
     without_past_slowdowns,
 )
-from reactor.policy.kill_results import is_judged, with_calm
+from reactor.policy.kill_results import with_calm
 from reactor.policy.messages import no_victim
 from reactor.policy.rank import is_guess, of_no_partition, rank, small_ones_passed_over
 from reactor.policy.rules import decide_firing
@@ -49,6 +49,7 @@ from reactor.policy.thresholds import (
     elapsed_seconds,
     in_eviction_order,
     is_hard_memory,
+    is_judged,
     thresholds_met,
     thresholds_met_grace_period,
     thresholds_with_fresh_statistics,

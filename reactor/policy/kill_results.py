@@ -29,11 +29,10 @@ from reactor.model.decisions import Calm, Eviction, Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.quantity import bytes_text
-from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.rank import memory_of, memory_outside_pods
-from reactor.policy.thresholds import is_hard_memory
+from reactor.policy.thresholds import is_hard_memory, is_judged
 from reactor.text import printable
 
 _RATE_WINDOW_SECONDS = 60.0
@@ -196,10 +195,6 @@ def with_kill(
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
     recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
     return state._replace(hard_memory_kills=(*recent, kill))
-
-
-def is_judged(settings: EvictionSettings, threshold: Threshold) -> bool:
-    return threshold.signal in MEMORY_SIGNALS and (threshold.is_hard or settings.soft_in_time)
 
 
 def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:

@@ -20,13 +20,8 @@ from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.kill_results import (
-    NodeAtThreshold,
-    is_judged,
-    slowdown_by_rate,
-    slowdown_in_vain,
-    with_what_is_left,
-)
+from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
+from reactor.policy.thresholds import is_judged
 
 _COUNTED = {Resource.PIDS: "process_count", Resource.SWAP: "swap_bytes"}
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant

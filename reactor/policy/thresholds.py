@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 
@@ -107,6 +108,11 @@ def thresholds_with_fresh_statistics(
 
 def _is_newer(taken_at_seconds: float | None, before_seconds: float | None) -> bool:
     return taken_at_seconds is None or before_seconds is None or taken_at_seconds > before_seconds
+
+
+def is_judged(settings: EvictionSettings, threshold: Threshold) -> bool:
+    """Return whether its kills are judged by what they bring back (kill_results.py)."""
+    return threshold.signal in MEMORY_SIGNALS and (threshold.is_hard or settings.soft_in_time)
 
 
 def is_hard_memory(threshold: Threshold | None) -> bool:
