@@ -38,6 +38,8 @@ _READ_BYTES: Final = 4 << 10
 _BETWEEN_READS_SECONDS: Final = 0.002  # one that floods waits; the steward does not
 _LONGEST_PROBLEM: Final = 200
 
+_Hook = Callable[[float], Awaitable[None]]
+
 
 class HookError(ReactorError):
     """A hook was not done, and why."""
@@ -68,7 +70,7 @@ class Hooks:
         done: list[str] = []
         problems: list[str] = []
 
-        async def run(name: str, hook: Callable[[float], Awaitable[None]]) -> None:
+        async def run(name: str, hook: _Hook) -> None:
             why = f"{name}: not done within {limit_seconds:g} s"
             with trio.move_on_after(limit_seconds):
                 try:
@@ -81,24 +83,21 @@ class Hooks:
             problems.append(printable(why)[:_LONGEST_PROBLEM])
 
         async with trio.open_nursery() as nursery:
-            for name, hook in hooks.items():
+            for name, hook in hooks:
                 nursery.start_soon(run, name, hook)
         return tuple(done), tuple(problems)
 
-    async def _hooks(
-        self, settings: HookSettings, asked: Mapping[str, Any]
-    ) -> dict[str, Callable[[float], Awaitable[None]]]:
+    async def _hooks(self, settings: HookSettings, asked: Mapping[str, Any]) -> list[tuple[str, _Hook]]:
+        """Return each hook with its name; several may have the same."""
         content = json.dumps(asked).encode()
-        hooks: dict[str, Callable[[float], Awaitable[None]]] = {
-            command[0]: partial(self._command, command, content) for command in settings.commands
-        }
-        for url in settings.urls:
-            address = read_web_address(url)
-            if address is not None:
-                hooks[address.origin] = partial(self._call, address, content)
+        hooks: list[tuple[str, _Hook]] = [
+            (command[0], partial(self._command, command, content)) for command in settings.commands
+        ]
+        for address in filter(None, map(read_web_address, settings.urls)):
+            hooks += [(address.origin, partial(self._call, address, content))]
         if settings.prekill and asked.get("cgroup"):
-            for path in await in_thread(_sockets, self._directory, abandon_on_cancel=True):
-                hooks[str(path)] = partial(_notify, path, asked["cgroup"])
+            paths = await in_thread(_sockets, self._directory, abandon_on_cancel=True)
+            hooks += [(str(path), partial(_notify, path, asked["cgroup"])) for path in paths]
         return hooks
 
     async def _command(self, command: Sequence[str], content: bytes, seconds: float) -> None:

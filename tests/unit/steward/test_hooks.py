@@ -202,6 +202,22 @@ async def test_commands_get_what_is_to_be_evicted(directory: Path, tmp_path: Pat
     assert _read(command[1]) == ASKED
 
 
+async def test_two_commands_of_one_program_are_both_run(directory: Path, tmp_path: Path) -> None:
+    files = tmp_path / "first", tmp_path / "second"
+    commands = tuple(("/bin/sh", "-c", f"cat >{file}") for file in files)
+    assert (("/bin/sh", "/bin/sh"), ()) == await before(directory, commands=commands, timeout_seconds=30.0)
+    assert [ASKED, ASKED] == [_read(str(file)) for file in files]
+
+
+async def test_two_addresses_of_one_server_are_both_posted_to(directory: Path, nursery: trio.Nursery) -> None:
+    received: list[bytes] = []
+    url = await _http(nursery, _answers(b"HTTP/1.1 204 No Content\r\n\r\n", received))
+    done, problems = await before(directory, urls=(f"{url}/first", f"{url}/second"))
+    assert ((url, url), ()) == (done, problems)
+    assert {b"/first", b"/second"} == {head.split(b" ")[1] for head in received}
+    nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
