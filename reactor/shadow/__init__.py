@@ -38,6 +38,7 @@ _LONGEST_TEXT: Final = 400
 _EARLIEST, _LATEST = 946_684_800.0, 4_102_444_800.0  # the years 2000 to 2100
 _MANY_VALUES: Final = 250_000
 _LONG_BYTES: Final = 64 << 10
+_LARGEST: Final = 1 << 63
 _NODE_SCOPES: Final = frozenset({OomScope.NODE, OomScope.ABOVE_NODE, OomScope.UNKNOWN})
 _REAL: Final = frozenset(
     {Outcome.KILLED, Outcome.TERMINATED, Outcome.ORDERED, Outcome.PROCESS_KILLED, Outcome.PROCESS_TERMINATED}
@@ -262,7 +263,8 @@ class _Reading:
         self._node.is_dry = bool(document["dry_run"])
         self._evictions(document, document["evictions"], at)
         available = {
-            str(signal): int(one["available"]) for signal, one in list(document["observations"].items())[:16]
+            str(signal): _number(one["available"]) or 0
+            for signal, one in list(document["observations"].items())[:16]
         }
         met = tuple(str(one) for one in document["thresholds_met"][:16])
         self._seen.append(_Seen(at, met, available))
@@ -305,7 +307,7 @@ class _Reading:
             uid=str(document.get("uid") or ""),
             resource=Resource.MEMORY,
             text=shown(document.get("message")),
-            count=max(1, int(document["kills"])),
+            count=max(1, _number(document["kills"]) or 0),
         )
         self._done.append(done)
 
@@ -561,4 +563,7 @@ def _kind(resource: str) -> str:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return a whole number, None for what is none, or is longer than any that a node counts."""
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _LARGEST:
+        return None
+    return value

@@ -48,6 +48,7 @@ _RECORDING: Final = re.compile(r"(?P<stem>.+?)(?P<when>-[0-9]{8}T[0-9]{6}Z)?\.js
 _OF_DIRECTORY: Final = frozenset({"journal", "recording"})
 _LONGEST_LINE: Final = 4 << 20
 _LONGEST_FILE: Final = 4 << 30  # of text, whatever it is compressed to
+_LEAST_LINE: Final = 1 << 10  # a shorter one counts as so long: each takes time
 _PIECE_BYTES: Final = 1 << 18  # a step of a full node is larger than a buffer usually is
 _MOST_FILES: Final = 200_000
 _DEEPEST: Final = 6
@@ -167,11 +168,10 @@ def lines_of(path: Path, problems: list[str]) -> Iterator[bytes]:
         with closing(_opened(path)) as file:
             left = _LONGEST_FILE
             while line := file.readline(_LONGEST_LINE + 1):
-                left -= len(line)
+                left -= max(_LEAST_LINE, len(line))
                 if left < 0:
-                    problems.append(
-                        f"{path}: more than {_LONGEST_FILE >> 30} GiB of text; the rest is left out"
-                    )
+                    most = f"{_LONGEST_FILE >> 30} GiB of text, or {_LONGEST_FILE // _LEAST_LINE} lines"
+                    problems.append(f"{path}: more than {most}; the rest is left out")
                     break
                 if line.endswith(b"\n"):
                     yield line

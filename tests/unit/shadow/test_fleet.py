@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from reactor.cli import main
-from reactor.shadow.fleet import Names, Options, fleet_of, sources_in
+from reactor.shadow.fleet import Names, Options, fleet_of, lines_of, sources_in
 from reactor.shadow.page import page_of
 from tests.support.browser import Browser, chromium
 from tests.support.fleet import BEGAN, Fleet, write_fleet, write_recording
@@ -205,6 +206,31 @@ def test_no_content_of_a_file_ends_the_command(
     policy.write_text(_SHORT)
     assert 0 == main(["fleet", "--output", "json", "--jobs", "1", str(directory), "--policy", str(policy)])
     assert 2 == json.loads(capsys.readouterr().out)["total"]["nodes"]
+
+
+@pytest.mark.parametrize("number", ["9" * 4000, "-" + "9" * 4000, "1e300"])
+def test_no_number_of_a_file_ends_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    _good(tmp_path)
+    node = MadeUp("huge", "web", random.Random(1))
+    for minute in range(20):
+        node.oom_kill(BEGAN + 60 * minute + 1, node.shortage(BEGAN + 60 * minute)[0])
+    node.shortage(BEGAN + 86400)
+    text = "".join(f"{json.dumps(line)}\n" for _, line in node.lines)
+    huge = re.sub(r'"(available|value|capacity|kills)": ?[0-9]+', rf'"\1":{number}', text)
+    assert huge.count(number) > 20
+    (tmp_path / "huge.jsonl").write_text(huge)
+    read(capsys, str(tmp_path))
+    assert 0 == main(["fleet", "--jobs", "1", "--report", str(tmp_path / "page.html"), str(tmp_path)])
+
+
+def test_endless_empty_lines_end_somewhere(tmp_path: Path) -> None:
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"\n" * 5_000_000))
+    problems: list[str] = []
+    assert sum(1 for _ in lines_of(packed, problems)) < 5_000_000
+    assert "the rest is left out" in problems[0]
 
 
 def test_a_directory_without_a_node_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
