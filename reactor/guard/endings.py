@@ -133,13 +133,14 @@ class Endings:
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:
         """Wait until what has stopped holds nothing any more."""
         try:
-            freed_ns: int | None = time.monotonic_ns()
             if attempt.outcome not in _BY_ITSELF:
-                freed_ns = await attempt.reap(victim, self.deadline_seconds)
+                attempt.ended_ns = await attempt.reap(victim, self.deadline_seconds)
+            else:
+                attempt.ended_ns = time.monotonic_ns()
             if attempt.process is not None:
-                attempt.freed_ns = freed_ns
-            elif freed_ns is not None:
-                await self._settle(attempt, freed_ns)
+                attempt.freed_ns = attempt.ended_ns
+            elif attempt.ended_ns is not None:
+                await self._settle(attempt, attempt.ended_ns)
         finally:
             victim.close()
             if attempt.process is not None:

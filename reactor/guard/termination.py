@@ -20,6 +20,7 @@ from reactor.act.kill_path import KillPath
 from reactor.act.one_process import Chosen, OneProcess
 from reactor.act.reap import KillReport, ReapReport
 from reactor.errors import ReactorError
+from reactor.kernel.files import close_descriptor
 from reactor.link.documents import Outcome
 from reactor.model.decisions import Claim
 from reactor.model.pods import Pod
@@ -46,14 +47,16 @@ def one_process(kills: OneProcess, chosen: Chosen) -> Victim:
 class Termination:
     """What becomes of a pod, or of one process of it, that is to end; filled in as it happens.
 
-    `stopped` is set when its processes have ended or are killed, while what they held may still be there, and
-    `ended`, as both are by `end`, when nothing more becomes of it.
+    `ended_ns` is when its last process had ended, `freed_ns` when nothing of it was counted any more.
+    `stopped` is set when its processes have ended or are killed, what they held may still be there, `ended`,
+    as both are by `end`, when nothing more becomes of it.
     """
 
     outcome: Outcome = Outcome.ORDERED
     processes: int | None = None
     is_empty: bool = False
     killed_ns: int | None = None
+    ended_ns: int | None = None
     freed_ns: int | None = None
     problems: tuple[str, ...] = ()
     stopped: trio.Event = field(default_factory=trio.Event)
@@ -73,8 +76,7 @@ class Termination:
             self.outcome = Outcome.TERMINATED
             return
         self.outcome = Outcome.GONE if report.is_gone else Outcome.KILLED
-        self.processes = report.processes
-        self.is_empty = report.is_empty
+        self.processes, self.is_empty = report.processes, report.is_empty
         self.killed_ns = None if report.is_gone else report.killed_ns
         self.add_problems(*report.problems)
 
@@ -185,20 +187,14 @@ class Victims:
         """
         wanted = {victim.pid for victim in victims if victim.pid is not None}
         for pid in self._pidfds.keys() - wanted:
-            _close(self._pidfds.pop(pid))
+            close_descriptor(self._pidfds.pop(pid))
         poll = select.poll()
-        for fd in self._pidfds.values():
-            if fd != _NONE:
-                poll.register(fd, select.POLLIN)
+        for fd in {*self._pidfds.values()} - {_NONE}:
+            poll.register(fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(0)}
         return frozenset(pid for pid in wanted if pid not in self._pidfds or self._pidfds[pid] in ready)
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""
         while self._pidfds:
-            _close(self._pidfds.popitem()[1])
-
-
-def _close(fd: int) -> None:
-    if fd != _NONE:
-        os.close(fd)
+            close_descriptor(self._pidfds.popitem()[1])  # also where none could be had

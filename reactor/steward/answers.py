@@ -6,6 +6,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -235,6 +236,13 @@ def names_in(documents: Iterable[Document]) -> set[str]:
 # is right and does not help for long: only a limit ends the loop, or an operator who stops the unit. So the
 # loop is recognised by the pod's name, reported as one problem with its count, and counted. It has no
 # influence on evictions. On Kubernetes the kubelet's back-off slows such a pod down.
+# An eviction counts once its pod has ended: one that can't be killed is evicted again, and restarted by none.
+
+
+def _has_ended(eviction: Mapping[str, Any]) -> bool:
+    """Return whether the pod of an eviction has ended by it, as far as is known by now."""
+    ended_ns = eviction.get("ended_ns", eviction.get("freed_ns"))  # the latter in a line of an older version
+    return ended_ns is not None and eviction["outcome"] not in _NO_EVICTION
 
 
 class RestartLoops:
@@ -246,24 +254,26 @@ class RestartLoops:
     def __init__(self, settings: RestartLoopSettings) -> None:
         self.settings = settings
         self.repeated = 0
+        self._standing: dict[str, tuple[float, str]] = {}  # what was killed and has not ended, and why
         # The least recently evicted first. Lists: most names are there once, and any deque takes 600 bytes.
         self._evicted: dict[str, list[float]] = {}
 
     def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Take over the evictions of an earlier run, oldest first; skip what can't be read."""
         for document in documents:
-            try:
+            with suppress(KeyError, TypeError, ValueError):
                 at_unix_seconds = datetime.fromisoformat(document["time"]).timestamp()
-                names = [one["pod"] for one in document["evictions"] if one["outcome"] not in _NO_EVICTION]
-            except (KeyError, TypeError, ValueError):
-                continue
-            for name in names:
-                self._note(str(name), at_unix_seconds)
+                for one in filter(_has_ended, evictions_of(document)):
+                    self._note(str(one["pod"]), at_unix_seconds)
 
-    def evicted(self, name: str, outcome: str, at_unix_seconds: float) -> None:
-        """Record that a pod's eviction began, with the outcome known so far; warn if a loop begins."""
-        if outcome in _NO_EVICTION:
+    def take(self, eviction: Mapping[str, Any], at_unix_seconds: float) -> None:
+        """Take over what has become of an eviction by now; warn if a loop begins."""
+        name = str(eviction["pod"])
+        if not _has_ended(eviction):
+            if eviction["outcome"] == Outcome.KILLED and (why := "; ".join(eviction.get("problems") or ())):
+                self._standing = {**self._not_ended(at_unix_seconds), name: (at_unix_seconds, why)}
             return
+        self._standing.pop(name, None)
         count = self._note(name, at_unix_seconds)
         if count < self.settings.evictions:
             return
@@ -278,9 +288,14 @@ class RestartLoops:
         return {name: count for name, count in counts.items() if count >= self.settings.evictions}
 
     def problems(self, now_unix_seconds: float) -> dict[str, str]:
-        """Return a problem for each pod that is in a loop now."""
-        present = self.present(now_unix_seconds)
-        return {f"restart loop {name}": self._loop_text(count) for name, count in present.items()}
+        """Return a problem for each pod that is in a loop now, or was killed and has not ended."""
+        present, standing = self.present(now_unix_seconds), self._not_ended(now_unix_seconds)
+        loops = {f"restart loop {name}": self._loop_text(count) for name, count in present.items()}
+        return loops | {f"kill of {name}": f"it has not ended: {why}" for name, (_, why) in standing.items()}
+
+    def _not_ended(self, now_unix_seconds: float) -> dict[str, tuple[float, str]]:
+        oldest = now_unix_seconds - self.settings.within_seconds
+        return {name: one for name, one in self._standing.items() if one[0] > oldest}
 
     def _note(self, name: str, at_unix_seconds: float) -> int:
         """Return how often the pod was evicted within the window that ends at this instant."""

@@ -29,7 +29,7 @@ from reactor.blackbox.record import added
 from reactor.blackbox.sampler import Sampler
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.documents import OOM_KILL, ORDERED, RESUMED, as_decision, evictions_of
+from reactor.link.documents import OOM_KILL, ORDERED, evictions_of
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_order
 from reactor.link.requests import ReclaimOver, Request, RequestKind
@@ -127,7 +127,7 @@ class _Steward:
         self._written_up_to = 0
         self._token = trio.lowlevel.current_trio_token()
         self._recent = RecentRecords()
-        self._seen: set[tuple[object, object]] = set()
+        self._ended: deque[tuple[str, object]] = deque(maxlen=_MOST_COUNTED_PODS)
         self._pod_oom_kills: Counter[tuple[str, str]] = Counter()
         self._loops = RestartLoops(RestartLoopSettings())
         self._notifications: Notifications | None = None
@@ -251,10 +251,11 @@ class _Steward:
                 if document.get("start") == orders.start and isinstance(document.get("seq"), int):
                     self._written_up_to = max(self._written_up_to, document["seq"])
             decisions = self._recent.decisions()
-            self._seen.update(map(_key, decisions))
+            ended = (one for decision in decisions for one in evictions_of(decision))
+            self._ended.extend(_end(one) for one in ended if one.get("ended_ns") is not None)
             if self._notifications is not None:
                 self._notifications.remember(documents)
-            self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
+            self._loops.remember(decisions)
         self._journal = Journal(orders.settings.journal)
         self._journal.start()
         while self._early_own:
@@ -395,8 +396,7 @@ class _Steward:
         self._write(message)
         with self._lines.guard():
             self._recent.take(document)
-            if document.get("kind") != RESUMED:
-                self._count_evictions(document)
+            self._count_evictions(document)
             if document.get("kind") == OOM_KILL:
                 self._count_oom_kill(document)
         is_news = message.number > self._written_up_to
@@ -452,17 +452,12 @@ class _Steward:
             self._journal.write(json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
     def _count_evictions(self, document: Document) -> None:
-        """Count a decision's evictions for restart loops, once, as soon as they are heard of."""
-        if document.get("kind") == ORDERED:
-            document = as_decision(document)
-        key = _key(document)
-        if document.get("kind") != "decision" or key in self._seen:
-            return
-        self._seen = {_key(one) for one in self._recent.decisions()} | {key}
-        for one in evictions_of(document):
-            if one.get("pod_lives"):
-                continue
-            self._loops.evicted(str(one["pod"]), str(one["outcome"]), time.time())
+        """Count evictions for restart loops, each once, as soon as their pods are known to have ended."""
+        for one in [document] if document.get("kind") == "outcome" else evictions_of(document):
+            if not one.get("pod_lives") and _end(one) not in self._ended:
+                self._loops.take(one, time.time())
+                if one.get("ended_ns") is not None:
+                    self._ended.append(_end(one))
 
     def _count_oom_kill(self, document: Document) -> None:
         """Count a kill of a pod's by its name; beyond so many names as one."""
@@ -570,5 +565,6 @@ def _for_receivers(document: Document) -> Document:
     return {**{key: value for key, value in document.items() if key != "black_box"}, WHO_GREW: box["text"]}
 
 
-def _key(document: Document) -> tuple[object, object]:
-    return document.get("id"), document.get("time")
+def _end(eviction: Document) -> tuple[str, object]:
+    """Return whose end, and when: one of them may stand in several lines."""
+    return str(eviction.get("uid")), eviction.get("ended_ns")

@@ -604,6 +604,9 @@ def test_victim_that_can_not_die_takes_no_other_pod_with_it(
         eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
 
         assert {"hog"} == set(daemon.evicted())
+        problems = daemon.status()["problems"]
+        assert ["kill of cgroup/hog"] == [one for one in problems if one.endswith("cgroup/hog")]
+        assert "still listed 0.5 s after the kill" in problems["kill of cgroup/hog"]
     finally:
         freezer.write_text("THAWED")
     assert -signal.SIGKILL == hog.wait(20 * PATIENCE)

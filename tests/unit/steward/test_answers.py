@@ -198,7 +198,31 @@ def test_a_rule_is_explained_by_its_name_with_the_decisions_in_which_it_acted() 
 
 def _evict(loops: RestartLoops, name: str, *instants: float, outcome: str = "killed") -> None:
     for at in instants:
-        loops.evicted(name, outcome, at)
+        loops.take({"pod": name, "outcome": outcome, "ended_ns": 1, "problems": []}, at)
+
+
+def _not_ended(loops: RestartLoops, name: str, *instants: float) -> None:
+    for at in instants:
+        loops.take({"pod": name, "outcome": "killed", "ended_ns": None, "problems": ["1 process"]}, at)
+
+
+def test_a_pod_that_can_not_be_killed_is_no_restart_loop_and_is_reported_as_that() -> None:
+    loops = RestartLoops(THREE_IN_TEN_MINUTES)
+    _not_ended(loops, "cgroup/stuck", 0.0, 10.0, 20.0)
+    assert ({}, 0) == (loops.present(20.0), loops.repeated)
+    assert {"kill of cgroup/stuck": "it has not ended: 1 process"} == loops.problems(20.0)
+    assert {} == loops.problems(620.0)
+    _not_ended(loops, "cgroup/stuck", 630.0)
+    _evict(loops, "cgroup/stuck", 640.0)
+    assert {} == loops.problems(640.0), "it has ended at last"
+
+
+def test_a_pod_that_is_still_being_killed_is_no_problem() -> None:
+    loops = RestartLoops(THREE_IN_TEN_MINUTES)
+    for at in range(3):
+        ordered = {"pod": "a", "outcome": "killed", "ended_ns": None, "problems": []}
+        loops.take(ordered, float(at))
+    assert {} == loops.problems(3.0)
 
 
 def test_the_third_eviction_within_ten_minutes_is_a_restart_loop_and_the_second_is_not() -> None:
@@ -250,7 +274,11 @@ def test_a_loop_is_logged_once_when_it_begins(caplog: pytest.LogCaptureFixture) 
 
 def test_an_earlier_runs_evictions_count_and_garbage_in_its_journal_does_not() -> None:
     loops = RestartLoops(THREE_IN_TEN_MINUTES)
-    evictions = [{"pod": "cgroup/web", "outcome": "killed"}, {"pod": "cgroup/dry", "outcome": "dry-run"}]
+    evictions = [
+        {"pod": "cgroup/web", "outcome": "killed", "freed_ns": 5},
+        {"pod": "cgroup/web", "outcome": "killed", "ended_ns": None, "freed_ns": None},
+        {"pod": "cgroup/dry", "outcome": "dry-run", "ended_ns": 5},
+    ]
     loops.remember(
         [
             {"time": "1970-01-01T00:00:01Z", "evictions": evictions},
@@ -263,7 +291,7 @@ def test_an_earlier_runs_evictions_count_and_garbage_in_its_journal_does_not() -
         ]
     )
     _evict(loops, "cgroup/web", 3.0)
-    _evict(loops, "cgroup/dry", 3.0)
+    _evict(loops, "cgroup/dry", 3.0, outcome="dry-run")
     assert {"cgroup/web": 3} == loops.present(3.0)
 
 

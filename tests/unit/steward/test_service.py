@@ -126,13 +126,14 @@ async def steward(guard: Guard, *commands: tuple[str, ...]):
 
 
 def decision(number: int, pod: str = "cgroup/loop") -> dict:
-    eviction = {"pod": pod, "uid": "u", "outcome": "killed"}
+    eviction = {"pod": pod, "uid": "u", "outcome": "killed", "ended_ns": number}
     return {"kind": "decision", "id": number, "time": f"2026-01-01T00:0{number}:00Z", "evictions": [eviction]}
 
 
 def ordered(number: int) -> dict:
     made = decision(number)
-    return {"kind": "ordered", "decision": number, "time": made["time"], "ordered": made["evictions"]}
+    evictions = [{**one, "ended_ns": None} for one in made["evictions"]]
+    return {"kind": "ordered", "decision": number, "time": made["time"], "ordered": evictions}
 
 
 async def test_line_is_written_as_it_came_and_said_to_be(guard):
@@ -208,11 +209,14 @@ async def test_restart_loop_is_reported_once_each_eviction_counting_once(guard, 
         assert problems == {}  # the earlier one was long ago
 
         await guard.line(8, ordered(4))
+        await until(lambda: guard.taken[-1][0] == 8)
+        assert (await guard.status())["problems"] == {}, "it is still being killed"
+        await guard.line(9, decision(4))
         await until(lambda: "evicted 3 times" in caplog.text)
         assert "evicted 3 times" in (await guard.status())["problems"]["restart loop cgroup/loop"]
         await guard.order(evictions=4)
-        await guard.line(9, decision(4))
-        await until(lambda: guard.taken[-1][0] == 9)
+        await guard.line(10, {**decision(4)["evictions"][0], "kind": "outcome", "decision": 4})
+        await until(lambda: guard.taken[-1][0] == 10)
         assert (await guard.status())["problems"] == {}
 
     assert 1 == sum(
