@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -63,7 +63,7 @@ _TRIES: Final = 2  # a process may end between its choice and its signal
 _STUCK_SECONDS: Final = 1.0
 _MOST_STRUCK: Final = 16
 _MOST_PROCESSES: Final = 3072
-_MOST_CGROUPS: Final = 64
+_MOST_CGROUPS: Final = 128
 _MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
 _ROUNDS: Final = 3
 _UNITS: Final = {
@@ -98,12 +98,8 @@ class Chosen:
     def report(self) -> KillReport:
         """Return the kill of it."""
         killed_ns = self.killed_ns or time.monotonic_ns()
-        return KillReport(
-            cgroup=self.pod.cgroup or "",
-            started_ns=killed_ns,
-            killed_ns=killed_ns,
-            processes=len(self.pidfds),
-        )
+        cgroup, count = self.pod.cgroup or "", len(self.pidfds)
+        return KillReport(cgroup=cgroup, started_ns=killed_ns, killed_ns=killed_ns, processes=count)
 
     def close(self) -> None:
         """Close the pidfds. Harmless when repeated."""
@@ -266,17 +262,15 @@ def _listed(target: Target) -> Iterator[int]:
     return chain.from_iterable(_by_cgroup(target).values())
 
 
-def _present_in(target: Target) -> set[int]:
-    """Return the processes in a pod, however many there are. Raises OSError."""
-    return {pid for directory in _directories(target) for pid in directory.processes()}
-
-
 def _directories(target: Target) -> Iterator[CgroupDirectory]:
-    """Yield the pod's first cgroups, its own first. Raises OSError."""
+    """Yield the pod's cgroups, its own first. Raises OSError, NoProcessError where they are too many."""
     if target.directory is None:
         return
     with closing(walk(target.directory, fail, spared=target.spared)) as found:
-        yield from islice(found, _MOST_CGROUPS)
+        for number, directory in enumerate(found):
+            if number >= _MOST_CGROUPS:
+                raise NoProcessError(f"it has more than {_MOST_CGROUPS} cgroups")
+            yield directory
 
 
 class _UnreadError(NoProcessError):
@@ -410,16 +404,20 @@ class OneProcess:
                 return chosen
         raise NoProcessError("its processes end before they are killed")
 
-    def kill(self, chosen: Chosen) -> None:
-        """Send SIGKILL to what was chosen some time ago, if it is still a process of its pod.
+    def kill(self, chosen: Chosen) -> bool:
+        """Send SIGKILL to what was chosen some time ago, and return and raise as `_present` and `_kill`."""
+        return self._kill(chosen, self._present(chosen))
 
-        Raises NoProcessError if it is not, RefusedError if the pod must not be touched any more, OSError if
-        the signal is refused.
+    def _present(self, chosen: Chosen) -> set[int]:
+        """Return the processes in the pod. Raises RefusedError if it must not be touched any more, OSError.
+
+        Raises NoProcessError if what was chosen lives, and is not in it any more.
         """
         with closing(self.opened(chosen.pod)) as target:
-            present = _present_in(target)
-            if not (present & chosen.pidfds.keys() and self._kill(chosen, present)):
-                raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
+            present = {pid for directory in _directories(target) for pid in directory.processes()}
+        if present.isdisjoint(chosen.pidfds) and not all(map(has_exited, chosen.pidfds.values())):
+            raise NoProcessError(f"process {chosen.process.pid} is not in its pod any more")
+        return present
 
     def _kill(self, chosen: Chosen, present: Collection[int] | None = None) -> bool:
         """Send SIGKILL to what was chosen, of a group to those that are `present`; return whether any lived.
@@ -487,12 +485,12 @@ class OneProcess:
         Returns None if it exited by itself, or if `still_wanted` returns False at the end of the grace
         period. Raises as `kill`.
         """
+        close_all(map(chosen.pidfds.pop, chosen.pidfds.keys() - self._present(chosen)))
         if not _signalled(chosen.pidfds, signal.SIGTERM):
             return None
         if (await self.reap(chosen, grace_period_seconds)).freed_ns is not None or not still_wanted():
             return None
-        self.kill(chosen)
-        return chosen.report()
+        return chosen.report() if self.kill(chosen) else None
 
     async def reap(self, chosen: Chosen, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
         """Wait until the process has exited: its memory is free by then."""

@@ -131,9 +131,8 @@ class Evictor(Endings, Ahead):
 
     def resume(self, pod: Pod, claim: Claim, now_seconds: float) -> EvictionAttempt:
         """Resume an earlier run's eviction; a soft one that is over, or of a spared pod, only if wanted."""
-        eviction = resumed_eviction(
-            pod, claim, max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
-        )
+        left_seconds = max(0, math.ceil((claim.kill_at_seconds or 0.0) - now_seconds))
+        eviction = resumed_eviction(pod, claim, left_seconds)
         _LOG.warning(
             "pod %s: resuming eviction after restart; %d s of grace left",
             pod.key,

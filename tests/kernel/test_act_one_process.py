@@ -262,6 +262,30 @@ def test_too_many_processes_are_not_chosen_among(
     assert [None] * 3 == [one.poll() for one in children]
 
 
+def test_a_hog_in_the_last_of_many_cgroups_is_found(yard: Yard, kills: OneProcess) -> None:
+    pod = session(yard)
+    last = [yard.make(f"{pod.cgroup}/app-{number}.scope") for number in range(70)][-1]
+    innocent, hog = holding(yard, pod.cgroup, 20), holding(yard, last, 40)
+    names = [entry.name for entry in os.scandir(yard.directories(pod.cgroup or "")[0]) if entry.is_dir()]
+    move(yard, hog, f"{pod.cgroup}/{names[-1]}")
+    kills.kill_first(pod, 60 * MIB).close()
+    assert -signal.SIGKILL == hog.wait(60)
+    assert innocent.poll() is None
+
+
+def test_of_one_with_too_many_cgroups_no_process_is_chosen(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in those that are not listed may hold the most: then the whole pod goes."""
+    monkeypatch.setattr(one_process, "_MOST_CGROUPS", 2)
+    pod = session(yard)
+    for name in ("first", "second"):
+        yard.make(f"{pod.cgroup}/{name}")
+    holding(yard, pod.cgroup, 20)
+    with pytest.raises(NoProcessError, match="more than 2 cgroups"):
+        kills.choose(pod, 20 * MIB)
+
+
 def test_too_many_cgroups_in_one_directory_are_not_listed(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +437,19 @@ async def test_asked_to_end_it_ends_and_is_waited_for(yard: Yard, kills: OneProc
     assert None is await kills.terminate(chosen, 5.0)
     assert -signal.SIGTERM == child.wait(60)
     assert None is await kills.terminate(chosen, 5.0)
+    chosen.close()
+
+
+async def test_one_that_has_left_its_pod_meanwhile_is_not_asked_to_end(yard: Yard, kills: OneProcess) -> None:
+    pod, other = session(yard), session(yard, name="other")
+    child = holding(yard, pod.cgroup, 20)
+    chosen = kills.choose(pod, 20 * MIB)
+    move(yard, child, other.cgroup or "")
+    os.kill(child.pid, signal.SIGSTOP)  # so that SIGTERM would stay pending
+    with pytest.raises(NoProcessError, match=f"process {child.pid} is not in its pod any more"):
+        await kills.terminate(chosen, 0.05)
+    none = f"ShdPnd:\t{0:016x}"
+    eventually(lambda: none in Path(f"/proc/{child.pid}/status").read_text(), "no signal")
     chosen.close()
 
 
