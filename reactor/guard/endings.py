@@ -49,9 +49,8 @@ class Endings:
     """Sees evictions through `kills` to their end.
 
     What an eviction changes is recorded with `known`; `loop` returns the one that runs, which takes what
-    follows. A pod that has outlived its
-    grace period `is_always_killed`, as in Kubernetes: the API server knows that it is evicted, its owner
-    starts another in its place, and the kubelet kills it at the end in any case.
+    follows. A pod that has outlived its grace period `is_always_killed`, as in Kubernetes: the API server
+    knows that it is evicted, its owner starts another one, and the kubelet kills it at the end in any case.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -99,11 +98,10 @@ class Endings:
         began_seconds = trio.current_time()
         try:
             with scope:
-                has_stopped = await attempt.carry_out(
-                    victim,
-                    await self._after_hooks(attempt),
-                    partial(self._is_still_wanted, attempt),
-                )
+                left_seconds = await self._after_hooks(attempt)
+                if attempt.outcome is Outcome.ORDERED:
+                    still_wanted = partial(self._is_still_wanted, attempt)
+                    has_stopped = await attempt.carry_out(victim, left_seconds, still_wanted)
         finally:
             if self._waiting.get(uid) == (attempt, scope):
                 del self._waiting[uid]
@@ -125,9 +123,12 @@ class Endings:
             await self._finish(attempt, victim)
 
     async def _after_hooks(self, attempt: EvictionAttempt) -> float:
-        """Wait for what comes before a soft eviction; return how much of the grace period is left."""
+        """Wait for what comes before a soft eviction, and may call it off; return how much grace is left."""
         began_seconds = trio.current_time()
-        attempt.add_problems(*await self.loop().before_soft(attempt.eviction))
+        problems = await self.loop().before_soft(attempt.eviction)
+        attempt.add_problems(*(problems or ()))
+        if problems is not None and not self._is_still_wanted(attempt):
+            attempt.outcome = Outcome.CALLED_OFF
         return attempt.eviction.grace_period_seconds - (trio.current_time() - began_seconds)
 
     async def _finish(self, attempt: EvictionAttempt, victim: Victim) -> None:

@@ -187,13 +187,13 @@ class StewardReclaim:
         return ReclaimReport(problems=(f"not done within {self._most_seconds:g} s",))
 
 
-async def run_hooks(link: StewardLink, hooks: HookSettings, eviction: Eviction) -> tuple[str, ...]:
-    """Have the steward run the hooks before a soft eviction; return what went wrong.
+async def run_hooks(link: StewardLink, hooks: HookSettings, eviction: Eviction) -> tuple[str, ...] | None:
+    """Have the steward run the hooks before a soft eviction; return what went wrong, None without hooks.
 
     It takes half of the pod's grace period at most, also if the steward hangs. Nothing hard waits for it.
     """
     if not hooks:
-        return ()
+        return None
     seconds = min(hooks.timeout_seconds, _HOOKS_SHARE * eviction.grace_period_seconds)
     with trio.move_on_after(seconds + _HOOKS_ANSWER_SECONDS):
         try:

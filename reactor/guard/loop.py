@@ -299,8 +299,8 @@ class Loop:
 
     # --- what follows an eviction ---
 
-    async def before_soft(self, eviction: Eviction) -> tuple[str, ...]:
-        """Do what comes before a pod is asked to end, in its grace period; return what went wrong."""
+    async def before_soft(self, eviction: Eviction) -> tuple[str, ...] | None:
+        """Do what comes before a pod is asked to end; return what went wrong, None if nothing comes."""
         return await run_hooks(self.steward, self.settings.hooks, eviction)
 
     def is_wanted(self, eviction: Eviction) -> bool:

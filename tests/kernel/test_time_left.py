@@ -144,3 +144,27 @@ def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
             given = json.loads(asked.read_text() or "null")
             assert given is None or (given["pod"], given["cgroup"]) == ("cgroup/hog", hog)
             assert given is None or given["time_left"]["seconds"] > 0
+
+
+def test_no_pod_is_asked_to_end_if_a_hook_has_ended_the_shortage(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    hook, other = tmp_path / "hook", tmp_path / "other"
+    hook.write_text(
+        f'#!/bin/sh\nother=$(cat {other})\nkill -9 "$other"\n'
+        'while [ "$(cut -d" " -f1 "/proc/$other/statm")" != 0 ]; do sleep 0.01; done\n'
+    )
+    hook.chmod(0o755)
+    pods = [node.add_pod(name) for name in ("first", "other")]
+    soft = {"evictionSoftGracePeriod": {"memory.available": "10ms"}, "evictionMaxPodGracePeriod": 60}
+    section = {"beforeEviction": {"commands": [str(hook)], "timeout": "20s"}}
+    daemon.configure({**THRESHOLDS, "evictionSoft": {"memory.available": "96Mi"}, **soft}, section)
+    daemon.start()
+    small = node.spawn(pods[1], hold(60))
+    other.write_text(str(small.pid))
+    large = node.spawn(pods[0], hold(120))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+    (line,) = daemon.evictions()
+    assert [("cgroup/first", "called off")] == [(one["pod"], one["outcome"]) for one in line["evictions"]]
+    assert (None, -9) == (large.poll(), small.wait(60))
+    assert [] == daemon.status()["in_flight"]
