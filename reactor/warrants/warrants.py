@@ -167,9 +167,8 @@ class ArmedWarrant:
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
         settings, state, _, pods, decided_seconds = self.inputs
-        return decide(without_reclaim(settings), state, self.at_crossing(Snapshot()), pods, decided_seconds)[
-            1
-        ]
+        snapshot = self.at_crossing(Snapshot())
+        return decide(without_reclaim(settings), state, snapshot, pods, decided_seconds)[1]
 
     def at_crossing(self, snapshot: Snapshot) -> Snapshot:
         """Return what was observed after the crossing with what was so at it.
@@ -483,10 +482,13 @@ class Warrants:
     def _stands(self, probe: WarrantProbe, forecast: Forecast) -> bool:
         """Return whether there is a warrant, not due for renewal, that has the crossing where it is now."""
         given = self._given
-        if given is None or not probe.is_claimed() or forecast.now_seconds >= self.retry_seconds():
+        if given is None or not probe.is_live():
             return False
         with suppress(NoWarrantError):
-            return self._nearest(forecast).working_set_bytes == given.level_bytes
+            _, level_bytes, left_bytes, _ = self._nearest(forecast)
+            # At the crossing none is due: it serves the victim's next charge, unless a pass comes first.
+            is_due = left_bytes > 0 and forecast.now_seconds >= self.retry_seconds()
+            return not is_due and level_bytes == given.level_bytes
         return False
 
     def retry_seconds(self) -> float:
@@ -740,17 +742,15 @@ class Warrants:
             elif left_bytes <= farthest_bytes:
                 distant.append(crossing)
         found = close or (distant if alongside == 1 else [])
-        if not found:
-            raise NoWarrantError("no crossing is near")
+        if len(found) != 1:
+            raise NoWarrantError(f"{'more than one' if found else 'no'} crossing is near")
         crossing = found[0]
         level = crossing.level
         seen = memory[level.signal]
         usage_bytes = memory_level(level.threshold, seen)
-        if len(found) > 1:
-            raise NoWarrantError("more than one crossing is near")
         if level.working_set_bytes is None:
             raise NoWarrantError("no one counter tells of the crossing that is near")
-        if crossing.left_bytes <= 0:
+        if crossing.left_bytes <= 0 and self._given is None:
             raise NoWarrantError(f"{level.threshold} is crossed already")
         if usage_bytes is None or usage_bytes >= seen.capacity - DRIFT_BYTES:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")

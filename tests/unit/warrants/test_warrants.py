@@ -513,6 +513,23 @@ async def test_rehearsal_leaves_a_warrant_that_stands_as_it_is(started: Setting)
     assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
 
 
+async def test_rehearsal_that_finds_it_crossed_leaves_the_warrant_to_the_victims_next_charge(
+    started: Setting,
+) -> None:
+    started.give()
+    before = started.probe.claim
+    started.available = 100 * MIB - 1
+    started.give()
+    started.now_seconds += RENEWAL_SECONDS
+    started.give()
+    assert started.probe.claim == before
+    assert started.warrants.counted == {}
+    started.probe.serve()
+    started.give()
+    assert started.woken
+    assert started.warrants.served() is not None
+
+
 async def test_warrant_is_renewed_where_the_node_has_another_capacity(started: Setting) -> None:
     started.give()
     started.capacity -= MIB
