@@ -52,11 +52,14 @@ def edge(cgroup: str, level_bytes: int, mib: int) -> None:
 
 
 def working_set_bytes(cgroup: str) -> int:
-    with open(f"{cgroup}/memory.current") as file:
-        used = int(file.read())
     with open(f"{cgroup}/memory.stat") as file:
-        inactive = next(line for line in file if line.startswith("inactive_file "))
-    return used - int(inactive.split()[1])
+        stat = {name: int(value) for name, value in map(str.split, file)}
+    try:
+        with open(f"{cgroup}/memory.current") as file:
+            used = int(file.read())
+    except FileNotFoundError:  # of the machine
+        used = stat["anon"] + stat["file"]
+    return used - stat["inactive_file"]
 
 
 def survive(mib: int) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import json
+import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,17 +33,29 @@ from guarded import (
     prop,
     run,
 )
+from load import working_set_bytes
+
+from reactor.kernel.bpf.libbpf import LIBRARY
+from reactor.kernel.bpf.warrants import CLAIM_BITS, ClaimState
+from reactor.policy.forecast import ahead_bytes
+from tests.support import waiting
 
 pytestmark = pytest.mark.skipif(not V2, reason="the kernel kills on cgroup v2 alone: run it on trixie")
 
 HARD: Final = {"evictionHard": {"memory.available": "100Mi"}}
 KERNEL_KILL: Final = {"kernelKill": "hard"}
 ONE_AFTER_ANOTHER: Final = {**KERNEL_KILL, "unhelpfulEvictionPause": "0s"}
-OVERTAKEN: Final = {"a warrant was given: withdrawn", "a warrant was given: other-pod-crossed"}
-# Slow enough for a warrant under emulation beside other load, where a pass took 0.2 s: it is armed 3 MiB
-# before the crossing.
-PACE: Final = 4
+STATES: Final = (1 << CLAIM_BITS) - 1  # of the claim word
+GIVEN: Final = "a warrant was given: "
+# Why a guard that got no CPU in time, or came first, kills itself at the crossing.
+NOT_SERVED: Final = {
+    GIVEN + "withdrawn",
+    GIVEN + "other-pod-crossed",
+    GIVEN + "expired",
+}
 CROSSINGS: Final = 3
+BETWEEN_MIB: Final = 5  # the early levels are 32 and 3 MiB ahead of the crossing
+MACHINE_LEFT_MIB: Final = 10  # what else is on the machine comes and goes
 EXPIRED_SECONDS: Final = 1.0  # four times as long as a warrant is good for
 
 
@@ -64,66 +82,6 @@ def stop(pid: int) -> None:
             pass
 
 
-def killed_by_the_kernel(service: Service, grown_mib: int, mib_per_second: int) -> Tenant:
-    """Return the first of three hogs that the kernel killed under a warrant; each is killed, and nobody else.
-
-    The guard is woken at the crossing as well, and takes the warrant back first where the emulator stops the
-    crossing's CPU before or while the program counts.
-    """
-    served = []
-    for number in range(CROSSINGS):
-        hog = Tenant(f"hog-{number}", "grow", str(grown_mib), str(mib_per_second))
-        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023
-        decision = service.evictions()[number]
-        print(kernel_kill(service), decision["wakes"], decision["threshold"])
-        (eviction,) = decision["evictions"]
-        assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
-        eventually(lambda: not hog.is_alive(), "its end")  # noqa: B023
-        if eviction["warrant"] is None:
-            assert eviction["no_warrant_because"] in OVERTAKEN
-            continue
-        armed_ns, crossed_ns, signalled_ns = (
-            eviction["warrant"][key] for key in ("armed_ns", "crossed_ns", "signalled_ns")
-        )
-        assert armed_ns < crossed_ns <= signalled_ns
-        assert crossed_ns < eviction["killed_ns"] <= signalled_ns
-        print(f"signalled {(signalled_ns - crossed_ns) / 1000:.0f} us after the crossing")
-        served.append(hog)
-    assert served
-    assert CROSSINGS == len(service.evicted())
-    assert kernel_kill(service)["counted"]["served"] == len(served)
-    return served[0]
-
-
-def test_hog_is_killed_by_the_kernel_and_its_neighbour_lives(service: Service) -> None:
-    neighbour = Tenant("neighbour", "hold", "20")
-    filler = Tenant("filler", "hold", "310", properties={"ManagedOOMPreference": "omit"})
-    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
-    service.configure(HARD, ONE_AFTER_ANOTHER)
-    service.start()
-    armed(service, 2)
-    hog = killed_by_the_kernel(service, 150, PACE)
-    assert neighbour.is_alive()
-    told = run(BIN, "explain", hog.pod)
-    print(told)
-    assert "killed by the kernel under warrant" in told
-    assert "kernel kill: " in run(BIN, "status")
-
-
-def test_hog_too_fast_for_the_nearer_early_level_has_its_warrant_from_the_farther_one(
-    service: Service,
-) -> None:
-    """It takes the last 3 MiB in the time of a pass under emulation, the last 32 MiB in ten times that."""
-    neighbour = Tenant("neighbour", "hold", "20")
-    filler = Tenant("filler", "hold", "250", properties={"ManagedOOMPreference": "omit"})
-    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
-    service.configure(HARD, ONE_AFTER_ANOTHER)
-    service.start()
-    armed(service, 2)
-    killed_by_the_kernel(service, 250, 20)
-    assert neighbour.is_alive()
-
-
 def test_pod_that_comes_far_from_a_crossing_is_known_to_the_kernel_soon(service: Service) -> None:
     """No pass is made for it: the next is that of the ticker, or of the crossing's early level."""
     first = Tenant("first", "hold", "20")
@@ -135,52 +93,18 @@ def test_pod_that_comes_far_from_a_crossing_is_known_to_the_kernel_soon(service:
     armed(service, 2)
 
 
-def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_it_by_the_guard(
-    service: Service,
-) -> None:
-    """The machine's memory is counted by CPU, and read by both: either may see the crossing first."""
-    run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
-    neighbour = Tenant("neighbour", "hold", "20")
-    # Where pods hold much less than the threshold evicting could end no shortage, and none is prepared.
-    filler = Tenant("filler", "hold", "850", properties={"ManagedOOMPreference": "omit"})
-    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
-    section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, **KERNEL_KILL}
-    by_kernel = []
-    for number in range(CROSSINGS):
-        service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
-        service.start()
-        (available,) = (
-            one["available"] for one in service.status()["signals"] if one["signal"] == "memory.available"
-        )
-        service.stop()
-        service.configure({"evictionHard": {"memory.available": f"{available // MIB - 60}Mi"}}, section)
-        service.start()
-        armed(service, 2)
-        hog = Tenant(f"hog-{number}", "grow", "300", str(PACE))
-        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023 - awaited here
-        decision = service.evictions()[number]
-        print(kernel_kill(service), decision["wakes"], decision["threshold"])
-        (eviction,) = decision["evictions"]
-        assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
-        assert kernel_kill(service)["counted"].get("served", 0) == (eviction["warrant"] is not None)
-        by_kernel.append(eviction["warrant"] is not None)
-        service.stop()
-    print(f"killed by the kernel: {by_kernel}")
-    assert any(by_kernel)
-    assert neighbour.is_alive()
-
-
 def hog_at_the_edge(
     service: Service,
     name: str,
     more_mib: int = 60,
     *,
     left_mib: int = 2,
+    crossing_mib: int = SLICE_MIB - 100,
+    node: Path = MEMORY / SLICE,
     properties: Mapping[str, str] | None = None,
 ) -> Tenant:
     """Return a hog that rests so little before the threshold, with a warrant against it."""
-    level_bytes = (SLICE_MIB - 100 - left_mib) * MIB
-    load = ("edge", str(MEMORY / SLICE), str(level_bytes), str(more_mib))
+    load = ("edge", str(node), str((crossing_mib - left_mib) * MIB), str(more_mib))
     hog = Tenant(name, *load, properties=properties)
     eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, f"a warrant against {name}")
     return hog
@@ -204,41 +128,171 @@ def pid_of(unit: str) -> int:
     return int(prop(unit, "MainPID"))
 
 
+class GivenWarrant:
+    """The warrant as the kernel holds it, in the guard's own map."""
+
+    def __init__(self) -> None:
+        (map_id,) = (
+            one["id"]
+            for one in json.loads(run("bpftool", "--json", "map", "list"))
+            if one.get("name") == "warrants"
+        )
+        fd = ctypes.CDLL(LIBRARY).bpf_map_get_fd_by_id(map_id)
+        assert fd >= 0, os.strerror(-fd)
+        self._mapped = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+        os.close(fd)
+
+    def anew(self, hog: Tenant) -> int:
+        """Return the generation of the next warrant that is armed against a hog, at once."""
+        victim = hog.cgroup.stat().st_ino
+        before, _ = self._read()
+        found: list[int] = []
+
+        def is_armed() -> bool:
+            claim, of = self._read()
+            if of == victim and claim & STATES == ClaimState.LIVE and claim | STATES != before | STATES:
+                found.append(claim >> CLAIM_BITS)
+            return bool(found)
+
+        waiting.eventually(is_armed, f"a new warrant against {hog.pod}", SECONDS, pause_seconds=0.001)
+        return found[0]
+
+    def _read(self) -> tuple[int, int]:
+        """Return the claim word, and the id of the victim's cgroup."""
+        claim, victim = struct.unpack_from("=QQ", self._mapped)
+        return claim, victim
+
+
+def killed_under_the_warrant(service: Service, begin_hog: Callable[[str], Tenant]) -> Tenant:
+    """Return the first hog that the kernel killed under the very warrant with which it went on.
+
+    A hog rests until the kernel has a new warrant against it. What comes between that and its crossing is
+    asserted, too: the guard's own kill of the same hog, by the reason that is counted, or a renewed warrant.
+    """
+    given = GivenWarrant()
+    for number in itertools.count():
+        hog = begin_hog(f"hog-{number}")
+        pid, counted = pid_of(hog.unit), Counter(kernel_kill(service)["counted"])
+        generation = given.anew(hog)
+        os.kill(pid, signal.SIGUSR1)
+        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023
+        (eviction,) = service.evictions()[number]["evictions"]
+        assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
+        eventually(lambda: not hog.is_alive(), "its end")  # noqa: B023
+        assert number + 1 == len(service.evicted())
+        more = Counter(kernel_kill(service)["counted"]) - counted
+        warrant, why = eviction["warrant"], eviction["no_warrant_because"]
+        print(f"{why}; {warrant}; {dict(more)}")
+        assert more["served"] == (warrant is not None)
+        if warrant is None:
+            assert why.endswith(" is crossed already") or (
+                why in NOT_SERVED and more[why.removeprefix(GIVEN)]
+            )
+            continue
+        armed_ns, crossed_ns, signalled_ns = (
+            warrant[key] for key in ("armed_ns", "crossed_ns", "signalled_ns")
+        )
+        assert armed_ns < crossed_ns <= signalled_ns
+        assert crossed_ns < eviction["killed_ns"] <= signalled_ns
+        print(f"signalled {(signalled_ns - crossed_ns) / 1000:.0f} us after the crossing")
+        assert warrant["generation"] >= generation
+        if warrant["generation"] == generation:
+            return hog
+    raise AssertionError
+
+
+def test_hog_is_killed_by_the_kernel_and_its_neighbour_lives(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    hog = killed_under_the_warrant(service, at_the_edge)
+    told = run(BIN, "explain", hog.pod)
+    print(told)
+    assert "killed by the kernel under warrant" in told
+    assert "kernel kill: " in run(BIN, "status")
+
+
+def test_hog_too_fast_for_the_nearer_early_level_has_its_warrant_from_the_farther_one(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    """It rests before the nearer one with its warrant, and takes all at once from there."""
+    farther_bytes, nearer_bytes = ahead_bytes(SLICE_MIB * MIB)
+
+    def begin_hog(name: str) -> Tenant:
+        hog = at_the_edge(name, left_mib=BETWEEN_MIB)
+        left_bytes = (SLICE_MIB - 100) * MIB - working_set_bytes(str(MEMORY / SLICE))
+        assert nearer_bytes < left_bytes < farther_bytes
+        return hog
+
+    killed_under_the_warrant(service, begin_hog)
+
+
+def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_it_by_the_guard(
+    service: Service,
+) -> None:
+    """The machine's memory is counted by CPU, and read by both: either may see the crossing first."""
+    run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
+    neighbour = Tenant("neighbour", "hold", "20")
+    # Where pods hold much less than the threshold evicting could end no shortage, and none is prepared.
+    filler = Tenant("filler", "hold", "850", properties={"ManagedOOMPreference": "omit"})
+    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
+    section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, **ONE_AFTER_ANOTHER}
+    service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
+    service.start()
+    (seen,) = (one for one in service.status()["signals"] if one["signal"] == "memory.available")
+    service.stop()
+    threshold_mib = seen["available"] // MIB - 150
+    service.configure({"evictionHard": {"memory.available": f"{threshold_mib}Mi"}}, section)
+    service.start()
+    armed(service, 2)
+    edge = partial(
+        hog_at_the_edge,
+        service,
+        left_mib=MACHINE_LEFT_MIB,
+        crossing_mib=seen["capacity"] // MIB - threshold_mib,
+        node=MEMORY,
+    )
+    killed_under_the_warrant(service, edge)
+    assert neighbour.is_alive()
+
+
 def test_guard_that_is_stopped_leaves_a_warrant_that_expires_and_follows_one_that_was_served_in_time(
     service: Service, at_the_edge: Callable[..., Tenant]
 ) -> None:
     """A crossing at once after SIGSTOP is served or, where the machine was slower, too late for it."""
-    served = []
-    for number in range(CROSSINGS):
+    given, is_served, number = GivenWarrant(), False, -1
+    while not is_served:
+        number += 1
         hog = at_the_edge(f"hog-{number}")
         guard, pid, before = pid_of("reactor.service"), pid_of(hog.unit), hog.usage_bytes()
+        given.anew(hog)
         stop(guard)
         os.kill(pid, signal.SIGUSR1)
         try:
+            # By its memory, which is read at once: a guard that goes on seconds later follows no kill.
             eventually(
-                lambda: not hog.is_alive() or hog.usage_bytes() > before + 50 * MIB,  # noqa: B023
+                lambda: abs(hog.usage_bytes() - before) > 50 * MIB,  # noqa: B023
                 "its end or its growth",
             )
-            served.append(not hog.is_alive())
+            is_served = hog.usage_bytes() < before
         finally:
             os.kill(guard, signal.SIGCONT)
         eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023
         (eviction,) = service.evictions()[number]["evictions"]
         assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
-        assert (eviction["warrant"] is not None) is served[-1]
+        assert (eviction["warrant"] is not None) is is_served
         eventually(lambda: not hog.is_alive(), "its end")  # noqa: B023
-    print(f"killed by the kernel while the guard was stopped: {served}")
-    assert any(served)
-    assert kernel_kill(service)["counted"]["served"] == sum(served)
+        assert kernel_kill(service)["counted"].get("served", 0) == is_served
 
 
 def test_warrant_of_a_guard_that_was_stopped_for_longer_is_not_served(
     service: Service, at_the_edge: Callable[..., Tenant]
 ) -> None:
     """A guard that is stopped while it renews the warrant leaves none that could expire."""
+    given = GivenWarrant()
     for number in range(CROSSINGS):
         hog = at_the_edge(f"hog-{number}")
         guard, before = pid_of("reactor.service"), hog.usage_bytes()
+        given.anew(hog)
         os.kill(guard, signal.SIGSTOP)
         try:
             time.sleep(EXPIRED_SECONDS)
