@@ -9,6 +9,7 @@ import pytest
 from guarded import V2, Service, Tenant, eventually, run
 
 from reactor.kernel.bpf.objects import OBJECTS
+from tests.support.at_rest import is_busy
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 RESIDENT_MIB = 41
@@ -171,7 +172,7 @@ def loaded_programs() -> int:
 
 
 def test_reloads_leave_neither_memory_nor_descriptors_behind(service: Service) -> None:
-    """Each loads the programs anew. What that takes may stay until the next one: 5 MiB, of all in turns."""
+    """Each loads the programs anew: 5 MiB more until the last of them, those of warrants, are armed."""
     resident, descriptors = [], []
     for mib in range(100, 119):
         configure(service, mib)
@@ -181,6 +182,7 @@ def test_reloads_leave_neither_memory_nor_descriptors_behind(service: Service) -
             run("systemctl", "reload", "reactor.service")
         level = f"memory.available<{mib}Mi"
         eventually(partial(is_watched, service, level), f"a watch of {level}")
+        eventually(lambda: not is_busy(service.status()), "all programs")
         resident.append(resident_mib(service))
         descriptors.append(len(list(Path(f"/proc/{service.prop('MainPID')}/fd").iterdir())))
     assert min(resident[10:]) - min(resident[1:10]) < 1, resident
