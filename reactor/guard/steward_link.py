@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.steward")
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
-# It says something every 12 s at the least; what starts beside a node's full load takes its time.
+# It says something every 12 s at the least; where one starves before it does, the next has twice as long.
 _SILENT_SECONDS: Final = 30.0
+_LONGEST_SILENT_SECONDS: Final = 480.0
 _END_SECONDS: Final = 2.0
 _READING_SECONDS: Final = 0.5
 _REQUESTS_AT_ONCE: Final = 64
@@ -97,8 +98,7 @@ class StewardLink:
         self.pid: int | None = None
         self.starts = 0
         self.refused = 0
-        self._refused_at = float("-inf")
-        self._refused_last = ""
+        self._refused_at, self._refused_last = float("-inf"), ""
         self._records = records
         self._answers = answers
         self._orders = Orders(start=records.start, number=0, settings=settings)
@@ -111,7 +111,7 @@ class StewardLink:
         self._layouts_at: deque[float] = deque(maxlen=_LAYOUTS_AT_ONCE)
         self._on_failure = on_failure
         self._command = command
-        self._silent_seconds = silent_seconds
+        self._silent_seconds = self._patience_seconds = silent_seconds
         self._last_seconds = 0.0
         self._reordered = trio.Event()
         self._end_seconds: float | None = None
@@ -155,7 +155,6 @@ class StewardLink:
         if self._pods is not None and self._reports is not None:
             self._pods.restart()
             self._reports.restart()
-        why = ""
         try:
             why = await self._serve(process.connection)
         finally:
@@ -302,9 +301,11 @@ class StewardLink:
         """Return why a steward is replaced that was silent for too long, once it was."""
         is_late = False
         while True:
-            left_seconds = self._last_seconds + self._silent_seconds - trio.current_time()
+            waited_seconds = self._patience_seconds
+            left_seconds = self._last_seconds + waited_seconds - trio.current_time()
             if left_seconds <= 0 and is_late:
-                return f"not heard of for {self._silent_seconds:g} s"
+                self._patience_seconds = min(2 * waited_seconds, _LONGEST_SILENT_SECONDS)
+                return f"not heard of for {waited_seconds:g} s"
             # Where the guard itself was stopped for so long, what came meanwhile is read first.
             is_late = left_seconds <= 0
             await trio.sleep(_READING_SECONDS if is_late else left_seconds)
@@ -333,7 +334,7 @@ class StewardLink:
         except FormError as error:
             self._refuse(error)
             return
-        self._last_seconds = trio.current_time()
+        self._last_seconds, self._patience_seconds = trio.current_time(), self._silent_seconds
 
     def _do(self, request: Request, session: _Session) -> None:
         if request.kind in QUESTIONS:

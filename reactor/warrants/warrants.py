@@ -745,8 +745,7 @@ class Warrants:
         if len(found) != 1:
             raise NoWarrantError(f"{'more than one' if found else 'no'} crossing is near")
         crossing = found[0]
-        level = crossing.level
-        seen = memory[level.signal]
+        level, seen = crossing.level, memory[crossing.level.signal]
         usage_bytes = memory_level(level.threshold, seen)
         if level.working_set_bytes is None:
             raise NoWarrantError("no one counter tells of the crossing that is near")

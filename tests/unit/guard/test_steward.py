@@ -353,6 +353,16 @@ async def test_steward_that_is_stopped_is_replaced_and_gets_what_the_one_before_
     assert guard.link.starts >= 2
 
 
+async def test_steward_that_takes_longer_to_start_than_one_may_be_silent_is_heard_of_in_the_end(tmp_path):
+    question = write_request(Request(kind=RequestKind.STATUS, number=1))
+    guard = Guard(tmp_path, fake(f"time.sleep(2); guard.send({question!r}); time.sleep(1000)"), 0.5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.asked)
+        nursery.cancel_scope.cancel()
+    assert guard.link.starts >= 2
+
+
 async def test_steward_that_never_reads_costs_a_bounded_queue(tmp_path):
     guard = Guard(tmp_path, fake("time.sleep(1000)"))
     async with trio.open_nursery() as nursery:
