@@ -6,24 +6,28 @@ What a service has written anywhere else stays when it is killed, and so do a ho
 An eviction for a disk is judged once nothing of it is in flight any more. It has brought back what is
 available more than before it, and what the other pods have taken since: a second hog is evicted at once. What
 the pod that was evicted takes again counts against it: its files were not removed, or it was started again.
-If less than a quarter of what was credited has come back, or of what was missing if nothing was credited,
-there is one eviction in each pause for the filesystem. The pause is long: files go seconds or minutes after
-their pod, and a full filesystem ends no process, but each eviction in vain ends a pod.
+If less than a quarter of what was credited has come back, there is one eviction in each pause for the
+filesystem; or of what was missing, if the pods held less: beside a log that fills the disk each frees its
+little, but the first may free an image. The pause is long: files go seconds or minutes after their pod, and a
+full filesystem ends no process, but each eviction in vain ends a pod.
 
 Process ids are back as soon as their pod has ended, so the pause is a short one. What a dying pod still has
 counts as back: else each process that comes outside the pods meanwhile would cost one more pod. The pause
 also comes before each eviction if all pods that can be evicted have fewer processes than are missing: no
 process ends because the ids are used up, while evicting pod after pod would end them all. So it is for swap.
+Those of six pauses are judged together, too: what comes outside the pods bit by bit is made up for by each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.model.decisions import Eviction, Inputs, PolicyState
 from reactor.model.kills import JudgedEviction, Slowdown, SlowReason
+from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import ON_DISK, RESOURCE, Layout, Resource, Signal, filesystems_of
@@ -44,24 +48,22 @@ _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observ
 def with_judged_eviction(inputs: Inputs, eviction: Eviction) -> PolicyState:
     """Return the state after an eviction, with what it is judged by if that is done here."""
     settings, state, snapshot, _, now_seconds = inputs
-    threshold = eviction.threshold
+    threshold, pod = eviction.threshold, eviction.pod
     seen = None if threshold is None else snapshot.signals.get(threshold.signal)
     if threshold is None or seen is None or RESOURCE[threshold.signal] not in _JUDGED:
         return state
-    pod = eviction.pod
-    count = freed if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK else usage
     ordered = JudgedEviction(
         uid=pod.uid,
         pod_key=pod.key,
         signal=threshold.signal,
         at_seconds=now_seconds,
-        credited=count(pod, snapshot.pods.get(pod.uid), threshold.signal, settings.layout),
+        credited=_counted(inputs, pod, threshold.signal),
         available=seen.available,
         missing=threshold.missing(seen),
         others=_taken(inputs, threshold.signal, but=pod.key),
     )
-    pause_seconds = unhelpful_pause_seconds(settings)
-    kept = (one for one in state.judged_evictions if now_seconds - one.at_seconds < pause_seconds)
+    pause = partial(unhelpful_pause_seconds, settings)
+    kept = (one for one in state.judged_evictions if now_seconds - one.at_seconds < 6 * pause(one.signal))
     return state._replace(judged_evictions=(*kept, ordered))
 
 
@@ -181,16 +183,16 @@ def with_no_holder(
 def _result(inputs: Inputs, threshold: Threshold, judged: Sequence[JudgedEviction]) -> tuple[int, int]:
     """Return what the last eviction should have freed, and what it has: available, or taken by others since.
 
-    Of process ids it is that of several if what is outside the pods has taken most of it, and more than pods.
+    It is that of several if what is outside the pods has taken most of it, and more than pods.
     """
     last = judged[-1]
-    is_disk = RESOURCE[last.signal] in ON_DISK
     # A pod that has taken process ids again is the first to go again: no other has to be spared.
-    taken = _taken(inputs, last.signal, but=last.pod_key if is_disk else "")
+    taken = _taken(inputs, last.signal, but=last.pod_key if RESOURCE[last.signal] in ON_DISK else "")
     available = inputs.seen(threshold).available
-    found = last.credited or last.missing, available - last.available + max(0, taken - last.others)
-    credited = 0
-    for one in () if is_disk else reversed(judged):
+    held, credited = last.credited or 0, 0
+    expected = held if held and held + last.others >= last.missing else last.missing
+    found = expected, available - last.available + max(0, taken - last.others)
+    for one in reversed(judged):
         grown, credited = taken - one.others + credited, credited + (one.credited or 0)
         came_back = available - one.available + grown
         if 4 * came_back < credited and credited - came_back > grown:
@@ -199,8 +201,15 @@ def _result(inputs: Inputs, threshold: Threshold, judged: Sequence[JudgedEvictio
 
 
 def _taken(inputs: Inputs, signal: Signal, *, but: str = "") -> int:
-    used, layout = inputs.snapshot.pods, inputs.settings.layout
-    return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in inputs.pods if pod.key != but)
+    """Return what the pods have that can be evicted: what others have is outside the pods."""
+    pods = (pod for pod in inputs.pods if pod.key != but and pod.critical_because is None)
+    return sum(_counted(inputs, pod, signal) or 0 for pod in pods)
+
+
+def _counted(inputs: Inputs, pod: Pod, signal: Signal) -> int | None:
+    settings, used = inputs.settings, inputs.snapshot.pods.get(pod.uid)
+    count = freed if settings.evicts_holders_only and RESOURCE[signal] in ON_DISK else usage
+    return count(pod, used, signal, settings.layout)
 
 
 def without_past_slowdowns(inputs: Inputs) -> Inputs:

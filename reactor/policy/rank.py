@@ -101,16 +101,9 @@ def _order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, in
 
 
 def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, int, bool, int]:
-    """Return the sort key for processes: least first."""
-    pod, amount = place.pod, place.usage
-    return (
-        pod.critical_because is not None,
-        place.unreadable,
-        pod.preference,
-        pod.priority,
-        amount is not None,
-        0 if amount is None else -amount,
-    )
+    """Return the sort key for processes, which no pod requests: least first."""
+    critical, unreadable, preference, is_known, _, priority, less = _order_by_request(place)
+    return critical, unreadable, preference, priority, is_known, less
 
 
 def small_ones_passed_over(

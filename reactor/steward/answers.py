@@ -22,6 +22,10 @@ _KEPT_OOM_KILLS: Final = 20
 Document = Mapping[str, Any]
 _DECISIONS: Final = 10
 _UNIT_SUFFIXES: Final = (".service", ".scope", ".slice")
+_SHORT_DECISION: Final = (
+    *("id", "time", "dry_run", "conditions", "thresholds_met", "deferred_because"),
+    *("reclaim", "timing", "brake", "rule"),
+)
 _SHORT_EVICTION: Final = (
     *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
     *("credited_bytes", "returned_bytes", "process", "whole_because"),
@@ -171,21 +175,9 @@ def explanation(guard: Document, recent: RecentRecords, name: str | None) -> dic
 
 
 def _short(document: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = (
-        "id",
-        "time",
-        "dry_run",
-        "conditions",
-        "thresholds_met",
-        "deferred_because",
-        "reclaim",
-        "timing",
-        "brake",
-        "rule",
-    )
     threshold = document.get("threshold")
     return {
-        **{key: document.get(key) for key in wanted},
+        **{key: document.get(key) for key in _SHORT_DECISION},
         "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
         "reclaimed": document.get("reclaimed") or [],
         "evictions": [{key: one.get(key) for key in _SHORT_EVICTION} for one in evictions_of(document)],

@@ -508,6 +508,61 @@ def test_an_eviction_that_was_credited_with_nothing_is_judged_by_what_was_missin
         assert evicted == node.goes(_seen(used={}, nodefs=available))
 
 
+@pytest.mark.parametrize("holders", [False, True])
+@pytest.mark.parametrize("name", ["nodefs", "inodes"])
+def test_of_pods_that_hold_less_than_is_missing_one_goes_in_each_pause(name: str, *, holders: bool) -> None:
+    """Each brings back the little that it holds, and all together would not end what a log has filled."""
+    node, small = _filled(11, holders=holders)
+    available, gone_at = 40, []
+    for node.now in range(0, 900, 10):
+        for evicted in node.goes(_seen(small, **{name: available})):
+            node.end(evicted)
+            gone_at.append(node.now)
+            del small[evicted]
+            available += 4
+    assert [0, 300, 600] == gone_at
+
+
+def _filled(pods: int, *, holders: bool = False) -> tuple[_Node, dict[str, PodUsage]]:
+    """Return a node and its pods' usage, who hold 4 bytes and free 4 inodes each."""
+    small = {f"p{number}": _used(4) for number in range(pods)}
+    node = _Node(_settings(DISK, INODES, evicts_holders_only=holders), tuple(map(_pod, small)))
+    return node, small
+
+
+@pytest.mark.parametrize("image", [15, 14])
+def test_a_pod_whose_image_brought_back_a_quarter_of_what_is_missing_helped(image: int) -> None:
+    node, small = _filled(11)
+    assert ["p0"] == node.goes(_seen(small, nodefs=40))
+    node.end("p0")
+    node.now = 11.0
+    assert (["p1"] if image == 15 else []) == node.goes(_seen(small, nodefs=40 + image))
+
+
+@pytest.mark.parametrize("name", ["nodefs", "inodes"])
+def test_a_log_that_grows_slowly_costs_one_pod_in_each_pause(name: str) -> None:
+    """Each pod brings back more than has come since the last, and all of them less than has come in all."""
+    node, small = _filled(12, holders=True)
+    available, gone_at = 101.0, []
+    for node.now in range(0, 1500, 10):
+        available -= 0.2
+        for evicted in node.goes(_seen(small, **{name: int(available)})):
+            node.end(evicted)
+            gone_at.append(node.now)
+            del small[evicted]
+            available += 4
+    assert [40, 340, 640, 940, 1240] == gone_at
+
+
+def test_a_disk_that_a_never_evicted_pod_fills_costs_one_pod_in_each_pause() -> None:
+    node, small = _filled(3)
+    node.pods = (*node.pods, CRITICAL)
+    assert ["p0"] == node.goes(_seen({**small, "critical": _used(100)}, nodefs=98))
+    node.end("p0")
+    node.now = 11.0
+    assert [] == node.goes(_seen({**small, "critical": _used(106)}, nodefs=96))
+
+
 def test_while_an_eviction_is_in_flight_it_is_not_judged() -> None:
     node = _Node(_settings(DISK))
     node.act(_seen(nodefs=50))
