@@ -53,12 +53,8 @@ MUTANTS: Final = (
     ),
     Mutant("policy/rank.py", "amount > request", "amount >= request"),
     Mutant("policy/rank.py", "else place.request - amount", "else -amount"),
-    Mutant(
-        "policy/rank.py",
-        "pod.priority,\n        amount is not None,",
-        "amount is not None,\n        pod.priority,",
-    ),
-    Mutant("policy/rank.py", "else -amount,", "else amount,"),
+    Mutant("policy/rank.py", "preference, priority, is_known, less", "preference, is_known, priority, less"),
+    Mutant("policy/rank.py", "is_known, less", "is_known, -less"),
     Mutant(
         "policy/disks.py",
         "*_empty_dirs(pod, used), *_pod_limit(pod, used),",
