@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 MOST_CHANGES: Final = 16
+MOST_VALUES: Final = 1 << 16  # 9 MiB; of paths as long as can be 25
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
 _GROWTH_SECONDS: Final = 10.0
@@ -37,13 +38,15 @@ class Series:
     """The samples of the last `span_seconds`, one each `period_seconds` at most.
 
     Of several samples within a period the one with the least available is kept, with what has changed of
-    pods in all of them. One sample beyond the span is kept, so that the span has a beginning.
+    pods in all of them. One sample beyond the span is kept, so that the span has a beginning. Where pods come
+    and go by thousands the span is shorter: no more than `MOST_VALUES` of them are kept.
     """
 
     def __init__(self, span_seconds: float, period_seconds: float = 0.0) -> None:
         self.span_seconds = span_seconds
         self._period_seconds = period_seconds
         self._samples: deque[Sample] = deque()
+        self._values = 0
         self._before: dict[str, int] = {}  # what pods had before the first sample
         self._last_began_seconds = 0.0
         self._has_forgotten = False
@@ -63,12 +66,16 @@ class Series:
         samples = self._samples
         if samples and sample.at_seconds - self._last_began_seconds < self._period_seconds:
             last = samples.pop()
+            self._values -= len(last.pods)
             lowest = min(last, sample, key=lambda one: one.available_bytes)
             sample = replace(lowest, at_seconds=sample.at_seconds, pods={**last.pods, **sample.pods})
         else:
             self._last_began_seconds = sample.at_seconds
         samples.append(sample)
-        while len(samples) > 2 and samples[1].at_seconds <= sample.at_seconds - self.span_seconds:
+        self._values += len(sample.pods)
+        oldest_seconds = sample.at_seconds - self.span_seconds
+        while len(samples) > 2 and (samples[1].at_seconds <= oldest_seconds or self._values > MOST_VALUES):
+            self._values -= len(samples[0].pods)
             self._before.update(samples.popleft().pods)
             self._has_forgotten = True
             for uid in [uid for uid, used in self._before.items() if not used]:

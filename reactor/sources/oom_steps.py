@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import trio
@@ -29,6 +31,7 @@ from reactor.sources.ebpf_watch import MACHINE, PAGE_BYTES, EbpfStep, take_recor
 from reactor.threads import in_thread
 
 _PATH_MAX: Final = 4096
+_MOST_CGROUPS: Final = 4096  # 0.1 s
 
 ReportKill = Callable[[OomKill], None]
 
@@ -99,12 +102,9 @@ class OomCounters(Step[None]):
             met_before, met = met, self.limits_met()
             kills_before, limits_before = kills, limits
             kills, limits = await in_thread(self._counted)
-            risen = {
-                cgroup: count - limits_before.get(cgroup, 0)
-                for cgroup, count in limits.items()
-                if count > limits_before.get(cgroup, 0)
-            }
-            new, scope = await in_thread(self._judged, kills - kills_before, risen, met > met_before)
+            risen = Counter(limits) - Counter(limits_before)
+            judge = partial(self._judged, kills - kills_before, risen, at_guarded=met > met_before)
+            new, scope = await in_thread(judge)
             if new:
                 at_ns = time.monotonic_ns()
                 self.report(OomKill(source=self.name, scope=scope, at_ns=at_ns, kills=new))
@@ -129,12 +129,7 @@ class OomCounters(Step[None]):
                 met[top] = subtree_limits_met(self.tree, top)
         return kills, met
 
-    def _judged(
-        self,
-        new: int,
-        risen: Mapping[str, int],
-        at_guarded: bool,  # noqa: FBT001
-    ) -> tuple[int, OomScope]:
+    def _judged(self, new: int, risen: Mapping[str, int], *, at_guarded: bool) -> tuple[int, OomScope]:
         """Return how many kills there were, and at whose limit the worst of them was."""
         is_v1 = self.tree.version is CgroupVersion.V1
         if is_v1 and not self.node.is_machine:
@@ -158,19 +153,21 @@ class OomCounters(Step[None]):
         return False
 
     def _own_kills(self) -> Iterator[tuple[str, int]]:
-        """Yield each cgroup of the node and how many of its own processes were killed.
+        """Yield the cgroups of the node in which processes were killed, and how many of their own.
 
-        A cgroup whose path is longer than a path may be is passed over, however deep: it was made to be.
+        Tenants make cgroups as they like: only the first so many are read, and those of pods come before what
+        lies in them. A path that is longer than a path may be is passed over: it was made to be.
         """
         try:
             node = self.tree.open(self.node.node)
         except (OSError, ReactorError):  # gone meanwhile
             return
         with node, closing(walk(node, lambda _cgroup, _error: None)) as directories:
-            for directory in directories:
+            for directory in islice(directories, _MOST_CGROUPS):
                 if len(directory.cgroup) < _PATH_MAX:
                     with suppress(OSError, ReactorError):
-                        yield directory.cgroup, own_kills(directory)
+                        if kills := own_kills(directory):
+                            yield directory.cgroup, kills
 
 
 @dataclass(eq=False, kw_only=True)

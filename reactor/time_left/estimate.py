@@ -107,9 +107,8 @@ class Samples:
             age_seconds = now_seconds - one.at_seconds
             if age_seconds < _FULL_SECONDS:
                 return
-            is_turn = (one.available_bytes < before.available_bytes) == (
-                one.available_bytes < after.available_bytes
-            )
+            is_below = one.available_bytes < before.available_bytes
+            is_turn = is_below == (one.available_bytes < after.available_bytes)
             span_seconds = after.at_seconds - before.at_seconds
             if span_seconds * (_TURNS if is_turn else _PER_AGE) < age_seconds:
                 del samples[place]

@@ -105,7 +105,8 @@ class TimeLeftWatch:
         if used is not None and self._lefts and not eviction.is_of_one_process:
             uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
             self._rise(held_bytes - self._victims.get(uid, 0))  # it may be asked to end before it is killed
-            self._victims[uid] = held_bytes
+            there = {one: held for one, held in self._victims.items() if self.held_bytes(one) is not None}
+            self._victims = {**there, uid: held_bytes}
 
     def is_short(self, seen: Mapping[Signal, Observation]) -> bool:
         """Return whether a soft threshold is met, or a hard one nearer than is configured."""

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.blackbox.series import (
+    MOST_VALUES,
     Sample,
     Series,
     growth_per_second,
@@ -48,6 +49,21 @@ def test_what_is_older_than_the_span_is_forgotten_but_for_the_value_that_holds()
         series.take(_sample(at_seconds, pods={"a": 7} if at_seconds == 0 else {}))
     assert len(series) == 61
     assert {"a": [(150, 7), (199, 7)]} == series.curves(150, 199)
+
+
+def test_values_are_bounded_however_many_pods_come_and_go() -> None:
+    """The oldest samples go first, and what still holds of them stays."""
+    series = Series(3600.0, 10.0)
+    series.take(_sample(0, pods={"old": 7}))
+    came: dict[str, int] = {}
+    for at_seconds in range(1, 3000):
+        gone, came = came, {f"{at_seconds}-{number}": 5 for number in range(32)}
+        series.take(_sample(at_seconds, pods={**dict.fromkeys(gone, 0), **came}))
+    assert sum(len(one.pods) for one in series) <= MOST_VALUES + 2 * 10 * 32
+    assert len(series) > 50
+    last = series.last
+    assert last is not None
+    assert [(2900, 7), (last.at_seconds, 7)] == series.curves(2900, last.at_seconds)["old"]
 
 
 def test_pod_that_is_gone_is_forgotten_with_its_last_sample() -> None:

@@ -16,12 +16,13 @@ from reactor.errors import BpfError
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.files import LastingFile
 from reactor.model.kills import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
 from reactor.sources.oom import GuardedLimits, OomSource
-from reactor.sources.oom_steps import EbpfOom, GuardedNode, ReportKill
+from reactor.sources.oom_steps import EbpfOom, GuardedNode, OomCounters, ReportKill
 from reactor.sources.wakes import Wakes
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfRecords
@@ -204,6 +205,31 @@ async def test_counters_that_stand_still_tell_nothing(tmp_path: Path) -> None:
         node.counts("/node", met_below=7)  # a limit was met, but nobody was killed
         await trio.sleep(0.2)
     assert node.told == []
+    node.probe.close()
+
+
+@pytest.mark.parametrize(("struck", "counted"), [(range(7, 8), 1), (range(300), 100 - 2)])
+def test_counters_of_v1_read_so_many_cgroups_and_keep_no_path_of_one_without_a_kill(
+    node: Node, monkeypatch: pytest.MonkeyPatch, struck: range, counted: int
+) -> None:
+    """A tenant makes cgroups as it likes, and the path of each takes up to 4 KiB."""
+    monkeypatch.setattr("reactor.sources.oom_steps._MOST_CGROUPS", 302 if counted == 1 else 100)
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.root)
+    for number in range(300):
+        directory = node.root / f"node/pods/{number}-{'x' * 200}"
+        directory.mkdir()
+        kills = int(number in struck)
+        _put(directory / "memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+    _put(node.root / "vmstat", "oom_kill 1\n")
+    counters = OomCounters(
+        tree,
+        GuardedNode("/node", (PODS,)),
+        lambda: 0,
+        node.told.append,
+        interval_seconds=1.0,
+        vmstat=LastingFile(node.root / "vmstat"),
+    )
+    assert counted == len(counters._counted()[1])
     node.probe.close()
 
 

@@ -68,12 +68,13 @@ class Shown:
         self.state = PolicyState(first_observed={SOFT: trio.current_time()})
         self.watch.passed(Snapshot(signals=self.seen()), ())
 
-    def evict(self, mib: int) -> None:
+    def evict(self, mib: int, name: str = "a") -> None:
         """Have a pass order the eviction of a pod that holds so much."""
-        self.held["uid-a"] = mib * MIB
-        used = {"uid-a": PodUsage(memory_working_set_bytes=mib * MIB)}
-        eviction = Eviction(make_pod("a"), MEMORY, Resource.MEMORY, 1, threshold=SOFT)
-        self.state = self.state._replace(claims=(make_claim("uid-a"),))
+        pod = make_pod(name)
+        self.held[pod.uid] = mib * MIB
+        used = {pod.uid: PodUsage(memory_working_set_bytes=mib * MIB)}
+        eviction = Eviction(pod, MEMORY, Resource.MEMORY, 1, threshold=SOFT)
+        self.state = self.state._replace(claims=(make_claim(pod.uid),))
         self.watch.passed(Snapshot(signals=self.seen(), pods=used), (eviction,))
 
     def free(self, mib: int) -> None:
@@ -286,3 +287,19 @@ async def test_absurd_numbers_give_no_time(autojump_clock: MockClock, nursery: t
     await trio.sleep(1)
     assert shown.lefts[-1] == {}
     nursery.cancel_scope.cancel()
+
+
+async def test_victims_that_are_gone_are_not_kept_while_others_are_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    """As with pods that die one after the other under names of their own, each while another still does."""
+    del autojump_clock
+    shown = Shown()
+    shown.fall(1.0)
+    shown.watch.sample()
+    for generation in range(100):
+        shown.evict(10, f"pod-{generation}")
+        shown.held.pop(f"uid-pod-{generation - 1}", None)
+        await trio.sleep(0.1)
+        shown.watch.sample()
+    assert len(shown.watch._victims) <= 2
