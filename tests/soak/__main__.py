@@ -282,7 +282,7 @@ def _begin_round(course: Course, figures: Figures) -> None:
     course.guarded.reload()
     if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS * course.slowness):
         raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
-    figures.measured.append(course.guarded.measured(course.stage.wait))
+    figures.measured.append(course.guarded.measured(course.stage.wait, figures.kills))
     course.begin()
     pods.start(course.draw.pods(course.rules))
     course.stage.done.clear()

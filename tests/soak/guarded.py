@@ -35,10 +35,14 @@ _MOST_GRACE_SECONDS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the daemon takes on a node without pods; `generation` counts its processes."""
+    """What the daemon takes on a node without pods.
+
+    `generation` counts its processes, `kills` what was killed by then, by all of them.
+    """
 
     at_seconds: float
     generation: int
+    kills: int
     descriptors: int
     threads: int
     rss_kib: int
@@ -195,7 +199,7 @@ class Guarded:
         """Return the status with which the daemon ended by itself; None while it runs."""
         return None if self._process is None else self._process.poll()
 
-    def measured(self, wait: Callable[[Callable[[], bool], float], bool]) -> Measured:
+    def measured(self, wait: Callable[[Callable[[], bool], float], bool], kills: int) -> Measured:
         """Return what the daemon takes, once it is done with the pods that were there; none is there now.
 
         A victim in hand holds a descriptor of its cgroup and one of each of its processes. An eBPF object
@@ -215,6 +219,7 @@ class Guarded:
         return Measured(
             at_seconds=time.monotonic(),
             generation=self.generation,
+            kills=kills,
             descriptors=len(before),
             threads=int(fields["Threads"]),
             rss_kib=int(fields["VmRSS"].split()[0]),

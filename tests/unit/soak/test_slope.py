@@ -61,8 +61,10 @@ def test_percentile_of_nothing_is_nothing() -> None:
     assert percentile([], 0.5) is None
 
 
-def measured(at: float, generation: int, rss_kib: int) -> Measured:
-    return Measured(at_seconds=at, generation=generation, descriptors=40, threads=11, rss_kib=rss_kib)
+def measured(at: float, generation: int, rss_kib: int, kills: int = 0) -> Measured:
+    return Measured(
+        at_seconds=at, generation=generation, kills=kills, descriptors=40, threads=11, rss_kib=rss_kib
+    )
 
 
 def test_slopes_are_those_of_the_longest_life_without_its_start() -> None:
@@ -88,3 +90,28 @@ def test_run_is_good_with_crossings_and_nothing_wrong_and_not_with_a_daemon_that
     assert not Figures(crossings=1, measured=growing).is_good()
     assert not Figures(measured=flat).is_good()
     assert not Figures(crossings=1, missed=1).is_good()
+
+
+@pytest.mark.parametrize("kills_a_minute", [25, 250])
+def test_memory_that_grows_with_the_first_kills_and_then_stays_is_no_growth_and_a_leak_is(
+    kills_a_minute: int,
+) -> None:
+    """In 17 minutes, by what full histories and the interpreter's table of names take."""
+    kills = [minute * kills_a_minute for minute in range(17)]
+    filling = [
+        measured(60.0 * at, 1, 34_000 + 4 * min(one, 200) + 800 * (one > 100), one)
+        for at, one in enumerate(kills)
+    ]
+    leaking = [measured(60.0 * at, 1, 34_000 + 4 * one, one) for at, one in enumerate(kills)]
+
+    assert Figures(crossings=1, measured=filling).is_good()
+    assert not Figures(crossings=1, measured=leaking).is_good()
+
+
+def test_half_of_a_life_with_few_kills_is_judged_by_half_of_the_tolerance() -> None:
+    life = [measured(60.0 * at, 1, 34_000, 25 * at) for at in range(18)]
+    many = [measured(60.0 * at, 1, 34_000, 300 * at) for at in range(18)]
+
+    assert Figures(measured=life).tolerance("rss_kib") == 512
+    assert Figures(measured=many).tolerance("rss_kib") == 1024 * 15 / 16
+    assert Figures(measured=life).tolerance("descriptors") == 2
