@@ -31,10 +31,10 @@ def test_pods_of_other_names_leave_no_more_than_so_many_before_them() -> None:
         sampler.know(PodChanges(came=(KnownPod(f"uid-{name}", name, f"/node/{name}"),)))
         at_unix_seconds = 1e9 + generation / 10
         time = datetime.fromtimestamp(at_unix_seconds, UTC).isoformat()
-        eviction = {"pod": f"ns/{name}", "uid": f"uid-{name}", "outcome": "killed"}
+        eviction = {"pod": f"ns/{name}", "uid": f"uid-{name}", "outcome": "killed", "ended_ns": 9}
         recent.take({"kind": "decision", "id": generation, "time": time, "evictions": [eviction]})
         recent.take({"kind": OOM_KILL, "time": time, "pod": f"ns/{name}", "uid": f"uid-{name}"})
-        loops.evicted(f"ns/{name}", "killed", at_unix_seconds)
+        loops.take(eviction, at_unix_seconds)
         sampler.know(PodChanges(gone=(f"uid-{name}",)))
 
     filling, more = blocks[1] - blocks[0], blocks[2] - blocks[1]
