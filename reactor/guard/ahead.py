@@ -37,6 +37,7 @@ class KernelKills(Ahead, Protocol):
 
     def served(self) -> Served | None:
         """Return the kill that the kernel has made since it was asked last; for the beginning of a pass."""
+        return None
 
     def begin(self) -> None:
         """Record what stands before the pods are listed and observed for a forecast."""
@@ -54,24 +55,11 @@ class KernelKills(Ahead, Protocol):
 
     def why_not_served(self) -> str | None:
         """Return why the kernel has not killed at the crossing that a pass has acted on."""
-
-
-class NoKernelKills(Ahead):
-    """The kernel is given no decision."""
-
-    def near(self, *_: object) -> None: ...
-
-    def far(self) -> None: ...
-
-    def served(self) -> Served | None:
         return None
 
-    def begin(self) -> None: ...
 
-    def levels(self, _: Sequence[MemoryLevel]) -> None: ...
+class NoKernelKills(KernelKills):
+    """The kernel is given no decision."""
 
     def stand_down(self, *_: object) -> bool:
         return False
-
-    def why_not_served(self) -> str | None:
-        return None

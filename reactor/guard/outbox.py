@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +47,9 @@ class _Unmade(NamedTuple):
     ranking: Ranking | None
 
 
+Send = Callable[[Message], Awaitable[None]]
+
+
 class _Kept:
     """Messages in the order of their numbers, each by its key; `_sent` is the last number that was sent."""
 
@@ -61,8 +64,18 @@ class _Kept:
         self._sent = 0
         self._wake()
 
+    async def send_to(self, send: Send) -> None:
+        """Send the present steward everything, as it comes; never return."""
+        while True:
+            await send(await self.next())
+
+    async def next(self) -> Message:
+        """Return what is to be sent next; wait for it."""
+        while (kept := self._next()) is None:
+            await self._changed.wait()
+        return kept
+
     def _next(self) -> Message | None:
-        """Return the next message that the present steward has not been sent, None if there is none."""
         for message in self._kept.values():
             if message.number > self._sent:
                 self._sent = message.number
@@ -141,7 +154,7 @@ class RecordQueue(_Kept):
         self._wake()
 
     async def next(self) -> Message:
-        """Return what is to be sent next; wait for it. What is encoded here makes way for the loop."""
+        """Return what is to be sent next, as any does; what is encoded here makes way for the loop."""
         while True:
             if (kept := self._next()) is not None:
                 return kept
@@ -261,13 +274,6 @@ class ClusterReports(_Kept):
         if not 0 < number <= self._sent:
             raise FormError(f"got report {number} as safe; accepted: one that was sent")
         self._kept = {key: one for key, one in self._kept.items() if one.number != number}
-
-    async def next(self) -> Message:
-        """Return what is to be sent next; wait for it."""
-        while True:
-            if (kept := self._next()) is not None:
-                return kept
-            await self._changed.wait()
 
     def _show(self, kind: str, **document: object) -> None:
         if self._lasting.get(kind) != document:

@@ -25,7 +25,7 @@ from reactor.backoff import Pace
 from reactor.child_process import ChildProcess
 from reactor.errors import ReactorError, StewardError
 from reactor.forms import FormError
-from reactor.guard.outbox import ClusterReports, RecordQueue, encode
+from reactor.guard.outbox import ClusterReports, RecordQueue, Send, encode
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.usage_facts import UsageFacts
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
@@ -93,7 +93,7 @@ class StewardLink:
     ) -> None:
         self.listener: socket.socket | None = None
         self.storage = UsageFacts()
-        self.feeds: Sequence[Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]] = ()
+        self.feeds: Sequence[Callable[[Send], Awaitable[None]]] = ()
         self.cgroups: OwnCgroups | None = None
         self.pid: int | None = None
         self.starts = 0
@@ -247,20 +247,15 @@ class StewardLink:
         """Return why this steward is to be replaced, nothing where it has ended."""
         session = self._session = _Session(connection)
         self._reordered = trio.Event()
+        outboxes = (self._records,) if self._reports is None else (self._records, self._reports)
         why = ""
         try:
             with suppress(OSError):  # it has ended already, which is found out below
                 await session.send(self._order())
             async with trio.open_nursery() as nursery:
-                for call in (
-                    self._send_orders,
-                    self._send_records,
-                    self._send_reports,
-                    self._receive,
-                    self._answer_questions,
-                ):
+                for call in (self._send_orders, self._receive, self._answer_questions):
                     nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
-                for feed in self.feeds:
+                for feed in (*(one.send_to for one in outboxes), *self.feeds):
                     nursery.start_soon(_until_over, partial(feed, session.send), nursery.cancel_scope)
                 why = await self._notice_silence()
                 nursery.cancel_scope.cancel()
@@ -282,15 +277,6 @@ class StewardLink:
             await self._reordered.wait()
             self._reordered = trio.Event()
             await session.send(self._order())
-
-    async def _send_records(self, session: _Session) -> None:
-        while True:
-            await session.send(await self._records.next())
-
-    async def _send_reports(self, session: _Session) -> None:
-        while self._reports is not None:
-            await session.send(await self._reports.next())
-        await trio.sleep_forever()  # a plain node; where this returned, the steward would count as ended
 
     async def _receive(self, session: _Session) -> None:
         while raw := await session.connection.recv(LONGEST_REQUEST + 1):
