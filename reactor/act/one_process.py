@@ -232,7 +232,6 @@ def _summed(group: Group) -> ProcessMemory:
 
 @lru_cache(maxsize=64)
 def _names_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return the test whether a process's name is one of these, which may be patterns."""
     matchers = [matcher(pattern) for pattern in patterns]
     return lambda name: any(matches(name) for matches in matchers)
 

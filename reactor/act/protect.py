@@ -163,7 +163,7 @@ class Untouchable:
             if not self._refresh(home):
                 continue
             is_certain |= home.pid == os.getpid()
-            if home.cgroup is not None and _holds(cgroup, home.cgroup):
+            if home.cgroup is not None and f"{home.cgroup}/".startswith(f"{cgroup.rstrip('/')}/"):
                 what = "init" if home.pid == _INIT else "reactor"
                 raise RefusedError(f"cgroup {cgroup!r} holds process {home.pid}, {what}")
         return is_certain
@@ -208,7 +208,3 @@ class Untouchable:
                 return pid in directory.processes()
         except (OSError, ReactorError):  # "/..": outside what our namespace shows
             return False
-
-
-def _holds(cgroup: str, home: str) -> bool:
-    return home == cgroup or home.startswith(f"{cgroup.rstrip('/')}/")

@@ -427,7 +427,6 @@ class Daemon:
         self._reloads.begin(dataclasses.replace(settings, **kept))
 
     def stand_by(self) -> None:
-        """Report to the service manager that this daemon waits for the end of another."""
         self._notice.status("standing by: another daemon guards this node")
 
     def refuse_reload(self, error: Exception) -> None:
@@ -794,7 +793,6 @@ class ServiceNotice:
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return WATCHDOG_USEC if it is meant for this process."""
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = environment.get("WATCHDOG_USEC", "")

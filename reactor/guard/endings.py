@@ -69,7 +69,6 @@ class Endings:
         self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
 
     def _call_off(self) -> None:
-        """Call off what waits for the end of a grace period."""
         while self._waiting:
             uid, (attempt, scope) = self._waiting.popitem()
             attempt.outcome = Outcome.CALLED_OFF
@@ -166,7 +165,6 @@ class Endings:
             attempt.end()
 
     def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
-        """Return whether a pod whose grace period is over is to be killed."""
         is_certain = self.is_always_killed and attempt.process is None
         return is_certain or self.loop().is_wanted(attempt.eviction)
 

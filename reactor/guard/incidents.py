@@ -15,7 +15,7 @@ from typing import Any, Final
 from reactor.guard.node import Node
 from reactor.guard.outbox import NO_VICTIM as NO_EVICTABLE_POD
 from reactor.guard.outbox import SLOWED_DOWN
-from reactor.guard.record import EvictionAttempt, PassRecord
+from reactor.guard.record import PassRecord
 from reactor.link.documents import NO_VICTIM, OOM_KILL, SOURCE_LOST, Outcome, attributes, instant
 from reactor.model.kills import OomKill, OomScope, Slowdown, SlowReason
 from reactor.model.pods import Pod
@@ -87,7 +87,7 @@ class NoVictims:
         threshold = decision.acted_on
         if threshold is None:
             return
-        if any(map(_is_helpful, record.attempts)):
+        if any(one.outcome not in _IN_VAIN and not one.is_empty for one in record.attempts):
             self._present.pop(threshold, None)
         if (message := decision.no_victim) is None:
             return
@@ -106,10 +106,6 @@ class NoVictims:
     @property
     def problem(self) -> str | None:
         return "; ".join(self._present.values()) or None
-
-
-def _is_helpful(attempt: EvictionAttempt) -> bool:
-    return attempt.outcome not in _IN_VAIN and not attempt.is_empty
 
 
 def _no_victim_document(
@@ -205,11 +201,9 @@ class OomKills:
         }
 
     def _victim(self, cgroup: str | None) -> Pod | None:
-        """Return the pod that died in a cgroup, None where that is in none."""
         if cgroup is None:
             return None
-        pod = self.known.pod_in(cgroup)
-        if pod is None:
+        if (pod := self.known.pod_in(cgroup)) is None:
             self.refresh_pods()
             pod = self.known.pod_in(cgroup)
         return pod

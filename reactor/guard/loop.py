@@ -183,7 +183,6 @@ class Loop:
         return True
 
     def _begin_reclaims(self, record: PassRecord) -> None:
-        """Start what the decision reclaims, each as a job; a pass follows it."""
         decision, held = record.decision, record.snapshot.pods
         if decision.reclaim and not self._reclaiming:
             self._reclaiming = True

@@ -79,15 +79,7 @@ class Node:
         self.apply(ReclaimEnded(kind=hold.kind, began_seconds=hold.began_seconds))
 
     def pod_in(self, cgroup: str) -> Pod | None:
-        return next(
-            (
-                pod
-                for pod in self.pods
-                if pod.cgroup is not None
-                and (pod.cgroup == cgroup or CgroupTree.contains(pod.cgroup, cgroup))
-            ),
-            None,
-        )
+        return next((pod for pod in self.pods if pod.cgroup and CgroupTree.holds(pod.cgroup, cgroup)), None)
 
     def set_pods(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods."""

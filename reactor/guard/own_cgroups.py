@@ -73,14 +73,16 @@ class OwnCgroups:
         self._is_tried = True
         try:
             own = self._own()
-            above = os.path.dirname(own) if self._starts_inside(own) else own
+            # Whether the guard was started in the right place (DelegateSubgroup=, or by itself).
+            is_inside = os.path.basename(own) == GUARD and not is_delegated(self._tree.path(own))
+            above = os.path.dirname(own) if is_inside else own
             self._check(own, above)
         except (OSError, ReactorError) as error:
             self._because = str(error)
             return
         self._above = self._tree.path(above)
         try:
-            self._divide(self._above, is_inside=own != above)
+            self._divide(self._above, is_inside=is_inside)
         except (OSError, ReactorError) as error:
             self._because = f"{above} can't be divided: {error}"
             _LOG.warning("the steward has no cgroup of its own: %s", self._because)
@@ -127,10 +129,6 @@ class OwnCgroups:
             raise RefusedError("reactor has no cgroup of its own")
         return own
 
-    def _starts_inside(self, own: str) -> bool:
-        """Return whether the guard has been started in the right place (DelegateSubgroup=, or by itself)."""
-        return os.path.basename(own) == GUARD and not is_delegated(self._tree.path(own))
-
     def _check(self, own: str, above: str) -> None:
         """Raise RefusedError where the tree is not reactor's to divide, OSError where that is not known."""
         directory = self._tree.path(above)
@@ -156,7 +154,8 @@ class OwnCgroups:
             self._limit_memory(above)
         if _PIDS in _words(above / "cgroup.controllers"):
             write_file(above / "cgroup.subtree_control", f"+{_PIDS}")
-            self._limit_tasks(above)
+            if (tasks := _limit(above / "pids.max")) is not None:
+                write_file(above / STEWARD / "pids.max", str(max(tasks - _GUARD_TASKS, tasks // 2)))
 
     def _limit_memory(self, above: Path) -> None:
         limit_bytes = _limit(above / "memory.max")
@@ -167,11 +166,6 @@ class OwnCgroups:
         write_file(above / STEWARD / "memory.max", str(self._limit_bytes))
         for name in ("memory.min", "memory.low"):  # where no child asks for it, the unit's protects none
             write_file(above / GUARD / name, read_file(above / name).decode().strip())
-
-    def _limit_tasks(self, above: Path) -> None:
-        tasks = _limit(above / "pids.max")
-        if tasks is not None:
-            write_file(above / STEWARD / "pids.max", str(max(tasks - _GUARD_TASKS, tasks // 2)))
 
     def _undo(self) -> None:
         above, self._above = self._above, None

@@ -333,7 +333,6 @@ class Passes:
                 self.results.record_end(uid)
 
     def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:
-        """Order an eviction, of the whole pod or of one process of it."""
         if not eviction.is_of_one_process:
             return self.evictor.begin(eviction)
         uid, now_seconds = eviction.pod.uid, self._clock_seconds()
@@ -396,8 +395,10 @@ class WakePasses:
             elif record.attempts or not passes.approach.is_near or not passes.is_worth_a_pass():
                 return
             self.run_pass((replace(wake, at_ns=time.monotonic_ns()),))
-        except Exception as error:  # noqa: BLE001 - raised again, where it ends the loop
-            self._fail(error)
+        except Exception as error:
+            if self.nursery is None:
+                raise
+            self.nursery.start_soon(_raise, error)  # where it ends the loop
 
     def run_pass(
         self, taken: Sequence[Wake], reclaimed: tuple[Reclaimed, ...] = (), firing: Firing | None = None
@@ -415,12 +416,6 @@ class WakePasses:
         for hook in self.after_pass:
             hook(record)
         return record
-
-    def _fail(self, error: Exception) -> None:
-        """End the loop by this error."""
-        if self.nursery is None:
-            raise error
-        self.nursery.start_soon(_raise, error)
 
 
 async def _raise(error: Exception) -> None:

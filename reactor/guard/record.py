@@ -116,7 +116,7 @@ class PassRecord:
 
     def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
         """Return the record as plain JSON values; `ranking_limit` cuts the ranking for display."""
-        decision = self.decision
+        decision, lefts = self.decision, self.snapshot.time_left
         return {
             "kind": "decision",
             "id": self.id,
@@ -146,7 +146,7 @@ class PassRecord:
             ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
             **REMOVED_FROM_DECISIONS,
-            **self._time_left(),
+            **({"time_left": {one: left.document() for one, left in lefts.items()}} if lefts else {}),
             "rule": None if decision.rule is None else decision.rule.document(),
             "timing": self._timing(),
         }
@@ -183,10 +183,6 @@ class PassRecord:
         """Return what the ranking is by: memory where no rule says otherwise."""
         rule = self.decision.rule
         return RankedBy.MEMORY if rule is None else rule.rule.by
-
-    def _time_left(self) -> Mapping[str, Any]:
-        lefts = self.snapshot.time_left
-        return {"time_left": {signal: left.document() for signal, left in lefts.items()}} if lefts else {}
 
     def _timing(self) -> dict[str, int | None]:
         freed = [attempt.freed_ns for attempt in self.attempts]

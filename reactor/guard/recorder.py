@@ -257,7 +257,6 @@ def _log(record: PassRecord) -> None:
 
 
 def _of_what(attempt: EvictionAttempt) -> str:
-    """Return which process it was where it was one, or why it was not."""
     if attempt.process is not None:
         return f" process={process_text(process_document(attempt.process))}"
     return "" if attempt.whole_because is None else f" whole_pod_because={printable(attempt.whole_because)}"

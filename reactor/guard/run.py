@@ -80,9 +80,12 @@ async def obey(
             limiter=one_at_a_time,
         )
 
-    reload = partial(_reload, daemon, load, config_path, keep, dry_run=dry_run)
+    async def reload_each() -> None:
+        async for _ in hangups:
+            await _reload(daemon, load, config_path, keep, dry_run=dry_run)
+
     async with trio.open_nursery() as nursery, asked:
-        nursery.start_soon(_reload_each, hangups, reload)
+        nursery.start_soon(reload_each)
         async for number in received:
             name = signal.Signals(number).name
             if number != signal.SIGHUP:
@@ -93,13 +96,6 @@ async def obey(
             _LOG.info("%s: reloading %s", name, config_path)
             with suppress(trio.WouldBlock):  # those that wait read what there is then
                 asked.send_nowait(name)
-
-
-async def _reload_each(
-    hangups: trio.MemoryReceiveChannel[str], reload: Callable[[], Awaitable[None]]
-) -> None:
-    async for _ in hangups:
-        await reload()
 
 
 async def _reload(
@@ -197,7 +193,6 @@ async def run(
 
 
 async def _guard(daemon: Daemon, task_status: trio.TaskStatus[Daemon]) -> None:
-    """Wait for the daemon's turn, and guard the node."""
     settings = daemon.settings
     with daemon.prepared():
         async with single_instance_lock(

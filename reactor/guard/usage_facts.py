@@ -183,7 +183,7 @@ class UsageFacts:
         used = self.usages([pod]).get(pod.uid)
         # Of a count under way less may have been found than there is.
         is_known = bool(pod.storage) and used is not None and self.is_whole(pod)
-        return used is not None and is_known and not any(map(_takes, _places_of(used)))
+        return used is not None and is_known and not _takes_something(used)
 
     def changes(self, sent: set[int]) -> Iterator[Places]:
         """Yield what a steward is to be sent that has these places, which are brought up to date."""
@@ -250,15 +250,12 @@ class UsageFacts:
         return counted.usage
 
 
-def _places_of(used: PodUsage) -> Iterator[FilesystemUsage]:
-    yield from used.volumes.values()
-    for container in used.containers:
-        yield from (one for one in (container.rootfs, container.logs) if one is not None)
-
-
-def _takes(usage: FilesystemUsage) -> bool:
-    """Return whether there is more than the directory itself, which is left of a volume that was emptied."""
-    return (usage.inodes_used or 0) > 1
+def _takes_something(used: PodUsage) -> bool:
+    """Return whether a place has more than its directory, which is left of a volume that was emptied."""
+    of_containers = (one for container in used.containers for one in (container.rootfs, container.logs))
+    return any(
+        one is not None and (one.inodes_used or 0) > 1 for one in (*used.volumes.values(), *of_containers)
+    )
 
 
 class StorageCounts:

@@ -114,6 +114,11 @@ class CgroupTree(Hierarchies):
             return False
         return len(below) > len(above) and below[: len(above)] == above
 
+    @classmethod
+    def holds(cls, above: str, cgroup: str) -> bool:
+        """Return whether `cgroup` is `above` or lies below it."""
+        return above == cgroup or cls.contains(above, cgroup)
+
     def memory_limit_bytes(self, cgroup: str) -> int | None:
         return self.listed_memory_limit_bytes(self._directory(cgroup, "memory"))
 

@@ -182,6 +182,13 @@ def try_lock(fd: int) -> bool:
     return True
 
 
+def drain(fd: int) -> bool:
+    """Read the events that a descriptor has, which must not block; return whether there were any."""
+    with suppress(BlockingIOError):
+        return len(os.read(fd, 4096)) > 0
+    return False
+
+
 def read_own(path: Path | str, most_bytes: int) -> bytes:
     """Return what a small file of our own holds, or one byte more than `most_bytes` of it.
 

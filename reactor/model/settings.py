@@ -368,10 +368,14 @@ class Settings:
     def measured_parents(self) -> tuple[str, ...]:
         """Return the cgroups whose counters hold what all pods use: of a pattern that is its fence.
 
-        Empty where a pattern begins at the root, which holds all else of the machine as well.
+        None lies below another, since usage counts whole subtrees. Empty where a pattern begins at the root,
+        which holds all else of the machine as well.
         """
         found = fences(self.pod_parents)
-        return () if "/" in found and "/" not in self.pod_parents else found
+        if "/" in found and "/" not in self.pod_parents:
+            return ()
+        below = [f"{one.rstrip('/')}/" for one in found]
+        return tuple(one for one in found if one == "/" or not one.startswith(tuple(below)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,7 +173,7 @@ class NodeMemory:
         self.has_swap = False
         self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
-        self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.measured_parents))
+        self._parents = tuple(CgroupMemory(tree, parent) for parent in settings.measured_parents)
 
     def node(self) -> MemoryUse:
         """Return what is used of the node: the machine, or the cgroup that stands for it."""
@@ -292,13 +292,4 @@ def _by_mem_available(machine: MemoryInfo, usage_bytes: int) -> MemoryUse:
         capacity_bytes=machine.capacity_bytes,
         machine_bytes=machine.total_bytes,
         is_mem_available=True,
-    )
-
-
-def _outermost(cgroups: Sequence[str]) -> tuple[str, ...]:
-    """Return the cgroups that lie below none of the others: usage counts whole subtrees."""
-    return tuple(
-        cgroup
-        for cgroup in dict.fromkeys(cgroups)
-        if not any(CgroupTree.contains(other, cgroup) for other in cgroups)
     )

@@ -405,7 +405,10 @@ class PodObserver:
     def _full(self, uid: str, counters: _PodCounters, cgroup: str) -> PodUsage:
         used = self._memory(uid, counters)
         try:
-            count = self._task_count(counters, cgroup)
+            if counters.tasks is None:
+                count = len(self._tree.processes(cgroup))
+            else:
+                count = parse_integer(counters.tasks.read(), counters.tasks.path)
         except (OSError, ReactorError) as error:
             # What is known of the pod's memory must not get lost with it.
             self._problems[cgroup] = str(error)
@@ -416,11 +419,6 @@ class PodObserver:
         if self._failing_since_seconds:
             self._failing_since_seconds.pop((uid, Resource.PIDS), None)
         return used._replace(process_count=count)
-
-    def _task_count(self, counters: _PodCounters, cgroup: str) -> int:
-        if counters.tasks is None:
-            return len(self._tree.processes(cgroup))
-        return parse_integer(counters.tasks.read(), counters.tasks.path)
 
     def _open(self, uid: str) -> None:
         try:

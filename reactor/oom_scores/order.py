@@ -206,7 +206,7 @@ class OomOrder(Ahead):
         """Return what a process of a cgroup has as its own score, whatever was written. Raises OSError."""
         score = read_oom_score_adj(pid, self._proc)
         for held in self._written.held.values():
-            is_in = held.cgroup == cgroup or self._tree.contains(held.cgroup, cgroup)
+            is_in = self._tree.holds(held.cgroup, cgroup)
             if is_in and score in held.written:
                 known = held.own.get(pid)
                 return known[1] if known else min((own for _, own in held.own.values()), default=score)

@@ -73,12 +73,9 @@ class AttemptBackoff:
         """Wait before the next attempt. `error` is what ended this one."""
         if self._armed_at is not None and trio.current_time() - self._armed_at >= LAST_DELAY_SECONDS:
             self._backoff.reset()
-        longest = LAST_DELAY_REFUSED_SECONDS if _is_refusal(error) else LAST_DELAY_SECONDS
-        await self._backoff.pause(last_seconds=longest)
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    return error is not None and isinstance(first_failure(error), BpfError)
+        is_refusal = error is not None and isinstance(first_failure(error), BpfError)
+        longest_seconds = LAST_DELAY_REFUSED_SECONDS if is_refusal else LAST_DELAY_SECONDS
+        await self._backoff.pause(last_seconds=longest_seconds)
 
 
 async def keep_trying(
@@ -217,11 +214,10 @@ class Chain(Generic[_Levels]):
             if link.calls_off.cancelled_caught:
                 self._set(link, detail=None, error=None)
             else:
-                self._wake(link)
+                self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
                 await backoff.pause(failure)
 
     async def _try(self, link: _Link, backoff: AttemptBackoff) -> Exception | None:
-        """Watch until it fails; return what ended it."""
         if link.awaited_until == float("inf"):
             link.awaited_until = trio.current_time() + PATIENCE_SECONDS
             self._changed_now()
@@ -261,12 +257,8 @@ class Chain(Generic[_Levels]):
             before_standing = before_standing and link is not standing
             self._board.set(link.step.name, *_health(link, standing, self._left, is_first=before_standing))
 
-    def _wake(self, link: _Link) -> None:
-        self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
-
 
 def _off_because(step: Step[Any], allowed: Mapping[str, bool]) -> str | None:
-    """Return why a step is not to be tried here, None where it is."""
     if not allowed.get(step.name, True):
         return "switched off in the configuration"
     return step.unavailable_because()

@@ -247,12 +247,7 @@ class MemoryLevels:
         ]
         self._within = settings.time_left_within
         self._node = settings.node_cgroup or "/"
-        parents = settings.measured_parents
-        self._parents = tuple(
-            parent
-            for parent in dict.fromkeys(parents)
-            if not any(tree.contains(other, parent) for other in parents)
-        )
+        self._parents = settings.measured_parents
         self._usages: dict[str, LastingFile] = {}
 
     def of(self, memory: Mapping[Signal, Observation]) -> list[MemoryLevel]:

@@ -10,7 +10,7 @@ import math
 import os
 import select
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ import trio
 from reactor.backoff import Pace, next_beat
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import OwnedDescriptor
+from reactor.kernel.files import OwnedDescriptor, drain
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim, register_usage_level
 from reactor.kernel.scheduling import following
@@ -260,8 +260,7 @@ class MemcgReclaim(CgroupsStep):
         pace, news = Pace(burst=1, per_second=_OBSERVED_PER_SECOND), News(*RECLAIM_SECONDS)
         while True:
             await trio.lowlevel.wait_readable(event_fd)
-            with suppress(BlockingIOError):
-                os.eventfd_read(event_fd)
+            drain(event_fd)
             signal = signal_past(self._levels.get(cgroup, ()), counters, news)
             if signal is not None:
                 self._wakes.wake(self.name, WakeKind.MEMORY, signal)

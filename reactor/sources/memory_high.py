@@ -17,9 +17,8 @@ unit that starts in the slice. So the file itself is watched as well, and the le
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,7 +28,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.directories import watch_modifications
-from reactor.kernel.files import OwnedDescriptor
+from reactor.kernel.files import OwnedDescriptor, drain
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
@@ -164,8 +163,7 @@ class _Guard:
         """Have the level set again when another process has written memory.high."""
         while True:
             await trio.lowlevel.wait_readable(writes_fd)
-            with suppress(BlockingIOError):
-                os.read(writes_fd, 4096)
+            drain(writes_fd)
             if self._standing is not None and not self.high.stands():
                 self._moved.set()
             await trio.sleep(_ANSWER_SECONDS)
@@ -202,9 +200,7 @@ class _Guard:
                 nursery.start_soon(until_moved)
                 await trio.lowlevel.wait_readable(events_fd)
                 nursery.cancel_scope.cancel()
-        with suppress(BlockingIOError):
-            return len(os.read(events_fd, 4096)) > 0
-        return False
+        return drain(events_fd)
 
     async def _observe_until_calm(self, counters: MemoryCounters) -> None:
         """Observe until usage stands still, throttled only at a hard threshold, and not for long."""

@@ -59,9 +59,7 @@ class GuardedNode:
 
     def holds(self, cgroup: str | None) -> bool:
         """Return whether a cgroup is the node or lies in it; where it is not known, whether all do."""
-        if cgroup is None:
-            return self.is_machine
-        return self.is_machine or cgroup == self.node or CgroupTree.contains(self.node, cgroup)
+        return self.is_machine or (cgroup is not None and CgroupTree.holds(self.node, cgroup))
 
     def scope(self, *, at_a_limit: bool, limit: str | None, victim: str | None) -> OomScope | None:
         """Return whose limit it was; None for what happened outside the node altogether.

@@ -9,7 +9,6 @@ Runs only where a threshold is for swap.available.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -20,13 +19,15 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.directories import watch_modifications
-from reactor.kernel.files import OwnedDescriptor
+from reactor.kernel.files import OwnedDescriptor, drain
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, WakeKind
+from reactor.policy.thresholds import thresholds_met
 from reactor.sources.catalogue import SWAP
 from reactor.sources.wakes import Wakes
 
+_SIGNAL: Final = Signal.SWAP_AVAILABLE
 _SHORTEST_SECONDS: Final = 0.05
 _MET_SECONDS: Final = 0.25  # while a threshold is met
 _EXPECTED_BYTES_PER_SECOND: Final = 256 << 20
@@ -59,9 +60,9 @@ class SwapWatch:
             was_met = False
             while True:
                 seen, now_seconds = self.observe(), trio.current_time()
-                is_met = seen is not None and any(_missing(one, seen) for one in self.thresholds)
+                is_met = seen is not None and bool(thresholds_met(self.thresholds, {_SIGNAL: seen}))
                 if is_met or was_met:
-                    self.wakes.wake(SWAP, WakeKind.PROCESSES, Signal.SWAP_AVAILABLE)
+                    self.wakes.wake(SWAP, WakeKind.PROCESSES, _SIGNAL)
                 was_met = is_met
                 taken = 0 if seen is None or before is None else before.available - seen.available
                 rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)
@@ -84,17 +85,11 @@ class SwapWatch:
         return OwnedDescriptor()
 
 
-def _missing(threshold: Threshold, seen: Observation) -> bool:
-    """Return whether less than the threshold is available; its minimum reclaim is the policy's to add."""
-    return not threshold.is_absurd_at(seen.capacity) and seen.available < threshold.value.of(seen.capacity)
-
-
 async def _wait(events_fd: int, seconds: float) -> None:
     with trio.move_on_after(seconds):
         if events_fd < 0:
             await trio.sleep_forever()
         else:
             await trio.lowlevel.wait_readable(events_fd)
-            with suppress(BlockingIOError):
-                os.read(events_fd, 4096)
+            drain(events_fd)
             await trio.sleep(_SHORTEST_SECONDS)  # they come as often as swap is refused

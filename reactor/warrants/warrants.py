@@ -767,7 +767,7 @@ class Warrants:
         cgroup, signal = level.cgroup, level.signal
         if parents in snapshot.signals:
             cgroup, signal = self.reads.parents[0] if len(self.reads.parents) == 1 else _MACHINE, parents
-        is_counted = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
+        is_counted = CgroupTree.holds(level.cgroup, cgroup)
         if not may_reclaim or cgroup == _MACHINE or not is_counted:
             return None
         return _Outside(cgroup, signal)

@@ -312,11 +312,7 @@ class CgroupPods:
         pods: dict[str, Pod] = {}
         for parent, found in children.items():
             if found is None:
-                pods |= {
-                    uid: pod
-                    for uid, pod in known.items()
-                    if pod.cgroup == parent or self._tree.contains(parent, pod.cgroup or "")
-                }
+                pods |= {uid: pod for uid, pod in known.items() if self._tree.holds(parent, pod.cgroup or "")}
                 continue
             for child in found:
                 pod = read.get(child.uid, known.get(child.uid))
@@ -324,7 +320,9 @@ class CgroupPods:
                     pod = self._watched_pod(child, None, problems)
                 if pod is not None:
                     pods[child.uid] = pod
-        self._forget_all_but(pods)
+        for known_of in (self._main, self._as_read, self._young):
+            for uid in known_of.keys() - pods.keys():
+                del known_of[uid]
         self._young |= {uid: _Young(now_seconds, now_seconds) for uid in pods if uid not in known}
         self._known = pods
         self._problems = problems
@@ -335,11 +333,6 @@ class CgroupPods:
         )
         self._listed_from = children if is_whole else None
         return self._pods
-
-    def _forget_all_but(self, pods: Mapping[str, Pod]) -> None:
-        for known_of in (self._main, self._as_read, self._young):
-            for uid in known_of.keys() - pods.keys():
-                del known_of[uid]
 
     def _may_be_pods(self, children: Children) -> Sequence[_Found]:
         """Return the cgroups below a parent that may be pods, by name."""
