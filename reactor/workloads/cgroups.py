@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -73,12 +72,24 @@ class _Found(NamedTuple):
     is_trusted: bool  # root chose its name
 
 
-@dataclass(slots=True)
-class _Young:
-    """When a pod came and was last read."""
+@dataclass(eq=False, slots=True)
+class _Known:
+    """What is known of a cgroup that may be a pod: `pod`, None where it is gone since it was listed.
 
+    `is_listed`: its parent could be listed last.
+    `is_as_read`: it is reported once what was read of it has changed, but its main process, and has not.
+    `main` is as of the last `list`, `names` are with the units in a slice.
+    """
+
+    found: _Found
     came_seconds: float
     read_seconds: float
+    pod: Pod | None = None
+    problem: str | None = None
+    is_listed: bool = True
+    is_as_read: bool = False
+    main: MainProcessFiles | None = None
+    names: Sequence[Named] = ()
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether it may be another than it was when it was read."""
@@ -123,22 +134,18 @@ class CgroupPods:
         self._search = Search if any(one.is_pattern for one in self.boundaries.parents) else NamedParents
         self._lists = Lists(settings.pod_lists)
         self._exact_names = ExactNames.of(settings.pod_lists)
-        self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
         self._main_process = partial(MainProcessFiles, proc, with_name=settings.pod_lists.wants_processes)
         self._honours_oomd = settings.pod_lists.honours_oomd
-        self._main: dict[str, MainProcessFiles] = {}  # by uid, as of the last `list`
-        self._known: dict[str, Pod] = {}
+        self._known: dict[str, _Known] = {}  # by uid, in the order of the parents
+        self._is_whole = True  # none of them is gone, or could be there again unnoticed
+        self._young: list[_Known] = []  # those that came last at the end
         self._pods: tuple[Pod, ...] = ()
-        self._found: dict[str, _Found] = {}  # by uid, the children of the parents
-        self._listed_from: Mapping[str, Sequence[_Found] | None] | None = None  # that nothing is left out of
-        self._as_read: dict[str, Pod] = {}  # by uid, those that `_changes` says are as they were read
         self._changes = DirectoryChanges(CONTENTS)
-        self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
-        self._problems: Mapping[str, str] = {}
+        self._unlisted: dict[str, str] = {}
+        self._unmatched: Mapping[str, str] = {}
         self._listing = CachedListing[Parents]()
         self.matches: Mapping[str, Sequence[str]] = {}
         self._parents: Parents | None = None
-        self._children: Mapping[str, Sequence[_Found] | None] = {}
         self._specs = _specs(tree, self.boundaries, settings.manifests_path)
         self._reading = None if self._specs is None else Bounded(self._specs.read, timeout_seconds)
 
@@ -150,7 +157,9 @@ class CgroupPods:
             "manifests": None if self._reading is None else self._reading.problem,
         }
         refused = {} if self._specs is None else self._specs.problems
-        return {**self._problems, **refused, **{name: why for name, why in found.items() if why is not None}}
+        of_pods = {one.found.cgroup: one.problem for one in self._known.values()}
+        named = {name: why for name, why in {**of_pods, **found}.items() if why is not None}
+        return {**self._unlisted, **self._unmatched, **refused, **named}
 
     def changed_fd(self) -> int:
         return self._listing.fileno()
@@ -180,57 +189,58 @@ class CgroupPods:
         """
         weight = 0
         began_seconds = self._clock_seconds()
-        problems: dict[str, str] = {}
-        read: dict[str, Pod | None] = {}
         self._take_changes()
-        by_parent = self._by_parent(problems, again=True)
-        for found in chain.from_iterable(some for some in by_parent.values() if some is not None):
+        self._unlisted = {}
+        self._list(again=True)
+        for number, one in enumerate([one for one in self._known.values() if one.is_listed]):
             if weight >= _AT_A_TURN:
                 yield
                 weight = 0
-            uid = found.uid
-            is_same = self._has_same_main_process(found, began_seconds)
-            pod = self._as_read.get(uid) if found.is_trusted else None  # it may have been given away
-            if pod is None or not is_same:
-                weight += _AS_MANY - 1
-                pod = self._watched_pod(found, self._known.get(uid), problems)
+            is_same = self._has_same_main_process(one, began_seconds, number)
             weight += 1
-            read[uid] = pod
-        for uid, young in self._young.items():
-            if young.read_seconds > began_seconds:  # by a refresh, and maybe after it was read here
-                read.pop(uid, None)
-            elif uid in read:
-                young.read_seconds = began_seconds
-        pods = self._listed(self._by_parent(problems), problems, read)
+            # What is not trusted may have been given away.
+            if not (is_same and one.is_as_read and one.found.is_trusted):
+                weight += _AS_MANY - 1
+                self._read_again(one, began_seconds)
+        self._list()
         self._changes.keep(self._known)
-        if self._exact_names is not None and pods:
-            problems |= self._unmatched(self._exact_names, pods)
-        return pods
+        self._pods = self._present()
+        self._unmatched = {}
+        if self._exact_names is not None and self._pods:
+            spared = [Named(cgroup, is_trusted=True) for cgroup in self.boundaries.spared]
+            names = (name for one in self._known.values() for name in one.names)
+            self._unmatched = dict(self._exact_names.problems([*names, *spared]))
+        return self._pods
 
-    def _has_same_main_process(self, found: _Found, now_seconds: float) -> bool:
-        """Return whether a pod's main process is as it was when it was read last; read it again if not."""
-        before = self._main.get(found.uid)
+    def _has_same_main_process(self, one: _Known, now_seconds: float, number: int) -> bool:
+        """Return whether a pod's main process is as it was when it was read last; read it again if not.
+
+        The files of so many are held open as the limit of descriptors allows, by their `number`.
+        """
+        before = one.main
         if before is not None and before.are_as_read(now_seconds):
             return True
-        self._main[found.uid] = files = self._main_process(found.directory, now_seconds)
-        if len(self._main) > room_for(len(self._found)):
+        one.main = files = self._main_process(one.found.directory, now_seconds)
+        if number >= room_for(len(self._known)):
             files.close()
         return before is not None and before.main == files.main
 
     def _take_changes(self) -> None:
         """Note whose cgroups were written to since they were read."""
         changed = self._changes.changed()
-        for uid in tuple(self._as_read) if changed is None else changed:
-            self._as_read.pop(uid, None)
+        for uid in self._known if changed is None else changed:
+            if uid in self._known:
+                self._known[uid].is_as_read = False
 
-    def _watched_pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
-        """Return what `_pod` does, and note whether it is reported once that has changed."""
-        is_watched = self._is_watched(found)  # before it is read
-        pod = self._pod(found, before, problems)
-        self._as_read.pop(found.uid, None)
-        if pod is not None and is_watched and found.cgroup not in problems:
-            self._as_read[found.uid] = pod
-        return pod
+    def _read_again(self, one: _Known, now_seconds: float) -> bool:
+        """Read a pod, and note whether it is reported once that has changed; return whether it has."""
+        is_watched, before = self._is_watched(one.found), one.pod  # before it is read
+        one.problem, one.read_seconds = None, now_seconds
+        one.pod = self._pod(one)
+        one.is_as_read = is_watched and one.pod is not None and one.problem is None
+        if one.pod is None:
+            self._is_whole, one.problem, one.main, one.names = False, None, None, ()
+        return one.pod != before
 
     def _is_watched(self, found: _Found) -> bool:
         """Return whether it is reported once what was read of a cgroup has changed, but its main process."""
@@ -242,12 +252,6 @@ class CgroupPods:
             return False
         return True
 
-    def _unmatched(self, names: ExactNames, pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
-        present = {pod.uid for pod in pods}
-        self._names = {uid: named for uid, named in self._names.items() if uid in present}
-        spared = [Named(cgroup, is_trusted=True) for cgroup in self.boundaries.spared]
-        return names.problems([*(one for named in self._names.values() for one in named), *spared])
-
     def refresh(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; of those known from before only the youngest may be read again.
 
@@ -257,82 +261,60 @@ class CgroupPods:
         The parents are listed where one of them has changed: cheap enough for the path from a wake to a kill,
         where a pod that came a moment ago may be the very one. For one thread.
         """
-        problems = dict(self._problems)
-        children = self._by_parent(problems)
-        changed = self._changed_young(problems)
-        if children is self._listed_from and not changed and problems == self._problems:
-            return self._with_specs(self._pods)
-        return self._with_specs(self._reserve.lent()(self._listed)(children, problems, changed))
+        is_changed = self._read_young()  # but those that come now
+        if self._list() or is_changed:
+            self._pods = self._present()
+        return self._with_specs(self._pods)
+
+    def _present(self) -> tuple[Pod, ...]:
+        return tuple(one.pod for one in self._known.values() if one.pod is not None)
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
         return pods if self._specs is None else self._specs.with_specs(pods)
 
-    def _changed_young(self, problems: dict[str, str]) -> dict[str, Pod | None]:
-        """Return by uid which of the youngest pods are not as known: not watched, or written to since."""
-        changed: dict[str, Pod | None] = {}
+    def _read_young(self) -> bool:
+        """Read the youngest pods that are not watched, or were written to; return whether any has changed."""
         if not self._young:
-            return changed
+            return False
         self._take_changes()
-        now_seconds = self._clock_seconds()
-        for uid, young in islice(reversed(self._young.items()), _MOST_READ_AGAIN):
-            if uid in self._found and uid not in self._as_read and young.is_due(now_seconds):
-                young.read_seconds = now_seconds
-                pod = self._watched_pod(self._found[uid], self._known[uid], problems)
-                if pod != self._known[uid]:
-                    changed[uid] = pod
+        now_seconds, is_changed = self._clock_seconds(), False
+        for one in self._young[: -_MOST_READ_AGAIN - 1 : -1]:
+            if one.pod is not None and not one.is_as_read and one.is_due(now_seconds):
+                is_changed |= self._read_again(one, now_seconds)
         since = now_seconds - _SETTLES_SECONDS
-        self._young = {uid: one for uid, one in self._young.items() if one.came_seconds > since}
-        return changed
+        self._young = [one for one in self._young if one.came_seconds > since]
+        return is_changed
 
-    def _by_parent(
-        self, problems: dict[str, str], *, again: bool = False
-    ) -> Mapping[str, Sequence[_Found] | None]:
-        """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
-        search = partial(self._search, self._tree, problems, self._listing, again=again)
+    def _list(self, *, again: bool = False) -> bool:
+        """List the parents, and read what has come; return whether pods may have come or gone."""
+        search = partial(self._search, self._tree, self._unlisted, self._listing, again=again)
         lent, above = self._reserve.lent, self.boundaries.parents
         parents = self._listing.get(lambda: lent()(search().run)(above), again=again)
-        if parents != self._parents:
-            self._parents, self.matches = parents, parents.matches
-            self._children = {
-                parent: None if children is None else self._may_be_pods(children)
-                for parent, children in parents.children.items()
-            }
-            self._found = {one.uid: one for found in self._children.values() for one in found or ()}
-        return self._children
+        if parents == self._parents and self._is_whole:
+            return False
+        self._parents, self.matches = parents, parents.matches
+        lent()(self._take)(parents.children)
+        return True
 
-    def _listed(
-        self,
-        children: Mapping[str, Sequence[_Found] | None],
-        problems: dict[str, str],
-        read: Mapping[str, Pod | None],
-    ) -> tuple[Pod, ...]:
-        """Return the pods among these: as `read` has them by uid, None where one has gone, else as known."""
-        known = self._known
-        now_seconds = self._clock_seconds()
-        pods: dict[str, Pod] = {}
-        for parent, found in children.items():
-            if found is None:
-                pods |= {uid: pod for uid, pod in known.items() if self._tree.holds(parent, pod.cgroup or "")}
-                continue
+    def _take(self, parents: Mapping[str, Children | None]) -> None:
+        """Take over the cgroups below the parents; of one that can't be listed those that are known."""
+        now_seconds, before, known = self._clock_seconds(), self._known, dict[str, _Known]()
+        # One that is gone, or can't be listed, may be there again without a change of the directory.
+        self._is_whole = None not in parents.values()
+        for parent, children in parents.items():
+            if children is None:
+                found: Iterable[_Found] = [
+                    one.found for one in before.values() if self._tree.holds(parent, one.found.cgroup)
+                ]
+            else:
+                found = self._may_be_pods(children)
             for child in found:
-                pod = read.get(child.uid, known.get(child.uid))
-                if pod is None and child.uid not in read:
-                    pod = self._watched_pod(child, None, problems)
-                if pod is not None:
-                    pods[child.uid] = pod
-        for known_of in (self._main, self._as_read, self._young):
-            for uid in known_of.keys() - pods.keys():
-                del known_of[uid]
-        self._young |= {uid: _Young(now_seconds, now_seconds) for uid in pods if uid not in known}
-        self._known = pods
-        self._problems = problems
-        self._pods = tuple(pods.values())
-        # One that is listed and could not be read may be there again without a change of the directory.
-        is_whole = all(
-            found is not None and all(one.uid in pods for one in found) for found in children.values()
-        )
-        self._listed_from = children if is_whole else None
-        return self._pods
+                one = known[child.uid] = before.get(child.uid) or _Known(child, now_seconds, now_seconds)
+                one.found, one.is_listed = child, children is not None
+                if one.pod is None and self._read_again(one, now_seconds):
+                    self._young.append(one)
+        self._known = known
+        self._young = [one for one in self._young if known.get(one.found.uid) is one]
 
     def _may_be_pods(self, children: Children) -> Sequence[_Found]:
         """Return the cgroups below a parent that may be pods, by name."""
@@ -344,28 +326,29 @@ class CgroupPods:
             if cgroup not in self.boundaries.spared
         ]
 
-    def _pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
+    def _pod(self, one: _Known) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
         One that can't be read stays as it was known; one that never could be is spared, since what it
         asked for and whether it may be evicted are not known.
         """
+        found = one.found
         try:
             try:
-                pod = self._read(found, found.directory, problems)
+                pod = self._read(one, found.directory)
             except OSError as error:
                 if error.errno not in GONE or not self._is_renamed(found):
                     raise
             else:
                 if not self._is_renamed(found):
                     return pod
-            return self._read_renamed(found, problems)
+            return self._read_renamed(one)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
-            problems[found.cgroup] = str(error)
+            one.problem = str(error)
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
-            return before or replace(unread, critical_because="its cgroup can't be read")
+            return one.pod or replace(unread, critical_because="its cgroup can't be read")
 
     def _is_renamed(self, found: _Found) -> bool:
         """Return whether a cgroup has not the path any more by which it was listed; on v2 none is renamed."""
@@ -376,28 +359,27 @@ class CgroupPods:
         except OSError:
             return True
 
-    def _read_renamed(self, found: _Found, problems: dict[str, str]) -> Pod:
+    def _read_renamed(self, one: _Known) -> Pod:
         """Return the pod in a cgroup that was renamed since it was listed. Raises OSError, ReactorError."""
-        with self._tree.open(found.cgroup, inode=found.inode) as directory:
-            path = directory.path
-            self._main[found.uid] = self._main_process(path, self._clock_seconds())
-            return self._read(found, path, problems)
+        with self._tree.open(one.found.cgroup, inode=one.found.inode) as directory:
+            one.main = self._main_process(directory.path, self._clock_seconds())
+            return self._read(one, directory.path)
 
-    def _read(self, found: _Found, directory: str, problems: dict[str, str]) -> Pod:
+    def _read(self, one: _Known, directory: str) -> Pod:
         """Return the pod in a cgroup. Raises OSError, ReactorError."""
+        found = one.found
         attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
-        if attributes.problems:
-            problems[found.cgroup] = "; ".join(attributes.problems)
+        one.problem = "; ".join(attributes.problems) or None
         tree = self._tree
         request_bytes = tree.listed_memory_request_bytes(directory)
         limit_bytes = tree.listed_memory_limit_bytes(directory)
         # Who was given the cgroup, or a part of the tree, could ask for all of the node, and never exceed it.
         if request_bytes and not is_written_by_root(directory, tree.request_files):
             request_bytes = 0
-        main = self._main[found.uid].main if found.uid in self._main else UNKNOWN
+        main = UNKNOWN if one.main is None else one.main.main
         units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
         if self._exact_names is not None:
-            self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
+            one.names = [Named(name, found.is_trusted) for name in (found.cgroup, *units)]
         pod = _pod(
             found,
             attributes,
