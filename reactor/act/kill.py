@@ -77,30 +77,23 @@ class HardKills:
         its processes could be signalled. If the cgroup is gone, or its path is another cgroup's, no process
         is killed.
         """
-        started_ns = time.monotonic_ns()
-        return self._kill(pod, self._taken(pod), started_ns)
+        return self._kill(pod, self._taken(pod))
 
     def _kill(
-        self,
-        pod: Pod,
-        target: Target,
-        started_ns: int,
-        problems_before: Sequence[str] = (),
-        *,
-        is_again: bool = False,
+        self, pod: Pod, target: Target, problems_before: Sequence[str] = (), *, is_again: bool = False
     ) -> KillReport:
         """Kill a target and close it. Raises as kill_now."""
         problems = list(problems_before)
         try:
             if target.directory is None:
-                return gone_report(target, started_ns)
+                return gone_report()
             # cgroup.kill counts no processes; on v1 an empty pod has no process to signal.
             is_empty = self._tree.version is CgroupVersion.V2 and target.is_unpopulated()
             struck = self._strike(target, problems)
             self._release.release(struck.pidfds.values())
             if not struck.is_any and not _exists(target, problems):
                 processes.close_all(struck.pidfds.values())
-                return gone_report(target, started_ns)
+                return gone_report()
             if self.on_struck is not None and not is_again:
                 self.on_struck(target.directory, struck.processes)
             self._boost_cpu(target, problems)
@@ -110,8 +103,6 @@ class HardKills:
         finally:
             target.close()
         return KillReport(
-            cgroup=target.cgroup,
-            started_ns=started_ns,
             killed_ns=struck.killed_ns,
             processes=struck.processes,
             is_empty=is_empty or not struck.is_any,
@@ -272,10 +263,8 @@ def key_of(pod: Pod) -> Key:
     return pod.uid, pod.cgroup
 
 
-def gone_report(target: Target, started_ns: int) -> KillReport:
-    return KillReport(
-        cgroup=target.cgroup, started_ns=started_ns, killed_ns=time.monotonic_ns(), processes=0, is_gone=True
-    )
+def gone_report() -> KillReport:
+    return KillReport(killed_ns=time.monotonic_ns(), processes=0, is_gone=True)
 
 
 def _exists(target: Target, problems: list[str]) -> bool:

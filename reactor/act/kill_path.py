@@ -92,7 +92,7 @@ class KillPath(HardKills):
 
         Raises RefusedError as kill_now does; what the system refuses is a problem in the report.
         """
-        cgroup = self._inside(pod)
+        self._inside(pod)
         problems: dict[str, None] = {}
         freed_ns = None
         standing: Sequence[str] = ()
@@ -111,9 +111,7 @@ class KillPath(HardKills):
                     what = "CPU quota and weight not restored"
                     await self._in_pieces(target, "cpu", partial(restore_in, files=CPU), what, problems)
                 target.close()
-        return ReapReport(
-            cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
-        )
+        return ReapReport(freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing))))
 
     async def terminate(
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
@@ -124,11 +122,10 @@ class KillPath(HardKills):
         or if `still_wanted` returns False at the end of the grace period; after a cancellation they have got
         their SIGTERM alone. The cgroup that is killed is the one that was sent SIGTERM. Raises as kill_now.
         """
-        started_ns = time.monotonic_ns()
         target = self._checked(pod)
         try:
             if target.directory is None:
-                return gone_report(target, started_ns)
+                return gone_report()
             self._untouchable.refuse(target.cgroup)
             sweep = SignalSweep(
                 target.directory, signal.SIGTERM, spared=target.spared, never=self._untouchable.pids
@@ -142,7 +139,7 @@ class KillPath(HardKills):
                 processes.close_all(sweep.held.values())
             if not (still_wanted() and self._inside(pod)):  # the parents may be others by now
                 return None
-            return self._kill(pod, self._given(target), time.monotonic_ns(), sweep.problems)
+            return self._kill(pod, self._given(target), sweep.problems)
         finally:
             target.close()
 
@@ -224,9 +221,7 @@ class KillPath(HardKills):
         return Target(directory.cgroup, directory, pod.spared_cgroups)
 
     async def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
-        problems = dict.fromkeys(
-            self._kill(pod, self._given(target), time.monotonic_ns(), is_again=True).problems
-        )
+        problems = dict.fromkeys(self._kill(pod, self._given(target), is_again=True).problems)
         await self._finish(pod, target, problems)
         if self._tree.version is CgroupVersion.V1:  # so that what is paused dies of its SIGKILL
             await self._in_pieces(target, "freezer", thaw, "not thawed", problems, target.spared)

@@ -96,10 +96,7 @@ class Chosen:
     killed_ns: int | None = None
 
     def report(self) -> KillReport:
-        """Return the kill of it."""
-        killed_ns = self.killed_ns or time.monotonic_ns()
-        cgroup, count = self.pod.cgroup or "", len(self.pidfds)
-        return KillReport(cgroup=cgroup, started_ns=killed_ns, killed_ns=killed_ns, processes=count)
+        return KillReport(killed_ns=self.killed_ns or time.monotonic_ns(), processes=len(self.pidfds))
 
     def close(self) -> None:
         """Close the pidfds. Harmless when repeated."""
@@ -500,7 +497,7 @@ class OneProcess:
         self._sweep()
         late = f"process {chosen.process.pid} has not exited {deadline_seconds:g} s after SIGKILL"
         problems = () if freed_ns is not None else (late,)
-        return ReapReport(cgroup=chosen.pod.cgroup or "", freed_ns=freed_ns, problems=problems)
+        return ReapReport(freed_ns=freed_ns, problems=problems)
 
     def _observe(self, seen: _Seen, renewed_seconds: float, gives_way: Callable[[], bool] = bool) -> None:
         """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.

@@ -36,7 +36,7 @@ _END_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillReport:
-    """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
+    """What one kill did. `killed_ns` is on CLOCK_MONOTONIC.
 
     `processes` counts those signalled; through v2's cgroup.kill those that were prepared or still listed
     right afterwards, which may be fewer. `is_gone`: there was no process to kill, because the cgroup is gone
@@ -44,8 +44,6 @@ class KillReport:
     has a line for each refusal that did not stop the kill.
     """
 
-    cgroup: str
-    started_ns: int
     killed_ns: int
     processes: int
     is_gone: bool = False
@@ -57,34 +55,20 @@ class KillReport:
 class ReapReport:
     """How a killed pod ended. `freed_ns` is None where it had not ended by the deadline."""
 
-    cgroup: str
     freed_ns: int | None
     problems: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Killed:
-    """What is held of a pod that was killed: its directory, and pidfds by process id."""
-
-    directory: CgroupDirectory
-    pidfds: dict[int, int]
-
-    def close(self) -> None:
-        self.directory.close()
-        processes.close_all(self.pidfds.values())
-        self.pidfds.clear()
 
 
 class Dying:
     """What has been killed and may not have ended yet."""
 
     def __init__(self) -> None:
-        self._killed: dict[Key, _Killed] = {}
+        self._killed: dict[Key, Target] = {}
         self._turns: dict[Key, trio.Lock] = {}
 
     def hold(self, key: Key, directory: CgroupDirectory, pidfds: dict[int, int]) -> None:
         """Keep what there is of a pod to wait on; what an earlier kill of it left stays as it is."""
-        kept = self._killed.setdefault(key, _Killed(directory, {}))
+        kept = self._killed.setdefault(key, Target(directory.cgroup, directory))
         for pid, fd in pidfds.items():
             if pid in kept.pidfds or len(kept.pidfds) >= processes.HELD:
                 close_descriptor(fd)
@@ -99,7 +83,7 @@ class Dying:
         Raises OSError.
         """
         kept = self._killed.get(key)
-        return None if kept is None else kept.directory.duplicate()
+        return None if kept is None or kept.directory is None else kept.directory.duplicate()
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""

@@ -206,21 +206,18 @@ class FakeKills:
         if self.fails_with is not None:
             raise self.fails_with
         self.killed.append(pod.name)
-        now_ns = time.monotonic_ns()
         return KillReport(
-            cgroup=pod.cgroup or "",
-            started_ns=now_ns,
-            killed_ns=now_ns,
+            killed_ns=time.monotonic_ns(),
             processes=0 if self.is_gone or pod.name in self.empty else 3,
             is_gone=self.is_gone,
             is_empty=pod.name in self.empty,
         )
 
-    async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:
+    async def reap(self, _: Pod, deadline_seconds: float = 10.0) -> ReapReport:
         with trio.move_on_after(deadline_seconds):
             await self.reaped.wait()
-            return ReapReport(cgroup=pod.cgroup or "", freed_ns=time.monotonic_ns())
-        return ReapReport(cgroup=pod.cgroup or "", freed_ns=None, problems=("still there",))
+            return ReapReport(freed_ns=time.monotonic_ns())
+        return ReapReport(freed_ns=None, problems=("still there",))
 
     async def terminate(
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True

@@ -27,11 +27,11 @@ class Kills:
     def kill_now(self, pod: Pod) -> KillReport:
         self.killed.append(pod)
         self.fake.populated(pod.cgroup, is_populated=False)
-        return KillReport(cgroup=pod.cgroup, started_ns=0, killed_ns=1, processes=1)
+        return KillReport(killed_ns=1, processes=1)
 
-    async def reap(self, pod: Pod, deadline_seconds: float = 0.0) -> ReapReport:
+    async def reap(self, _: Pod, deadline_seconds: float = 0.0) -> ReapReport:
         del deadline_seconds
-        return ReapReport(cgroup=pod.cgroup, freed_ns=1)
+        return ReapReport(freed_ns=1)
 
 
 class World:

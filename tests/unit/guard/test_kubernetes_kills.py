@@ -27,9 +27,9 @@ class Kills(KillPath):
 
     asked: list[object]
 
-    def kill_now(self, pod: Pod) -> KillReport:
+    def kill_now(self, _: Pod) -> KillReport:
         self.asked.append("kill")
-        return KillReport(cgroup=pod.cgroup, started_ns=0, killed_ns=1, processes=1)
+        return KillReport(killed_ns=1, processes=1)
 
     async def terminate(
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True

@@ -67,7 +67,7 @@ class Kills:
         raise AssertionError(pod)
 
     async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:  # noqa: ARG002 - as Kills has it
-        return ReapReport(cgroup=pod.name, freed_ns=1, problems=())
+        return ReapReport(freed_ns=1, problems=())
 
     async def terminate(
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
@@ -82,7 +82,7 @@ class Kills:
             return None
         self.killed.append((trio.current_time(), pod.name))
         self.dead.add(pod.name)
-        return KillReport(cgroup=pod.name, started_ns=0, killed_ns=1, processes=1)
+        return KillReport(killed_ns=1, processes=1)
 
 
 class Watch:

@@ -95,12 +95,11 @@ class FakeProcesses:
         return chosen.report()
 
     async def reap(self, chosen: Chosen, deadline_seconds: float = 10.0) -> ReapReport:
-        cgroup = chosen.pod.cgroup or ""
         with trio.move_on_after(deadline_seconds):
             await self.exited.wait()
-            return ReapReport(cgroup=cgroup, freed_ns=time.monotonic_ns())
+            return ReapReport(freed_ns=time.monotonic_ns())
         late = f"process {chosen.process.pid} has not exited {deadline_seconds:g} s after SIGKILL"
-        return ReapReport(cgroup=cgroup, freed_ns=None, problems=(late,))
+        return ReapReport(freed_ns=None, problems=(late,))
 
 
 def wake() -> Wake:
