@@ -108,32 +108,37 @@ def hold_first(
     pod: Pod,
     target: Target,
     processes: Collection[ProcessMemory],
-    *,
     wanted_bytes: int | None,
-    counts_shared: bool = True,
     reserved: Collection[int],
     proc: Path,
+    *,
+    counts_shared: bool = True,
 ) -> Chosen:
     """Return the process of a pod that goes, or those that go together. Raises OSError, NoProcessError.
 
-    Each is held by its pidfd before it is listed in the pod once more.
+    Each is held by its pidfd before it is listed in the pod once more, and the first read again: until it is
+    held its id may be another's. If it holds far less than was read before, the choice is made once more.
     """
-    untouchable = set(reserved)
+    untouchable, by_pid = set(reserved), {one.pid: one for one in processes}
     victim = pod.process_victim or ProcessVictim(entry="")
-    for group, cgroup in _candidates(victim, target, processes, wanted_bytes, untouchable, counts_shared):
-        unkillable = {one.pid for one in group.members if _is_unkillable(one.pid, proc)}
-        if unkillable:
+    for group, cgroup in _candidates(victim, target, by_pid, wanted_bytes, untouchable, counts_shared):
+        if unkillable := {one.pid for one in group.members if _is_unkillable(one.pid, proc)}:
             untouchable |= unkillable
             continue
         pids = [group.named.pid, *(one.pid for one in group.members if one.pid != group.named.pid)]
         pidfds = _opened(target, pids)
-        if len(pids) == 1 and [one.name for one in _read_those(pids, proc)] != [group.named.name]:
-            close_all(pidfds.values())  # the id is another's by now, or it has taken another name
+        held = _read_those(pids[:1], proc)
+        if held and 2 * held[0].held_bytes < group.named.held_bytes:
+            by_pid[held[0].pid] = held[0]
+            close_all(pidfds.values())
+            continue
+        if len(pids) == 1 and [one.name for one in held] != [group.named.name]:
+            close_all(pidfds.values())  # it has taken another name
             pidfds = {}
         if pidfds:
             if victim.unit is VictimUnit.PROCESS:
                 return Chosen(_summed(group), pod, pidfds)
-            others = frozenset(one.pid for one in processes) - {one.pid for one in group.members}
+            others = frozenset(by_pid) - {one.pid for one in group.members}
             return Chosen(_summed(group), pod, pidfds, group, cgroup, others)
         untouchable |= set(pids)
     raise NoProcessError(f"no {_UNITS[victim.unit]} of it may be killed alone")
@@ -142,24 +147,26 @@ def hold_first(
 def _candidates(
     victim: ProcessVictim,
     target: Target,
-    processes: Collection[ProcessMemory],
+    by_pid: Mapping[int, ProcessMemory],
     wanted_bytes: int | None,
     untouchable: Collection[int],
     counts_shared: bool,  # noqa: FBT001
 ) -> Iterator[tuple[Group, str | None]]:
-    """Yield what may go, the first choice first; of `untouchable` there may be more by the next."""
+    """Yield what may go, the first choice first; `untouchable` and what is known may change by the next."""
     names = _names_matcher((*victim.built_in_never, *victim.never))
     if victim.unit is VictimUnit.PROCESS:
-        for one in in_order(processes, counts_shared=counts_shared):
+        for one in in_order(by_pid.values(), counts_shared=counts_shared):
             if one.pid not in untouchable and not names(one.name):
                 yield Group(one, (one,), one.held_bytes), None
+                if by_pid[one.pid] is not one:
+                    yield from _candidates(victim, target, by_pid, wanted_bytes, untouchable, counts_shared)
+                    return
         return
-    operators, built_in = _names_matcher(victim.never), _names_matcher(victim.built_in_never)
-    by_pid, cgroup = {one.pid: one for one in processes}, None
+    operators, built_in, cgroup = _names_matcher(victim.never), _names_matcher(victim.built_in_never), None
     for _ in range(_CHOICES):
         if victim.unit is VictimUnit.TREE:
             found = tree_of(
-                processes,
+                by_pid.values(),
                 wanted_bytes,
                 is_spared=lambda one: built_in(one.name),
                 is_untouchable=lambda one: one.pid in untouchable or operators(one.name),
@@ -208,8 +215,7 @@ def _read_those(pids: Sequence[int], proc: Path) -> list[ProcessMemory]:
     found = []
     for pid in pids:
         with suppress(OSError, ReactorError):
-            one = read_process_memory(pid, proc)
-            if one is not None:
+            if (one := read_process_memory(pid, proc)) is not None:
                 found.append(one)
     return found
 
@@ -359,21 +365,15 @@ class OneProcess:
             self._observe(seen, _STALE_SECONDS)
             struck = {one.pid for one in self._struck.get(pod.uid, ())}
             living = [one for one in seen.processes.values() if one.pid not in struck]
+            reserved = self.untouchable.pids | struck
             chosen = hold_first(
-                pod,
-                seen.target,
-                living,
-                wanted_bytes=wanted_bytes,
-                counts_shared=counts_shared,
-                reserved=self.untouchable.pids | struck,
-                proc=self.proc,
+                pod, seen.target, living, wanted_bytes, reserved, self.proc, counts_shared=counts_shared
             )
             if chosen.group and used_bytes is not None:  # what several inherited of one is counted for each
-                anonymous_bytes = min(chosen.process.anonymous_bytes, used_bytes)
-                shared_bytes = min(chosen.process.shared_bytes, used_bytes - anonymous_bytes)
-                chosen.process = replace(
-                    chosen.process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes
-                )
+                process = chosen.process
+                anonymous_bytes = min(process.anonymous_bytes, used_bytes)
+                shared_bytes = min(process.shared_bytes, used_bytes - anonymous_bytes)
+                chosen.process = replace(process, anonymous_bytes=anonymous_bytes, shared_bytes=shared_bytes)
             why = too_small_because(chosen.process, living, used_bytes)
             if why is not None:
                 chosen.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,18 +17,19 @@ import pytest
 
 from reactor.act import one_process
 from reactor.act.kill_path import KillPath
-from reactor.act.one_process import NoProcessError, OneProcess
+from reactor.act.one_process import NoProcessError, OneProcess, hold_first
 from reactor.act.protect import Untouchable
 from reactor.act.reap import MemoryRelease
 from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.model.pod_lists import ProcessVictim
+from reactor.kernel.procfs import PROC, read_process_memory
+from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from tests.support.processes import MIB
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
-from tests.support.yard import FORK_STORM, Yard, home
+from tests.support.yard import FORK_STORM, WAIT_FOR_EVER, Yard, home
 
 HOLD = """
 import ctypes, mmap, signal
@@ -37,6 +41,7 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
+_CLONE3 = 435  # on every architecture
 NAMED = "open('/proc/self/comm', 'w').write({name!r})"
 
 
@@ -211,6 +216,49 @@ def test_one_of_another_pod_that_has_the_id_of_one_that_was_prepared_is_not_kill
     chosen = kills.kill_first(pod, 30 * MIB)
     assert stays.pid == chosen.process.pid
     chosen.close()
+
+
+def _with_id(pid: int, cgroup: str, yard: Yard) -> int:
+    """Return that process id, of a process in the cgroup that was made by it and holds next to nothing."""
+
+    class Asked(ctypes.Structure):
+        _fields_ = (
+            *((name, ctypes.c_uint64) for name in ("flags", "pidfd", "child_tid", "parent_tid")),
+            *((name, ctypes.c_uint64) for name in ("exit_signal", "stack", "stack_size", "tls")),
+            *((name, ctypes.c_uint64) for name in ("set_tid", "set_tid_size", "cgroup")),
+        )
+
+    wanted = ctypes.c_int(pid)
+    asked = Asked(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(wanted), set_tid_size=1)
+    made = ctypes.PyDLL(None, use_errno=True).syscall(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
+    if made == 0:
+        os.execv(sys.executable, [sys.executable, "-S", "-c", WAIT_FOR_EVER])  # noqa: S606
+    assert made == pid, os.strerror(ctypes.get_errno())
+    for directory in yard.directories(cgroup):
+        (directory / "cgroup.procs").write_text(str(pid))
+    return made
+
+
+@pytest.mark.parametrize("unit", VictimUnit)
+def test_an_innocent_that_has_the_id_of_one_that_was_read_before_is_not_killed(
+    yard: Yard, kills: OneProcess, unit: VictimUnit
+) -> None:
+    """It has the name of the other, too, and is in the same pod."""
+    pod = replace(yard.pod("session"), process_victim=ProcessVictim(entry="unit session", unit=unit))
+    cgroups = [yard.make(f"{pod.cgroup}/{name}") for name in ("ends", "stays")]
+    ends, stays = (holding(yard, cgroup, mib) for cgroup, mib in zip(cgroups, (20, 10), strict=True))
+    read = [read_process_memory(child.pid) for child in (ends, stays)]
+    ends.kill()
+    ends.wait()
+    innocent = _with_id(ends.pid, cgroups[0], yard)
+    try:
+        with closing(kills.opened(pod)) as target:
+            chosen = hold_first(pod, target, [one for one in read if one], None, (), PROC)
+        assert [stays.pid] == list(chosen.pidfds)
+        chosen.close()
+    finally:
+        os.kill(innocent, signal.SIGKILL)
+        os.waitpid(innocent, 0)
 
 
 def test_where_the_cgroup_was_made_anew_no_process_is_killed(yard: Yard, kills: OneProcess) -> None:
