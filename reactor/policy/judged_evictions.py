@@ -30,17 +30,17 @@ from reactor.model.kills import JudgedEviction, Slowdown, SlowReason
 from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import ON_DISK, RESOURCE, Layout, Resource, Signal, filesystems_of
+from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal, filesystems_of
 from reactor.model.thresholds import Threshold
 from reactor.policy.disks import freed
 from reactor.policy.rank import usage
 from reactor.policy.storm import is_explained
 
-_JUDGED: Final = ON_DISK | {Resource.PIDS, Resource.SWAP}
 COUNTED: Final = {  # and what is said of those outside the pods, if the pods can't explain what is missing
     Signal.PID_AVAILABLE: "processes are outside the pods, and these have fewer than are",
     Signal.SWAP_AVAILABLE: "of swap are used outside the pods, and these have less there than is",
 }
+_JUDGED: Final = ON_DISK | {RESOURCE[signal] for signal in COUNTED}
 _PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
 _NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
 

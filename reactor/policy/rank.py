@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from reactor.model.decisions import Measured, RankedPod
 from reactor.model.pods import Pod, PodUsage, working_set_bytes
-from reactor.model.signals import FREED_TOGETHER, RESOURCE, Layout, Resource, Signal
+from reactor.model.signals import FREED_TOGETHER, ON_DISK, RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.disks import charged_filesystems
 
@@ -141,17 +141,20 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     resource = RESOURCE[signal]
     if used is None or resource in used.unreadable:
         return None
-    if resource is Resource.MEMORY:
-        return used.memory_working_set_bytes or 0
-    if resource is Resource.PIDS:
-        return used.process_count or 0
-    if resource is Resource.SWAP:
-        return used.swap_bytes or 0
+    if resource not in ON_DISK:
+        return counted(used, resource) or 0
     counts = (
         filesystem.inodes_used if resource is Resource.INODES else filesystem.used_bytes
         for filesystem in charged_filesystems(pod, used, signal, layout)
     )
     return sum(count for count in counts if count is not None)
+
+
+def counted(used: PodUsage, resource: Resource) -> int | None:
+    """Return how much memory, swap or processes a pod has; None where that was not observed."""
+    if resource is Resource.MEMORY:
+        return used.memory_working_set_bytes
+    return used.process_count if resource is Resource.PIDS else used.swap_bytes
 
 
 def of_no_partition(pod: Pod) -> Pod:

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 from reactor.model.decisions import Inputs, PolicyState
 from reactor.model.kills import HardMemoryKill, Slowdown, SlowReason
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.kill_results import NodeAtThreshold, slowdown_by_rate, slowdown_in_vain, with_what_is_left
+from reactor.policy.rank import counted
 from reactor.policy.thresholds import is_judged
 
-_COUNTED = {Resource.PIDS: "process_count", Resource.SWAP: "swap_bytes"}
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 
 
@@ -101,8 +101,6 @@ def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
 def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
     """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
-    Of memory that is their working sets, of process ids their processes, of swap what they have there.
-
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
     seen = inputs.seen(threshold)
@@ -110,15 +108,13 @@ def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
     enough = wanted - seen.available - wanted // _CLEARLY_SHARE
     if enough <= 0:
         return True
-    counted = _COUNTED.get(RESOURCE[threshold.signal], "memory_working_set_bytes")
     used, dying = inputs.snapshot.pods, inputs.state.dying(inputs.now_seconds)
-    held_sum = 0
-    is_known = True
+    held_sum, is_known = 0, True
     for pod in inputs.pods:
         if pod.critical_because is not None and pod.uid not in dying:
             continue
         usage = used.get(pod.uid)
-        held = usage and getattr(usage, counted)
+        held = usage and counted(usage, RESOURCE[threshold.signal])
         if held is None:
             is_known = is_known and pod.uid in dying
             continue
