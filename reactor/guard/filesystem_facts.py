@@ -87,16 +87,13 @@ class FilesystemFacts:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask_again)
-                await self._notify_wakes()
+                while True:
+                    await self._is_to_wake.wait()
+                    self._is_to_wake = trio.Event()
+                    self.wakes.wake(FILESYSTEMS, WakeKind.HOUSEKEEPING, None)
+                    await trio.sleep(_BETWEEN_WAKES_SECONDS)
         finally:
             self.link.forget(self)
-
-    async def _notify_wakes(self) -> None:
-        while True:
-            await self._is_to_wake.wait()
-            self._is_to_wake = trio.Event()
-            self.wakes.wake(FILESYSTEMS, WakeKind.HOUSEKEEPING, None)
-            await trio.sleep(_BETWEEN_WAKES_SECONDS)
 
     async def _ask_again(self) -> None:
         """Ask until there is an answer, if one was missing: the next housekeeping may be far off."""

@@ -120,8 +120,7 @@ def _no_victim_document(
         "signal": threshold.signal,
         "resource": RESOURCE[threshold.signal],
         "threshold": str(threshold),
-        "available": None if seen is None else seen.available,
-        "capacity": None if seen is None else seen.capacity,
+        **attributes(seen, "available", "capacity"),
         "message": printable(message),
     }
 

@@ -297,7 +297,6 @@ class KubernetesNode:
             _LOG.warning("conditions and taints stay on the node: no answer of the steward")
 
     def shuts_down(self, *, is_under_way: bool) -> None:
-        """Report that the node does, or does not after all: pods that were ended stay so."""
         self.reports.shutdown(is_under_way=is_under_way)
 
     def shutdown_ends(self, ending: ShutdownTermination, nursery: Nursery) -> None:

@@ -209,7 +209,6 @@ class Loop:
             self.supervisor.jobs(self.wake_passes.nursery, name).start_soon(job, *arguments)
 
     async def _reclaim(self, hold: Hold, job: ReclaimJob, may_go_on: Callable[[], bool]) -> None:
-        """Reclaim memory for which evictions wait, and make a pass when that is over."""
         reclaimed: tuple[Reclaimed, ...] = ()
         try:
             reclaimed = (await self.reclaim_runner.run(job, may_go_on),)

@@ -121,7 +121,11 @@ class RecordQueue(_Kept):
         """
         self._seq += 1
         if len(self._waiting) >= _MOST_WAITING:
-            self._lose("its queue is full: the steward does not take them", 1)
+            why = "its queue is full: the steward does not take them"
+            if self.problem is None:  # once, not for each line, of which there may be a flood
+                _LOG.error("journal: lines are being lost: %s", why)
+            self.problem = why
+            self.lost += 1
             return False
         line: _Unmade | Message = _Unmade(self._seq, make, ranking)
         with self._counts_loss():
@@ -190,13 +194,6 @@ class RecordQueue(_Kept):
         except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
             _LOG.exception("journal: a line was lost")
             self.lost += 1
-
-    def _lose(self, why: str, count: int) -> None:
-        # Once, not for each line: a steward that hangs would otherwise be answered with a flood of log lines.
-        if self.problem is None:
-            _LOG.error("journal: lines are being lost: %s", why)
-        self.problem = why
-        self.lost += count
 
 
 async def _encode(document: dict[str, Any], ranking: Ranking | None) -> bytes:

@@ -133,7 +133,11 @@ class PassRecord:
             "slowdowns": [slowdown_document(one, decision.at_seconds) for one in decision.slowdowns],
             "unhelpful": [unhelpful_document(one, decision.at_seconds) for one in decision.unhelpful],
             "observations": {
-                signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
+                signal: {
+                    **attributes(seen, "available", "capacity", "inactive_file_bytes", "taken_at_seconds"),
+                    **counted_as(seen),
+                }
+                for signal, seen in self.snapshot.signals.items()
             },
             "reclaim": list(decision.reclaim),
             "reclaimed": [reclaimed_document(one) for one in self.reclaimed],
@@ -240,8 +244,7 @@ def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any
         "threshold": str(threshold),
         "signal": threshold.signal,
         "value": None if seen is None else int(threshold.value.of(seen.capacity)),
-        "available": None if seen is None else seen.available,
-        "capacity": None if seen is None else seen.capacity,
+        **attributes(seen, "available", "capacity"),
         **counted_as(seen),
         "grace_period_seconds": threshold.grace_period_seconds,
         "minimum_reclaim": None if threshold.minimum_reclaim is None else threshold.minimum_reclaim.text,
@@ -252,13 +255,6 @@ def counted_as(seen: Observation | None) -> Mapping[str, str]:
     """Return what memory counts as where that is not the working set, as a part of a document."""
     is_mem_available = seen is not None and seen.is_mem_available
     return {"counted_as": MemoryAvailable.MEM_AVAILABLE} if is_mem_available else {}
-
-
-def _observation(observation: Observation) -> Mapping[str, Any]:
-    return {
-        **attributes(observation, "available", "capacity", "inactive_file_bytes", "taken_at_seconds"),
-        **counted_as(observation),
-    }
 
 
 def ranked_document(

@@ -25,7 +25,6 @@ from reactor.link.documents import RESUMED, Durations, Outcome, process_text
 from reactor.model.decisions import Decision, Eviction, PolicyState
 from reactor.model.pods import Pod
 from reactor.model.quantity import amount_text
-from reactor.model.rules import Firing
 from reactor.model.signals import RESOURCE, LimitSignal, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Threshold
 from reactor.supervisor import Nursery
@@ -141,7 +140,10 @@ class Tally:
             resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
             self._labelled["reclaimed"][resource, given.kind] += max(0, given.freed or 0)
         if record.decision.rule is not None and not record.decision.waits:
-            self._observe_rule(record.decision.rule)
+            firing = record.decision.rule
+            labels = (printable(firing.rule.name), str(firing.rule.action))
+            self._labelled["rules"][labels] += 1
+            self._labelled["rules_unhelpful"][labels] += bool(firing.unhelpful)
         if record.dry_run:
             return
         self._unhelpful += len(record.decision.unhelpful)
@@ -156,11 +158,6 @@ class Tally:
             # The kernel kills before anything is observed, and before the loop is woken.
             self._stage("kill", max(0, times.killed_ns - times.decided_ns))
             self._durations["wake_to_kill"].observe(max(0, times.killed_ns - times.woke_ns) / 1e9)
-
-    def _observe_rule(self, firing: Firing) -> None:
-        labels = (printable(firing.rule.name), str(firing.rule.action))
-        self._labelled["rules"][labels] += 1
-        self._labelled["rules_unhelpful"][labels] += bool(firing.unhelpful)
 
     def _observe_ages(self, record: PassRecord) -> None:
         for threshold in record.decision.thresholds_met:

@@ -378,9 +378,7 @@ def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[st
 
 
 def _amounts(seen: Observation | None) -> dict[str, Any]:
-    if seen is None:
-        return {"available": None, "capacity": None}
-    return {"available": seen.available, "capacity": seen.capacity, **counted_as(seen)}
+    return {**attributes(seen, "available", "capacity"), **counted_as(seen)}
 
 
 def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:

@@ -318,7 +318,10 @@ class StewardLink:
             else:
                 self._do(request, session)
         except FormError as error:
-            self._refuse(error)
+            if self.problem is None:
+                _LOG.error("steward: a request is refused: %s", error)
+            self.refused += 1
+            self._refused_at, self._refused_last = trio.current_time(), str(error)
             return
         self._last_seconds, self._patience_seconds = trio.current_time(), self._silent_seconds
 
@@ -377,12 +380,6 @@ class StewardLink:
             self._on_failure(error)
             return encode(_FAILED)
         return content
-
-    def _refuse(self, error: FormError) -> None:
-        if self.problem is None:
-            _LOG.error("steward: a request is refused: %s", error)
-        self.refused += 1
-        self._refused_at, self._refused_last = trio.current_time(), str(error)
 
 
 class _Session:

@@ -278,9 +278,15 @@ class StorageCounts:
 
     async def count_now(self, most_seconds: float) -> None:
         """Have everything counted now; return when that is done, or `most_seconds` are over."""
-        if any(pod.storage for pod in self._pods()):
-            with trio.move_on_after(most_seconds):
-                await self._counted()
+        if not any(pod.storage for pod in self._pods()):
+            return
+        with trio.move_on_after(most_seconds):
+            while True:
+                self._known.storage.assign(self._pods())
+                with suppress(StewardError):
+                    await self._steward.counted()
+                    return
+                await trio.sleep(_AGAIN_SECONDS)  # the next one is being started
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask for counts whenever they are due, until cancelled."""
@@ -293,14 +299,6 @@ class StorageCounts:
             # A steward that comes later is asked at the next turn.
             with suppress(StewardError):
                 await self._steward.count(urgent=urgent)
-
-    async def _counted(self) -> None:
-        while True:
-            self._known.storage.assign(self._pods())
-            with suppress(StewardError):
-                await self._steward.counted()
-                return
-            await trio.sleep(_AGAIN_SECONDS)  # the next one is being started
 
     def _pods(self) -> Sequence[Pod]:
         return self._known.with_lingering(self._known.pods)

@@ -81,8 +81,8 @@ def instant(unix_seconds: float) -> str:
 
 
 def attributes(of: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a value by their names: the keys of a document that are called the same."""
-    return {name: getattr(of, name) for name in names}
+    """Return attributes of a value by their names, None of None: keys of a document that are called so."""
+    return {name: None if of is None else getattr(of, name) for name in names}
 
 
 class Durations:
@@ -135,7 +135,6 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
 
 
 def _of_whom(eviction: Mapping[str, Any]) -> str:
-    """Return what was evicted: a pod, or one process of it."""
     process = eviction["process"]
     return str(eviction["pod"]) if process is None else f"{process_text(process)} of {eviction['pod']}"
 

@@ -168,7 +168,10 @@ class PodObserver:
         if missing:
             most = room_for(len(wanted)) if self._most_held is None else self._most_held
             for uid in missing[: max(0, most - len(self._counters))]:
-                self._open(uid)
+                try:
+                    self._counters[uid] = self._opened(uid)
+                except (OSError, ReactorError) as error:
+                    self._note(uid, error)
 
     def memory(self, between: Callable[[], object] = bool) -> Mapping[str, PodUsage]:
         """Return each pod's working set by uid, and its containers' where it is the first to go.
@@ -419,12 +422,6 @@ class PodObserver:
         if self._failing_since_seconds:
             self._failing_since_seconds.pop((uid, Resource.PIDS), None)
         return used._replace(process_count=count)
-
-    def _open(self, uid: str) -> None:
-        try:
-            self._counters[uid] = self._opened(uid)
-        except (OSError, ReactorError) as error:
-            self._note(uid, error)
 
     def _opened(self, uid: str) -> _PodCounters:
         """Return a pod's counters, with another's descriptors if there are too few. Raises as they do."""

@@ -103,7 +103,6 @@ class _Directory:
         self.found = self.failed = False
 
     def close(self) -> None:
-        """Let go of the descriptors."""
         self.entries.close()
         fd, self.fd = self.fd, -1
         os.close(fd)

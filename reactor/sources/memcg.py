@@ -250,18 +250,14 @@ class MemcgReclaim(CgroupsStep):
 
     async def _watch_cgroup(self, cgroup: str, *, task_status: trio.TaskStatus[None]) -> None:
         event_fd = await in_thread(following(register_reclaim), self._tree.path(cgroup))
-        with OwnedDescriptor(event_fd):
-            watermarks = watermarks_of(self._levels.get(cgroup, ()))
-            with closing(counters_of(self._tree, cgroup, watermarks)) as counters:
-                task_status.started()
-                await self._observe_on_reclaim(cgroup, event_fd, counters)
-
-    async def _observe_on_reclaim(self, cgroup: str, event_fd: int, counters: MemoryCounters) -> None:
+        watermarks = watermarks_of(self._levels.get(cgroup, ()))
         pace, news = Pace(burst=1, per_second=_OBSERVED_PER_SECOND), News(*RECLAIM_SECONDS)
-        while True:
-            await trio.lowlevel.wait_readable(event_fd)
-            drain(event_fd)
-            signal = signal_past(self._levels.get(cgroup, ()), counters, news)
-            if signal is not None:
-                self._wakes.wake(self.name, WakeKind.MEMORY, signal)
-            await pace.turn()
+        with OwnedDescriptor(event_fd), closing(counters_of(self._tree, cgroup, watermarks)) as counters:
+            task_status.started()
+            while True:
+                await trio.lowlevel.wait_readable(event_fd)
+                drain(event_fd)
+                signal = signal_past(self._levels.get(cgroup, ()), counters, news)
+                if signal is not None:
+                    self._wakes.wake(self.name, WakeKind.MEMORY, signal)
+                await pace.turn()

@@ -129,7 +129,6 @@ class _Guard:
         self._moved = trio.Event()
 
     def arm(self, levels: list[MemoryLevel]) -> None:
-        """Go by these levels from now on."""
         self.levels = levels
         standing = self._standing
         wanted = next((level for level in levels if standing and level.key == standing.key), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -183,8 +184,7 @@ class EbpfOom(EbpfStep[OomRecords]):
     def __post_init__(self) -> None:
         self.probe: OomRecords | None = None
         self._root_id = 0
-        self._unreported: list[OomKill] = []
-        self._taken = trio.Event()
+        self._taken, self._unreported = trio.open_memory_channel[OomKill](math.inf)
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Report kills until the probe fails (OSError, BpfError)."""
@@ -210,17 +210,13 @@ class EbpfOom(EbpfStep[OomRecords]):
             found = None if self.probe is None else self._kills(self.probe.take())
         except (OSError, ReactorError):
             return None  # its own task meets the same, and says so
-        if found:
-            self._unreported += found
-            self._taken.set()
+        for kill in found or ():
+            self._taken.send_nowait(kill)
         return found
 
     async def _keep_reporting(self) -> None:
-        while True:
-            await self._taken.wait()
-            self._taken = trio.Event()
-            while self._unreported:
-                self.report(self._unreported.pop(0))
+        async for kill in self._unreported:
+            self.report(kill)
 
     def _on_records(self, records: Sequence[OomRecord]) -> None:
         for kill in self._kills(records):

@@ -474,7 +474,6 @@ def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:
 
 
 def _by_name(containers: Sequence[ContainerCgroup], reported: RuntimePod | None) -> dict[str, str]:
-    """Return the containers' cgroups by their names, by their ids if the runtime does not report those."""
     names = reported.containers if reported is not None else {}
     return {names.get(one.id, one.id): one.cgroup for one in containers}
 

@@ -66,7 +66,6 @@ class NamedParents:
     failed: list[str] = field(default_factory=list)
 
     def run(self, parents: Sequence[PodParent]) -> Parents:
-        """Return what there is of all parents."""
         return Parents({parent.text: self._named(parent.text) for parent in parents}, {})
 
     def _named(self, cgroup: str) -> Children | None:
