@@ -121,6 +121,7 @@ def hold_first(
     """
     untouchable, by_pid = set(reserved), {one.pid: one for one in processes}
     victim = pod.process_victim or ProcessVictim(entry="")
+    names = _names_matcher((*victim.built_in_never, *victim.never))
     for group, cgroup in _candidates(victim, target, by_pid, wanted_bytes, untouchable, counts_shared):
         if unkillable := {one.pid for one in group.members if _is_unkillable(one.pid, proc)}:
             untouchable |= unkillable
@@ -132,10 +133,9 @@ def hold_first(
             by_pid[held[0].pid] = held[0]
             close_all(pidfds.values())
             continue
-        if len(pids) == 1 and [one.name for one in held] != [group.named.name]:
-            close_all(pidfds.values())  # it has taken another name
-            pidfds = {}
-        if pidfds:
+        if len(pids) == 1 and (not held or names(held[0].name)):
+            close_all(pidfds.values())  # it has taken a spared name; another one spares nobody
+        elif pidfds:
             if victim.unit is VictimUnit.PROCESS:
                 return Chosen(_summed(group), pod, pidfds)
             others = frozenset(by_pid) - {one.pid for one in group.members}

@@ -310,6 +310,28 @@ def test_too_many_processes_are_not_chosen_among(
     assert [None] * 3 == [one.poll() for one in children]
 
 
+RENAMES = """
+import itertools, threading
+def rename():
+    with open("/proc/self/comm", "r+b", buffering=0) as comm:
+        for name in itertools.cycle((b"one", b"other")):
+            comm.write(name)
+threading.Thread(target=rename, daemon=True).start()
+"""
+
+
+def test_a_hog_that_takes_another_name_all_the_time_has_no_other_chosen(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard)
+    holding(yard, pod.cgroup, 20)
+    hog = holding(yard, pod.cgroup, 40, more=RENAMES)
+    for _ in range(30):
+        chosen = kills.choose(pod, 60 * MIB)
+        chosen.close()
+        assert hog.pid == chosen.process.pid
+
+
 def test_a_hog_in_the_last_of_many_cgroups_is_found(yard: Yard, kills: OneProcess) -> None:
     pod = session(yard)
     last = [yard.make(f"{pod.cgroup}/app-{number}.scope") for number in range(70)][-1]
