@@ -86,3 +86,10 @@ def test_no_more_are_looked_at_when_the_time_is_over(fake) -> None:
     fake.file("/pod", "cgroup.procs", "".join(f"{pid}\n" for pid in range(1, 1000)))
     found = largest_processes(fake.tree, "/pod", most_seconds=0.0)
     assert found.is_partial
+
+
+def test_cgroups_without_a_process_take_of_the_time_as_well(fake) -> None:
+    fake.add("/pod")
+    for number in range(3):
+        fake.add(f"/pod/{number}")
+    assert largest_processes(fake.tree, "/pod", most_seconds=0.0).is_partial
