@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,6 +59,7 @@ _AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
 # What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
 _RENEWED_SECONDS: Final = 0.25
 _STALE_SECONDS: Final = 1.0
+_MOST_TRIED: Final = 32  # of those that may go: a tenant has thousands end, or let go of memory, at once
 _TRIES: Final = 2  # a process may end between its choice and its signal
 _STUCK_SECONDS: Final = 1.0
 _MOST_STRUCK: Final = 16
@@ -122,7 +123,8 @@ def hold_first(
     untouchable, by_pid = set(reserved), {one.pid: one for one in processes}
     victim = pod.process_victim or ProcessVictim(entry="")
     names = _names_matcher((*victim.built_in_never, *victim.never))
-    for group, cgroup in _candidates(victim, target, by_pid, wanted_bytes, untouchable, counts_shared):
+    may_go = _candidates(victim, target, by_pid, wanted_bytes, untouchable, counts_shared)
+    for group, cgroup in islice(may_go, _MOST_TRIED):
         if unkillable := {one.pid for one in group.members if _is_unkillable(one.pid, proc)}:
             untouchable |= unkillable
             continue
@@ -390,14 +392,13 @@ class OneProcess:
         """Choose a process and send it SIGKILL. Raises as `choose`, OSError also where that is refused."""
         for _ in range(_TRIES):
             chosen = self.choose(pod, used_bytes, counts_shared=counts_shared, wanted_bytes=wanted_bytes)
-            is_killed = False
             try:
-                is_killed = self._kill(chosen)
-            finally:
-                if not is_killed:
-                    chosen.close()
-            if is_killed:
-                return chosen
+                if self._kill(chosen):
+                    return chosen
+            except BaseException:
+                chosen.close()
+                raise
+            chosen.close()
         raise NoProcessError("its processes end before they are killed")
 
     def kill(self, chosen: Chosen) -> bool:
@@ -426,8 +427,7 @@ class OneProcess:
             for pid, pidfd in chosen.pidfds.items()
             if present is None or pid in present or pidfd in forked
         }
-        killed = _signalled(wanted, signal.SIGKILL)
-        if not killed:
+        if not (killed := _signalled(wanted, signal.SIGKILL)):
             return False
         chosen.killed_ns = time.monotonic_ns()
         late = self._add_forked(chosen, kill=True)

@@ -42,6 +42,7 @@ while True:
     signal.pause()
 """
 _CLONE3 = 435  # on every architecture
+PID_MAX = 4 << 20  # no process has so high an id
 NAMED = "open('/proc/self/comm', 'w').write({name!r})"
 
 
@@ -308,6 +309,18 @@ def test_too_many_processes_are_not_chosen_among(
     with pytest.raises(NoProcessError, match="more than 2 processes"):
         kills.kill_first(pod, None)
     assert [None] * 3 == [one.poll() for one in children]
+
+
+def test_thousands_that_have_ended_since_they_were_read_end_the_choice_soon(
+    yard: Yard, kills: OneProcess
+) -> None:
+    pod = session(yard)
+    child = holding(yard, pod.cgroup, 1)
+    (seen,) = one_process._read_those([child.pid], kills.proc)
+    ended = [replace(seen, pid=PID_MAX + number, shared_bytes=MIB) for number in range(3000)]
+    with closing(kills.opened(pod)) as target, pytest.raises(NoProcessError):
+        one_process.hold_first(pod, target, ended, wanted_bytes=None, reserved=(), proc=kills.proc)
+    assert child.poll() is None
 
 
 RENAMES = """
