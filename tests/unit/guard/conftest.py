@@ -261,8 +261,8 @@ class Nothing:
     def pod_ended(self, uid: str) -> bool:
         return bool(uid)
 
-    async def before_soft(self, _: Eviction) -> tuple[str, ...]:
-        return ()
+    async def before_soft(self, _: Eviction) -> tuple[str, ...] | None:
+        return None
 
     async def remove_files(self, _: Pod) -> tuple[str, ...]:
         return ()
