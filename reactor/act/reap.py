@@ -11,6 +11,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -64,7 +65,7 @@ class Dying:
 
     def __init__(self) -> None:
         self._killed: dict[Key, Target] = {}
-        self._turns: dict[Key, trio.Lock] = {}
+        self._turns = WeakValueDictionary[Key, trio.Lock]()  # those that somebody waits for or has
 
     def hold(self, key: Key, directory: CgroupDirectory, pidfds: dict[int, int]) -> None:
         """Keep what there is of a pod to wait on; what an earlier kill of it left stays as it is."""
@@ -103,20 +104,14 @@ class Dying:
         (RefusedError, OSError), goes to `problems`.
         """
         # One after the other: no two tasks may wait on a descriptor, nor one close it under the other.
-        turn = self._turns.setdefault(key, trio.Lock())
-        try:
-            async with turn:
-                try:
-                    await self._chase(key, target, kill_again, problems)
-                    freed_ns = time.monotonic_ns()
-                finally:
-                    kept = self._killed.pop(key, None)
-                    if kept is not None:
-                        kept.close()
-        finally:
-            if not turn.locked():
-                self._turns.pop(key, None)
-        return freed_ns
+        async with self._turns.setdefault(key, trio.Lock()):
+            try:
+                await self._chase(key, target, kill_again, problems)
+                return time.monotonic_ns()
+            finally:
+                kept = self._killed.pop(key, None)
+                if kept is not None:
+                    kept.close()
 
     async def _chase(
         self,
