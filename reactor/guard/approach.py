@@ -22,7 +22,7 @@ from reactor.model.pods import Pod
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy.claims import is_memory_awaited
-from reactor.policy.events import PodFoundEmpty
+from reactor.policy.events import PodEmptied
 from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel, MemoryLevels
@@ -143,7 +143,7 @@ class Approach:
         idle = (pod for pod in found.prepared if held_bytes.get(pod.uid) == 0)
         empty = [pod.uid for pod in idle if not self._pods.is_populated(pod)][: max(0, room)]
         for uid in empty:
-            self._node.apply(PodFoundEmpty(uid=uid))
+            self._node.apply(PodEmptied(uid=uid, was_found=True))
         return bool(empty)
 
 

@@ -38,7 +38,7 @@ from reactor.policy.events import (
     CrossingServed,
     EvictionFailed,
     EvictionOrdered,
-    PodFoundEmpty,
+    PodEmptied,
     ProcessEvictionOrdered,
 )
 from reactor.policy.process_victims import counts_shared_memory, given_up_because
@@ -329,7 +329,7 @@ class Passes:
                 # No process died, and a pod that comes there later is to be seen as any other.
                 now_seconds = self._clock_seconds()
                 self.is_unfinished |= is_newly_empty(self.known.state, uid, now_seconds)
-                self.known.apply(PodFoundEmpty(uid=uid))
+                self.known.apply(PodEmptied(uid=uid, was_found=True))
                 self.results.record_end(uid)
 
     def _begin(self, eviction: Eviction, snapshot: Snapshot) -> EvictionAttempt:

@@ -52,12 +52,9 @@ def _passed_on() -> list[socket.socket]:
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return []
     fds = range(_FIRST_FD, _FIRST_FD + int(count))
-    return [_of_ours_alone(fd) for fd in fds]
-
-
-def _of_ours_alone(fd: int) -> socket.socket:
-    os.set_inheritable(fd, False)  # noqa: FBT003 - its one argument
-    return socket.socket(fileno=fd)
+    for fd in fds:
+        os.set_inheritable(fd, False)  # noqa: FBT003 - its one argument
+    return [socket.socket(fileno=fd) for fd in fds]
 
 
 if __name__ == "__main__":

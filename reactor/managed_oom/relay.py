@@ -22,6 +22,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -141,10 +142,14 @@ def changes_in(parameters: Any, uid: int | None) -> Changes:
     found: dict[Key, ManagedOomUnit | None] = {}
     refused = 0
     for one in cgroups:
-        key = _key(one)
-        if key is None:
-            refused += not _is_another_property(one)
+        kind = one.get("property") if isinstance(one, Mapping) else None
+        if isinstance(kind, str) and kind not in _KINDS:
+            continue  # only a later systemd knows it
+        path = None if kind is None else one.get("path")
+        if not isinstance(kind, str) or not isinstance(path, str) or one.get("mode") not in _MODES:
+            refused += 1
             continue
+        key = _KINDS[kind], path or "/"
         unit = _unit(one, key, uid) if one["mode"] == _KILL else None
         if unit is not None and unit_problem(unit) is not None:
             refused += 1
@@ -153,34 +158,16 @@ def changes_in(parameters: Any, uid: int | None) -> Changes:
     return Changes(found, refused)
 
 
-def _key(one: Any) -> Key | None:
-    """Return of which property of which unit an element speaks, None where that can't be had."""
-    if not isinstance(one, Mapping) or one.get("mode") not in _MODES:
-        return None
-    kind, path = one.get("property"), one.get("path")
-    if not isinstance(kind, str) or kind not in _KINDS or not isinstance(path, str):
-        return None
-    return _KINDS[kind], path or "/"
-
-
-def _is_another_property(one: Any) -> bool:
-    """Return whether an element is well formed, and of a property that only a later systemd knows."""
-    kind = one.get("property") if isinstance(one, Mapping) else None
-    return isinstance(kind, str) and kind not in _KINDS
-
-
 def _unit(one: Mapping[str, Any], key: Key, uid: int | None) -> ManagedOomUnit:
     kind, cgroup = key
-    if kind is ManagedOomKind.SWAP:
-        return ManagedOomUnit(kind=kind, cgroup=cgroup, uid=uid)
-    if kind is ManagedOomKind.RULES:
-        return ManagedOomUnit(kind=kind, cgroup=cgroup, uid=uid, rules=_names(one.get("rules")))
+    is_of_pressure = kind is ManagedOomKind.MEMORY_PRESSURE
     return ManagedOomUnit(
         kind=kind,
         cgroup=cgroup,
         uid=uid,
-        limit_percent=_percent(one.get("limit")),
-        duration_seconds=_seconds(one.get("duration")),
+        limit_percent=_percent(one.get("limit")) if is_of_pressure else None,
+        duration_seconds=_seconds(one.get("duration")) if is_of_pressure else None,
+        rules=_names(one.get("rules")) if kind is ManagedOomKind.RULES else (),
     )
 
 
@@ -244,6 +231,7 @@ _MESSAGES_PER_SECOND: Final = 4.0
 _CREDENTIALS: Final = struct.Struct("=iII")
 
 
+@dataclass(eq=False, kw_only=True)
 class Relay:
     """Relays until cancelled.
 
@@ -252,22 +240,16 @@ class Relay:
     notices.
     """
 
-    def __init__(
-        self,
-        *,
-        path: Path = Path(PATH),
-        addresses: Sequence[str] = ADDRESSES,
-        pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
-        between_seconds: float = _BETWEEN_SECONDS,
-        user_slices: Path = USER_SLICES,
-        ready: str | None = os.environ.get("NOTIFY_SOCKET"),
-    ) -> None:
-        self._path = path
-        self._ready = ready
-        self._addresses = addresses
-        self._backoff = Backoff(*pause_seconds)
-        self._between_seconds = between_seconds
-        self._of_system = _kept(path)
+    path: Path = Path(PATH)
+    addresses: Sequence[str] = ADDRESSES
+    pause_seconds: tuple[float, float] = _PAUSE_SECONDS
+    between_seconds: float = _BETWEEN_SECONDS
+    user_slices: Path = USER_SLICES
+    ready: str | None = os.environ.get("NOTIFY_SOCKET")
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(*self.pause_seconds)
+        self._of_system = _kept(self.path)
         self._of_users: dict[int, list[Units]] = {}  # of each connection
         self._left_out = 0
         # A restart has oomd.conf read again, too.
@@ -275,7 +257,6 @@ class Relay:
         self._problem = _NOT_YET
         self._changed = trio.Event()
         self._changed.set()
-        self._user_slices = user_slices
 
     async def run(self, listeners: Sequence[trio.SocketListener] = ()) -> None:
         """Relay; users' service managers connect to `listeners`."""
@@ -303,7 +284,7 @@ class Relay:
 
         The first of the addresses at which there is a socket is PID 1's.
         """
-        address = next(filter(os.path.exists, self._addresses), self._addresses[0])
+        address = next(filter(os.path.exists, self.addresses), self.addresses[0])
         try:
             stream = await trio.open_unix_socket(address)
         except OSError as error:
@@ -335,7 +316,7 @@ class Relay:
         uid = _uid(stream.socket)
         own = self._of_users.get(uid, [])
         is_full = sum(map(len, self._of_users.values())) >= _MOST_CONNECTIONS
-        has_slice = (self._user_slices / f"user-{uid}.slice").is_dir()
+        has_slice = (self.user_slices / f"user-{uid}.slice").is_dir()
         if is_full or len(own) >= _MOST_CONNECTIONS_OF_A_USER or not has_slice:
             await stream.aclose()
             return
@@ -389,20 +370,20 @@ class Relay:
                     self._write_now()
                     self._say_ready()
                 else:
-                    os.utime(self._path)
+                    os.utime(self.path)
             except OSError as error:
-                _LOG.error("%s: %s", self._path, error.strerror)
+                _LOG.error("%s: %s", self.path, error.strerror)
                 self._changed.set()
                 await trio.sleep(_TOUCH_SECONDS)
-            await trio.sleep(self._between_seconds)
+            await trio.sleep(self.between_seconds)
 
     def _say_ready(self) -> None:
         """Have systemd know once the file has what it answered, or why not: see sd_notify(3)."""
-        if self._ready is not None and self._problem != _NOT_YET:
-            address = f"\0{self._ready[1:]}" if self._ready.startswith("@") else self._ready
+        if self.ready is not None and self._problem != _NOT_YET:
+            address = f"\0{self.ready[1:]}" if self.ready.startswith("@") else self.ready
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
                 notices.sendto(b"READY=1", address)
-            self._ready = None
+            self.ready = None
 
     def _write_now(self) -> None:
         """Replace the file. Raises OSError. It lies on tmpfs: nothing is waited for."""
@@ -414,10 +395,10 @@ class Relay:
             left_out=self._left_out,
             reloads=self._reloads,
         )
-        beside = self._path.with_name(f".{self._path.name}.new")
+        beside = self.path.with_name(f".{self.path.name}.new")
         beside.write_bytes(write_report(report))
         beside.chmod(0o644)
-        beside.replace(self._path)
+        beside.replace(self.path)
 
 
 def _kept(path: Path) -> Units:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -138,6 +139,7 @@ class _Plan(NamedTuple):
     found: frozenset[str]
 
 
+@dataclass(eq=False)
 class OomOrder(Ahead):
     """Keeps the order while it is wanted. All but `near` and `far` runs beside the loop; nothing raises.
 
@@ -146,32 +148,25 @@ class OomOrder(Ahead):
     """
 
     reads_all = True
+    tree: CgroupTree
+    path: Path
+    _: KW_ONLY
+    write: Callable[[Callable[[], Document]], object] = lambda _: None
+    restorer: Restorer | None = None
+    proc: Path = PROC
+    boot_id: Path = BOOT_ID
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        path: Path,
-        *,
-        write: Callable[[Callable[[], Document]], object] = lambda _: None,
-        restorer: Restorer | None = None,
-        proc: Path = PROC,
-        boot_id: Path = BOOT_ID,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.problem: str | None = None
-        self._tree = tree
-        self._path = path
-        self._journal = write
-        self._restorer = Restorer(path) if restorer is None else restorer
-        self._proc = proc
-        self._boot_id = boot_id
-        self._written = Written(str(proc))
+        self._restorer = self.restorer or Restorer(self.path)
+        self._written = Written(str(self.proc))
         self._file = KeptFile[Document](
-            path,
+            self.path,
             lambda document: document,
             dict,
             "order of the OOM killer: not taken, since what was can't be saved",
             _LOG,
-            boot_id=boot_id,
+            boot_id=self.boot_id,
             is_small=lambda document: sum(len(pod["own"]) for pod in document["pods"]) <= _FEW,
         )
         self._wanted: _Wanted | None = None
@@ -191,7 +186,6 @@ class OomOrder(Ahead):
             self._want(_Wanted(forecast.first[0], forecast.inputs))
 
     def far(self) -> None:
-        """Leave the kernel its own order."""
         self._want(None)
 
     def _want(self, wanted: _Wanted | None) -> None:
@@ -204,9 +198,9 @@ class OomOrder(Ahead):
 
     def own_score(self, pid: int, cgroup: str) -> int:
         """Return what a process of a cgroup has as its own score, whatever was written. Raises OSError."""
-        score = read_oom_score_adj(pid, self._proc)
+        score = read_oom_score_adj(pid, self.proc)
         for held in self._written.held.values():
-            is_in = self._tree.holds(held.cgroup, cgroup)
+            is_in = self.tree.holds(held.cgroup, cgroup)
             if is_in and score in held.written:
                 known = held.own.get(pid)
                 return known[1] if known else min((own for _, own in held.own.values()), default=score)
@@ -262,7 +256,7 @@ class OomOrder(Ahead):
 
         Raises OSError, ReactorError.
         """
-        meminfo = read_file(self._proc / "meminfo")
+        meminfo = read_file(self.proc / "meminfo")
         machine_bytes = parse_meminfo(meminfo).total_bytes + parse_swap(meminfo)[0]
         found: dict[str, list[tuple[Found, int]]] = {}
         left = MOST_PROCESSES
@@ -271,7 +265,7 @@ class OomOrder(Ahead):
         for pod in (wanted.first, *others):
             if pod.critical_because is not None:
                 continue
-            present, is_cut = await find_processes(self._tree, pod, left, self._proc)
+            present, is_cut = await find_processes(self.tree, pod, left, self.proc)
             if is_cut:
                 raise OrderError(f"not taken: the pods have more than {MOST_PROCESSES} processes")
             left -= len(present)
@@ -308,7 +302,13 @@ class OomOrder(Ahead):
 
     async def _carry_out(self, plan: _Plan) -> None:
         """Write the scores that are to change. Raises OSError, ReactorError: all are to be restored then."""
-        self._hold(plan.changes)
+        for pod, process, own, score in plan.changes:
+            if score != own:
+                since_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+                held = Held(uid=pod.uid, key=pod.key, cgroup=pod.cgroup or "", since_ticks=since_ticks)
+                held = self._written.held.setdefault(pod.uid, held)
+                held.own[process.pid] = (process.born.start_ticks, own)
+                held.written.add(score)
         await self._be_safe(has_changed=bool(plan.changes))
         for number, (_, process, _, score) in enumerate(plan.changes):
             if number % AT_ONCE == 0:
@@ -325,16 +325,6 @@ class OomOrder(Ahead):
             self._report("taken")
         else:
             self._first["since"] = before["since"]
-
-    def _hold(self, changes: Sequence[_Change]) -> None:
-        """Keep what processes have of their own that is about to be written over."""
-        for pod, process, own, score in changes:
-            if score != own:
-                since_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
-                held = Held(uid=pod.uid, key=pod.key, cgroup=pod.cgroup or "", since_ticks=since_ticks)
-                held = self._written.held.setdefault(pod.uid, held)
-                held.own[process.pid] = (process.born.start_ticks, own)
-                held.written.add(score)
 
     async def _be_safe(self, *, has_changed: bool) -> None:
         """Save what was before anything is written, and have the restorer stand by. Raises OrderError."""
@@ -377,9 +367,9 @@ class OomOrder(Ahead):
     def resume(self) -> None:
         """Restore what an earlier guard has left. Blocks on the disk; for the start."""
         try:
-            self._written.load(str(self._path), self._boot_id.read_text().strip())
+            self._written.load(str(self.path), self.boot_id.read_text().strip())
         except (OSError, ValueError) as error:
-            self.problem = f"{self._path}: started without it: {error}"
+            self.problem = f"{self.path}: started without it: {error}"
             return
         if self._written.held:
             _LOG.warning("order of the OOM killer: left by a guard that did not end in order")
@@ -391,4 +381,4 @@ class OomOrder(Ahead):
         first = document["first"]
         of_whom = "" if first is None else f": {first['pod']} first, {document['others']} processes behind it"
         _LOG.info("order of the OOM killer: %s%s", action, of_whom)
-        self._journal(lambda: document)
+        self.write(lambda: document)

@@ -69,36 +69,26 @@ class PodmanClient:
 
     async def info(self) -> PodmanInfo:
         """Return what it says of itself."""
-
-        def parse(found: Any) -> PodmanInfo:
-            return PodmanInfo(
+        return await self._get(
+            "/info",
+            lambda found: PodmanInfo(
                 version=_text(found["version"]["Version"]), graph_root=_text(found["store"]["graphRoot"])
-            )
-
-        return await self._get("/info", parse)
+            ),
+        )
 
     async def images(self) -> tuple[PodmanImage, ...]:
         """Return the images, without the layers between them and their bases."""
 
-        def parse(found: Any) -> tuple[PodmanImage, ...]:
-            return tuple(
-                PodmanImage(
-                    id=_text(one["Id"]),
-                    names=tuple(map(_text, one.get("Names") or ())),
-                    size_bytes=int(one["Size"]),
-                )
-                for one in found or ()
-            )
+        def parse(one: Any) -> PodmanImage:
+            names = tuple(map(_text, one.get("Names") or ()))
+            return PodmanImage(id=_text(one["Id"]), names=names, size_bytes=int(one["Size"]))
 
-        return await self._get("/images/json", parse)
+        return await self._get("/images/json", lambda found: tuple(map(parse, found or ())))
 
     async def images_in_use(self) -> frozenset[str]:
         """Return the ids of the images that containers are of, running or not."""
-
-        def parse(found: Any) -> frozenset[str]:
-            return frozenset(_text(one["ImageID"]) for one in found or ())
-
-        return await self._get("/containers/json?all=true", parse)
+        path = "/containers/json?all=true"
+        return await self._get(path, lambda found: frozenset(_text(one["ImageID"]) for one in found or ()))
 
     async def remove(self, name: str) -> None:
         """Take a name away, and with the last one the image; by its id where it has none.

@@ -77,15 +77,13 @@ class Pace:
         `left_bytes` is what is available while evictions are slowed down.
         """
         is_seldom = is_powerless and not self.is_hurried(now_seconds)
+        # So long a hog may go unobserved: what is left has to last for the pass and kill, too.
+        in_time_seconds = left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
         return max(
             wanted_seconds,
             _pause_seconds(self._check_seconds, is_powerless=is_seldom),
-            min(_TIMES_SLOWED * (self._check_seconds + _WAKE_SECONDS), self._in_time_seconds(left_bytes)),
+            min(_TIMES_SLOWED * (self._check_seconds + _WAKE_SECONDS), in_time_seconds),
         )
-
-    def _in_time_seconds(self, left_bytes: int) -> float:
-        """Return how long a hog may go unobserved: what is left has to last for the pass and kill, too."""
-        return left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
 
     def hurry(self, now_seconds: float) -> None:
         """Check as often as is wanted for a second: a pod has come that may be evicted soon."""

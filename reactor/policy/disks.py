@@ -6,6 +6,7 @@ A pod is held to its limits for emptyDirs first, then to its own, then to its co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from reactor.model.decisions import Eviction, RankedPod
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, Volume
@@ -27,17 +28,18 @@ _IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
 
 def first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:
     """Yield the eviction for the first storage limit of its own that a pod exceeds, if there is one."""
-    broken = (*_empty_dirs(pod, used), *_pod_limit(pod, used), *_container_limits(pod, used, layout))
     resource = Resource.EPHEMERAL_STORAGE
-    for signal, message in broken[:1]:
+    for signal, message in islice(_broken_limits(pod, used, layout), 1):
         yield Eviction(pod=pod, signal=signal, resource=resource, grace_period_seconds=0, message=message)
 
 
-def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
-    """Yield the emptyDirs above their limit; one in memory is held to what its mount has, if that has a size.
+def _broken_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tuple[LimitSignal, str]]:
+    """Yield what is above its limit: emptyDirs, the pod, its containers.
 
-    Its spec may be what somebody wishes for: the kubelet resizes the mount later, or can't. No more fits into
-    a mount than it has, so such a volume is never above it. Source: KEP-6030, emptyDirLimitEviction.
+    An emptyDir in memory is held to what its mount has, if that has a size. Its spec may be what somebody
+    wishes for: the kubelet resizes the mount later, or can't. No more fits into a mount than it has, so such
+    a volume is never above it. Source: KEP-6030, emptyDirLimitEviction. Where images have their own
+    filesystem a container is charged for its logs alone.
     """
     sized = {place.name for place in pod.storage if place.kind is StorageKind.VOLUME and place.is_sized}
     for volume in pod.volumes:
@@ -48,19 +50,12 @@ def _empty_dirs(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
         if limit is not None and used_bytes is not None and used_bytes > limit.amount > 0:
             name = printable(volume.name)
             yield LimitSignal.EMPTY_DIR, f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}". '
-
-
-def _pod_limit(pod: Pod, used: PodUsage) -> Iterator[tuple[LimitSignal, str]]:
     limit, used_bytes = pod.ephemeral_storage_limit, used.ephemeral_storage_bytes
     if limit is not None and used_bytes is not None and used_bytes > limit.amount:
         yield (
             LimitSignal.POD,
             f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ",
         )
-
-
-def _container_limits(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[tuple[LimitSignal, str]]:
-    """Yield containers above their limit. Where images have their own filesystem only logs are charged."""
     limits = {container.name: container.ephemeral_storage_limit for container in pod.containers}
     for container in used.containers:
         limit = limits.get(container.name)

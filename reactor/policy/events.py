@@ -179,14 +179,20 @@ class EvictionCalledOff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEmptied:
-    """No process is left in an evicted pod; what it took may still be counted."""
+    """No process is left in an evicted pod; what it took may still be counted.
+
+    With `was_found` there was none when the pod was to be killed, or prepared for that.
+    """
 
     uid: str
+    was_found: bool = False
 
-    def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
         """Return the state in which the pod is not chosen until a process lives in it again."""
-        emptied = state.ineligible.emptied | {self.uid}
-        return state._replace(ineligible=state.ineligible._replace(emptied=emptied))
+        emptied, found_empty = state.ineligible.emptied | {self.uid}, state.ineligible.found_empty
+        if self.was_found:
+            found_empty = {**found_empty, self.uid: now_seconds}
+        return state._replace(ineligible=state.ineligible._replace(emptied=emptied, found_empty=found_empty))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,28 +368,12 @@ class ProcessesExited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodFoundEmpty:
-    """No process was in a pod when it was to be killed, or prepared for that."""
-
-    uid: str
-
-    def after(self, _: EvictionSettings, state: PolicyState, now_seconds: float) -> PolicyState:
-        """Return the state in which the pod is not chosen until a process lives in it."""
-        ineligible = state.ineligible._replace(
-            emptied=state.ineligible.emptied | {self.uid},
-            found_empty={**state.ineligible.found_empty, self.uid: now_seconds},
-        )
-        return state._replace(ineligible=ineligible)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PodsInhabited:
     """A process lives in these pods again."""
 
     uids: frozenset[str]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return the state in which they may be chosen."""
         emptied = state.ineligible.emptied - self.uids
         return state._replace(ineligible=state.ineligible._replace(emptied=emptied))
 
@@ -437,7 +427,6 @@ class Restarted:
     """
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
-        """Return what holds of the saved state."""
         return state._replace(
             claims=tuple(one for one in state.claims if one.kind in {ClaimKind.POD, ClaimKind.FILES}),
             holds=tuple(replace(one, is_over=True) for one in state.holds if one.kind is not Reclaim.RULE),

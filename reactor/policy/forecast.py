@@ -93,31 +93,16 @@ def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = l
 
     `settle` is called before each decision, and reads of the pods that have a bound alone what it needs. It
     returns whether a decision is needed: not if it would evict no pod.
+
+    First it is decided with nothing left. The pods that will have grown by then are seen as they are now, so
+    what will be missing seems to be outside them. Without earlier evictions no conclusion is drawn from that:
+    neither that they did not help, nor that there is something to be reclaimed first.
     """
-    first = foreseen(known, nearby, settle)
-    return replace(known, first=first, prepared=first or at_crossing(known, nearby, settle))
-
-
-def foreseen(
-    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
-) -> tuple[Pod, ...]:
-    """Return the pods that would be evicted first if nothing of these were left now, the likeliest first.
-
-    The pods that will have grown by then are seen as they are now, so what will be missing seems to be
-    outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
-    help, nor that there is something to be reclaimed first.
-    """
-    return _first_at(known, dict.fromkeys(nearby, 0), settle)
-
-
-def at_crossing(
-    known: Forecast, nearby: Collection[Signal], settle: Settle = lambda *_: True
-) -> tuple[Pod, ...]:
-    """Return the pods that would be evicted first if the hard thresholds of these were just crossed.
-
-    Where all pods together hold less than the threshold, these are others than `foreseen`: none of them goes
-    for a node with nothing left, since evicting could not end that. The crossing itself evicts one.
-    """
+    first = _first_at(known, dict.fromkeys(nearby, 0), settle)
+    if first:
+        return replace(known, first=first, prepared=first)
+    # Where all pods together hold less than the threshold none goes for a node with nothing left, since
+    # evicting could not end that. The crossing itself evicts one.
     available = {}
     for signal in nearby:
         capacity = known.inputs.snapshot.signals[signal].capacity
@@ -128,7 +113,7 @@ def at_crossing(
         ]
         if values:
             available[signal] = max(0, min(values) - 1)
-    return _first_at(known, available, settle)
+    return replace(known, first=(), prepared=_first_at(known, available, settle))
 
 
 def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) -> tuple[Pod, ...]:

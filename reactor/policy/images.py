@@ -17,7 +17,10 @@ def unused_images(images: Iterable[Image], gc: ImageGcSettings, now_seconds: flo
     moment ago is about to be used.
     """
     return tuple(
-        image for image in _in_removal_order(images) if _may_go(image, gc.minimum_age_seconds, now_seconds)
+        image
+        for image in _in_removal_order(images)
+        if _or_never(image.last_used_seconds) < now_seconds
+        if elapsed_seconds(_or_never(image.first_detected_seconds), now_seconds) >= gc.minimum_age_seconds
     )
 
 
@@ -86,10 +89,3 @@ def _in_removal_order(images: Iterable[Image]) -> list[Image]:
 
 def _or_never(instant_seconds: float | None) -> float:
     return float("-inf") if instant_seconds is None else instant_seconds
-
-
-def _may_go(image: Image, minimum_age_seconds: float, now_seconds: float) -> bool:
-    return (
-        _or_never(image.last_used_seconds) < now_seconds
-        and elapsed_seconds(_or_never(image.first_detected_seconds), now_seconds) >= minimum_age_seconds
-    )

@@ -107,7 +107,12 @@ class Lists:
         """Return all that they say of a pod."""
         priority = next((number for entry, number in self._priorities if entry.protects(pod)), None)
         victim = next((one for entry, one in self._process_victims if entry.protects(pod)), None)
-        return Listed(self.never_because(pod), self._preference(pod), priority, victim)
+        preference = Preference.NONE
+        if _first(self._avoid, pod) is not None:
+            preference = Preference.AVOID
+        elif any(entry.matches(pod) for entry in self._prefer):
+            preference = Preference.PREFER
+        return Listed(self.never_because(pod), preference, priority, victim)
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
@@ -118,11 +123,6 @@ class Lists:
 
     def _is_built_in(self, unit: str) -> bool:
         return unit in self._built_in or any(fnmatchcase(unit, one) for one in self._built_in_patterns)
-
-    def _preference(self, pod: Named) -> Preference:
-        if _first(self._avoid, pod) is not None:
-            return Preference.AVOID
-        return Preference.PREFER if any(entry.matches(pod) for entry in self._prefer) else Preference.NONE
 
 
 def victim_of(one: ProcessVictimEntry) -> ProcessVictim:

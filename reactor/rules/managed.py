@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +71,7 @@ _MISSING: Final = (
 )
 # An operator's rule has no colon in its name.
 _PREFIX = "systemd-oomd:"
+_SWAP = f"{_PREFIX}swap"
 _FULL = Metric(Measure.PRESSURE, "memory full avg10")
 _SCANNED = Metric(Measure.PAGES_SCANNED)
 _RECLAIM_SECONDS = 30.0
@@ -84,23 +86,19 @@ _RANKED_BY: Final = {
 }
 
 
+@dataclass(eq=False)
 class ManagedOomRules:
     """Keeps the rules of systemd's units true: `add` puts them in the place of those before."""
 
-    def __init__(
-        self,
-        add: Callable[[Iterable[Rule]], Awaitable[None]],
-        parents: Iterable[str],
-        *,
-        path: Path = Path(PATH),
-        root: Path = Path("/"),
-        clock_seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._add = add
-        self._parents = tuple(map(PodParent, parents))
-        self._path = path
-        self._root = root
-        self._clock_seconds = clock_seconds
+    add: Callable[[Iterable[Rule]], Awaitable[None]]
+    parents: Iterable[str]
+    _: KW_ONLY
+    path: Path = Path(PATH)
+    root: Path = Path("/")
+    clock_seconds: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._parents = tuple(map(PodParent, self.parents))
         self._is_conf_read = False
         self._of_oomd_conf: dict[str, str] = {}
         self._defaults = OomdDefaults()
@@ -108,7 +106,7 @@ class ManagedOomRules:
         self._refused: dict[str, str] = {}
         self._seen: tuple[int, int, int] | None = None
         self._touched_ns: int | None = None
-        self._touched_seconds = clock_seconds()
+        self._touched_seconds = self.clock_seconds()
         self._due_seconds = -math.inf
         self._problem: str | None = None
         self._user_names: dict[str, tuple[int, float]] = {}  # whose each is, and when it was wanted last
@@ -118,15 +116,13 @@ class ManagedOomRules:
     def problems(self) -> dict[str, str]:
         """Return what keeps the units' settings from counting, and why."""
         found = {f"systemdOomd: {what}": why for what, why in self._of_oomd_conf.items()}
-        since_seconds = self._clock_seconds() - self._touched_seconds
+        since_seconds = self.clock_seconds() - self._touched_seconds
         if not self._is_conf_read and since_seconds > _HANGING_SECONDS:
             found["systemdOomd"] = "oomd.conf can't be read: its disk does not answer"
             return found
         problem = self._problem or self._report.problem
         if not problem and since_seconds > _OLD_SECONDS:
-            problem = (
-                f"{self._path} was not touched for {_OLD_SECONDS:.0f} s: is systemd-oomd.service active?"
-            )
+            problem = f"{self.path} was not touched for {_OLD_SECONDS:.0f} s: is systemd-oomd.service active?"
         if not problem and self._report.left_out:
             problem = f"{self._report.left_out} settings of units are left out: too many, or not possible"
         if problem:
@@ -162,21 +158,21 @@ class ManagedOomRules:
             report = await with_pauses(read_report(raw), trio.lowlevel.checkpoint)
         except OSError as error:
             missing = error.errno in GONE
-            self._problem = f"{self._path} {_MISSING if missing else f'can not be read: {error.strerror}'}"
+            self._problem = f"{self.path} {_MISSING if missing else f'can not be read: {error.strerror}'}"
             self._seen = None
             return
         except FormError as error:
-            self._problem = f"{self._path}: {error}"
+            self._problem = f"{self.path}: {error}"
             return
         self._problem = None
         if report.reloads != self._report.reloads:
             await self._read_conf()
         self._report = report
-        await self._add(managed_rules(await self._accepted(report.units), self._defaults))
+        await self.add(managed_rules(await self._accepted(report.units), self._defaults))
 
     async def _read_conf(self) -> None:
         problems: dict[str, str] = {}
-        read = partial(oomd_defaults, problems, root=self._root)
+        read = partial(oomd_defaults, problems, root=self.root)
         self._defaults = await in_thread(read, abandon_on_cancel=True)  # its disk may hang
         self._of_oomd_conf, self._is_conf_read = problems, True
 
@@ -185,14 +181,14 @@ class ManagedOomRules:
 
         It lies on tmpfs: nothing is waited for.
         """
-        with open_regular(self._path, os.O_NOFOLLOW, may_be_pipe=False) as file:
+        with open_regular(self.path, os.O_NOFOLLOW, may_be_pipe=False) as file:
             found = os.fstat(file.fileno())
             if found.st_mtime_ns != self._touched_ns:
-                self._touched_ns, self._touched_seconds = found.st_mtime_ns, self._clock_seconds()
+                self._touched_ns, self._touched_seconds = found.st_mtime_ns, self.clock_seconds()
             seen = (found.st_dev, found.st_ino, found.st_size)
-            if seen == self._seen or self._clock_seconds() < self._due_seconds:
+            if seen == self._seen or self.clock_seconds() < self._due_seconds:
                 return None
-            self._seen, self._due_seconds = seen, self._clock_seconds() + _BETWEEN_SECONDS
+            self._seen, self._due_seconds = seen, self.clock_seconds() + _BETWEEN_SECONDS
             if found.st_size > LONGEST_BYTES:
                 raise FormError(f"got {found.st_size} bytes; accepted: {LONGEST_BYTES} at the most")
             return file.read(LONGEST_BYTES + 1)
@@ -221,13 +217,13 @@ class ManagedOomRules:
                 own = sum(uid == unit.uid for uid, _ in self._user_names.values())
                 if own >= _MOST_RULES_OF_A_USER or len(self._user_names) >= _MOST_USER_RULES:
                     return "users have had too many different rules, limits and times within an hour"
-                self._user_names[name] = unit.uid, self._clock_seconds()
+                self._user_names[name] = unit.uid, self.clock_seconds()
             self._wanted.add(name)
         return None
 
     def _release_names(self) -> None:
         """Forget the names that no unit has had for an hour; the last report's were wanted until now."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         self._user_names = {
             name: (uid, now_seconds if name in self._wanted else at_seconds)
             for name, (uid, at_seconds) in self._user_names.items()
@@ -261,10 +257,9 @@ def _counted(directory: CgroupDirectory, name: str) -> int:
 
 def refused_because(unit: ManagedOomUnit, parents: Iterable[PodParent]) -> str | None:
     """Return why no pod can be evicted for a unit, None where one can: it is above or below their parents."""
-    cgroup = unit.cgroup
-    for parent in parents:
-        if is_at_or_below(parent.fence, cgroup) or is_at_or_below(cgroup, parent.fence):
-            return None
+    pairs = ((parent.fence, unit.cgroup) for parent in parents)
+    if any(is_at_or_below(fence, cgroup) or is_at_or_below(cgroup, fence) for fence, cgroup in pairs):
+        return None
     return "there are no pods in it: it is neither above nor below reactor.pods.parents"
 
 
@@ -280,33 +275,29 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
 
     Users' own units have rules of their own: the name of a rule shows whether it is theirs.
     """
-    by_name: dict[str, tuple[ManagedOomUnit, OomRuleset, list[str]]] = {}
-    of_swap: list[str] = []
+    by_name: dict[str, tuple[ManagedOomUnit, OomRuleset, dict[str, None]]] = {}
     for unit in units:
-        if unit.kind is ManagedOomKind.SWAP:
-            of_swap.append(unit.cgroup)
-            continue
         for name, ruleset in named_rules(unit, defaults):
-            by_name.setdefault(name, (unit, ruleset, []))[-1].append(unit.cgroup)
+            by_name.setdefault(name, (unit, ruleset, {}))[-1][unit.cgroup] = None
+    of_swap = by_name.pop(_SWAP, None)
     rules = [
-        _rule(name, ruleset, tuple(dict.fromkeys(cgroups)), of_user=first.uid is not None)
+        _rule(name, ruleset, tuple(cgroups), of_user=first.uid is not None)
         for name, (first, ruleset, cgroups) in by_name.items()
     ]
-    if of_swap:
+    if of_swap is not None:
         limit = defaults.swap_used_percent
         metrics = Metric(Measure.SWAP_USED), Metric(Measure.USAGE)
-        rules.append(
-            Rule(
-                name=f"{_PREFIX}swap",
-                cgroups=("/",),
-                conditions=tuple(Condition(metric, limit) for metric in metrics),
-                for_seconds=0.0,
-                action=RuleAction.EVICT_WORST,
-                by=RankedBy.SWAP,
-                cooldown_seconds=_COOLDOWN_SECONDS,
-                below=tuple(dict.fromkeys(of_swap)),
-            )
+        swap = Rule(
+            name=_SWAP,
+            cgroups=("/",),
+            conditions=tuple(Condition(metric, limit) for metric in metrics),
+            for_seconds=0.0,
+            action=RuleAction.EVICT_WORST,
+            by=RankedBy.SWAP,
+            cooldown_seconds=_COOLDOWN_SECONDS,
+            below=tuple(of_swap[-1]),
         )
+        rules.append(swap)
     return tuple(rules)
 
 
@@ -336,7 +327,7 @@ def named_rules(unit: ManagedOomUnit, defaults: OomdDefaults) -> Iterator[tuple[
     whose = _PREFIX if unit.uid is None else f"{_PREFIX}user-"
     if unit.kind is ManagedOomKind.SWAP:
         swap = OomRuleset(action=OomAction.KILL_BY_SWAP, swap_percent=defaults.swap_used_percent)
-        yield f"{_PREFIX}swap", swap
+        yield _SWAP, swap
     elif unit.kind is ManagedOomKind.RULES:
         for name in unit.rules:
             if name in defaults.rulesets:
@@ -344,12 +335,6 @@ def named_rules(unit: ManagedOomUnit, defaults: OomdDefaults) -> Iterator[tuple[
     else:
         percent = unit.limit_percent or defaults.pressure_percent
         seconds = max(_SHORTEST_SECONDS, unit.duration_seconds or defaults.pressure_seconds)
-        yield (
-            f"{whose}pressure-{percent:g}%-{seconds:g}s",
-            OomRuleset(
-                action=OomAction.KILL_BY_PGSCAN,
-                pressure_percent=percent,
-                seconds=seconds,
-                while_scanned=True,
-            ),
-        )
+        by = OomAction.KILL_BY_PGSCAN
+        stall = OomRuleset(action=by, pressure_percent=percent, seconds=seconds, while_scanned=True)
+        yield f"{whose}pressure-{percent:g}%-{seconds:g}s", stall

@@ -50,8 +50,8 @@ class RuleObserver:
         self._clock_seconds = clock_seconds
         self._limits: dict[tuple[str, Measure], tuple[float, int | None]] = {}
         self._reads: Mapping[Measure, Callable[[str, str, str], float | None]] = {
-            Measure.PRESSURE: self._average,
-            Measure.STALL: self._stall_seconds,
+            Measure.PRESSURE: self._pressure_of,
+            Measure.STALL: self._pressure_of,
             Measure.EVENTS: self._events,
             Measure.USAGE: self._usage_percent,
             Measure.SWAP_USED: self._swap_percent,
@@ -111,17 +111,13 @@ class RuleObserver:
         path = self.pressure_path(cgroup, directory, resource)
         return parse_pressure(_read(path), path)
 
-    def _average(self, cgroup: str, directory: str, of: str) -> float | None:
-        resource, kind, average = of.split()
+    def _pressure_of(self, cgroup: str, directory: str, of: str) -> float | None:
+        """Return an average, or where none is named the seconds of stall."""
+        resource, kind, *average = of.split()
         found = self._pressures(cgroup, directory, resource).get(kind)
-        if found is None:
-            return None
-        return found.avg10 if average == "avg10" else found.avg60
-
-    def _stall_seconds(self, cgroup: str, directory: str, of: str) -> float | None:
-        resource, kind = of.split()
-        found = self._pressures(cgroup, directory, resource).get(kind)
-        return None if found is None else found.total_seconds
+        if found is None or not average:
+            return None if found is None else found.total_seconds
+        return found.avg10 if average == ["avg10"] else found.avg60
 
     def _events(self, cgroup: str, directory: str, of: str) -> float | None:
         if cgroup == _ROOT:
@@ -143,7 +139,10 @@ class RuleObserver:
             return 100.0 * (1 - min(1.0, machine.available_bytes / machine.capacity_bytes))
         path = f"{directory}/{'memory.current' if self._is_v2 else 'memory.usage_in_bytes'}"
         usage_bytes = parse_integer(_read(path), path)
-        limit_bytes = self._limit(cgroup, Measure.USAGE, lambda: self._memory_limit(directory), usage_bytes)
+        of_limit = f"{directory}/{'memory.max' if self._is_v2 else 'memory.limit_in_bytes'}"
+        limit_bytes = self._limit(
+            cgroup, Measure.USAGE, lambda: parse_limit(_read(of_limit), of_limit), usage_bytes
+        )
         if not limit_bytes:
             return None
         if usage_bytes < limit_bytes * _FAR:
@@ -152,10 +151,6 @@ class RuleObserver:
         path = f"{directory}/memory.stat"
         key = b"inactive_file" if self._is_v2 else b"total_inactive_file"
         return 100.0 * max(0, usage_bytes - parse_field(_read(path), key, path)) / limit_bytes
-
-    def _memory_limit(self, directory: str) -> int | None:
-        path = f"{directory}/{'memory.max' if self._is_v2 else 'memory.limit_in_bytes'}"
-        return parse_limit(_read(path), path)
 
     def _swap_percent(self, cgroup: str, directory: str, of: str) -> float | None:
         if cgroup == _ROOT or of == MACHINE_SWAP.of:

@@ -85,7 +85,8 @@ def oomd_defaults(problems: dict[str, str], *, root: Path = Path("/")) -> OomdDe
     """
     found = OomdDefaults()
     refused: dict[Path, list[str]] = {}
-    for path in _conf_files(root, problems):
+    main = [path for directory in DIRECTORIES if (path := root / directory / _MAIN).exists()]
+    for path in (*main[:1], *_named_last(root, _DROP_INS, ".conf", problems)):
         refuse = refused.setdefault(path, []).append
         found = with_oomd_conf(found, _text(path, refuse), refuse)
     rulesets: dict[str, OomRuleset] = {}
@@ -221,13 +222,6 @@ _RULE_KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "LastingSec": ("seconds", _rule_seconds),
     "Action": ("action", _action),
 }
-
-
-def _conf_files(root: Path, problems: dict[str, str]) -> Iterator[Path]:
-    """Yield the files in the order in which they count, the last one most."""
-    main = (root / directory / _MAIN for directory in DIRECTORIES)
-    yield from [path for path in main if path.exists()][:1]
-    yield from _named_last(root, _DROP_INS, ".conf", problems)
 
 
 def _named_last(root: Path, below: str, suffix: str, problems: dict[str, str]) -> Iterator[Path]:

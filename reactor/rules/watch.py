@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
@@ -155,6 +155,7 @@ class Acting(Protocol):
         """Make a pass for it; return whether the rule acted in it, and is not waiting for something."""
 
 
+@dataclass(eq=False)
 class RuleWatch:
     """Observes what the rules are for, and has `guard` do what they ask for.
 
@@ -164,36 +165,26 @@ class RuleWatch:
     the clock alone counts.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is connected to
-        self,
-        tree: CgroupTree,
-        rules: Iterable[Rule],
-        guard: Acting,
-        acted: dict[str, Acts],
-        *,
-        observer: RuleObserver | None = None,
-        clock_seconds: Callable[[], float] = time.monotonic,
-        worked_seconds: Callable[[], float] = time.thread_time,
-        triggers: RulePressure | None = None,
-        marked: dict[str, Marked] | None = None,
-        on_marks: Callable[[Marks], None] = lambda _: None,
-    ) -> None:
-        self._triggers = triggers
-        self._marked = {} if marked is None else marked
-        self._on_marks = on_marks
+    tree: CgroupTree
+    rules: Sequence[Rule]
+    guard: Acting
+    acted: dict[str, Acts]
+    _: KW_ONLY
+    observer: RuleObserver | None = None
+    clock_seconds: Callable[[], float] = time.monotonic
+    worked_seconds: Callable[[], float] = time.thread_time
+    triggers: RulePressure | None = None
+    marked: dict[str, Marked] = field(default_factory=dict)
+    on_marks: Callable[[Marks], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._marks: Marks | None = None
-        self._tree = tree
-        self._guard = guard
-        self._acted = acted
-        self._clock_seconds = clock_seconds
-        self._worked_seconds = worked_seconds
-        self._observer = observer or RuleObserver(tree, clock_seconds=clock_seconds)
+        self._observer = self.observer or RuleObserver(self.tree, clock_seconds=self.clock_seconds)
         self._cpus = os.cpu_count() or 1
-        own = tuple(rules)
-        marks = started(own, self._marked, clock_seconds())
-        self._marked.clear()
-        self._marked.update(marks)
-        self._groups = _grouped(own)
+        marks = started(self.rules, self.marked, self.clock_seconds())
+        self.marked.clear()
+        self.marked.update(marks)
+        self._groups = _grouped(self.rules)
         self._own_groups = len(self._groups)
         self._to_add: tuple[tuple[Rule, ...], Mapping[str, PodParent]] | None = None
         self._of_machine = self._machine_triggers()
@@ -242,7 +233,7 @@ class RuleWatch:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Observe and act until cancelled."""
         async with trio.open_nursery() as nursery:
-            triggers = self._triggers
+            triggers = self.triggers
             if triggers is not None:
                 await nursery.start(triggers.run)
             task_status.started()
@@ -252,8 +243,8 @@ class RuleWatch:
                 if triggers is None:
                     await trio.sleep_until(until_seconds)
                     continue
-                if self._clock_seconds() >= self._arm_due_seconds:
-                    self._arm_due_seconds = self._clock_seconds() + _LONGEST_SECONDS
+                if self.clock_seconds() >= self._arm_due_seconds:
+                    self._arm_due_seconds = self.clock_seconds() + _LONGEST_SECONDS
                     triggers.want(*self._wanted_triggers())
                 while (left_seconds := until_seconds - trio.current_time()) > 0:
                     fired = await triggers.wait(left_seconds)
@@ -285,9 +276,9 @@ class RuleWatch:
 
     def _is_found_unpressed(self, group: _Group, now_seconds: float) -> bool:
         """Return whether cgroups are to be found while no task stalls: for the triggers on their pressure."""
-        if self._triggers is None or now_seconds < group.find_due_seconds + _LONGEST_SECONDS:
+        if self.triggers is None or now_seconds < group.find_due_seconds + _LONGEST_SECONDS:
             return False
-        is_v2 = self._tree.version is CgroupVersion.V2
+        is_v2 = self.tree.version is CgroupVersion.V2
         return is_v2 or any(one.text == _MACHINE for one in group.selectors)
 
     def _machine_triggers(self) -> tuple[Trigger, ...]:
@@ -319,7 +310,7 @@ class RuleWatch:
             each = max(1, int(room * _part(group, groups)))
             gates = list(dict.fromkeys(gate for rule in group.rules if (gate := _gate(rule)) is not None))
             cgroups: Collection[Selected] = group.selected.values()
-            if self._tree.version is CgroupVersion.V1:  # it accounts pressure of the machine alone
+            if self.tree.version is CgroupVersion.V1:  # it accounts pressure of the machine alone
                 cgroups = [one for one in (group.selected.get(_MACHINE),) if one is not None]
             wanted |= dict.fromkeys(islice(self._triggers_of(group, cgroups, gates), each))
             left_out += max(0, len(cgroups) * len(gates) - each)
@@ -348,7 +339,7 @@ class RuleWatch:
         if self._to_add is not None:
             self._take_added(*self._to_add)
             self._to_add = None
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         self._note_stalls(now_seconds)
         for group in self._groups:
             self._begin_turn()
@@ -358,23 +349,30 @@ class RuleWatch:
                     await self._find(group)
                 group.peaks = {}
                 await self._observe_all(group, group.selected)
-                self._next_round(group)
+                # All of them are observed again by what that has cost now.
+                is_of_memory = group.resource is PressureResource.MEMORY
+                share = _SHARE_UNDER_PRESSURE if is_of_memory else _SHARE_AT_REST
+                group.every_seconds = self._pause_seconds(group, share)
+                group.due_seconds = self._after(group.every_seconds)
             elif any(group.states.values()) and now_seconds >= group.active_due_seconds:
                 await self._observe_all(group, group.active_cgroups())
                 pause_seconds = self._pause_seconds(
                     group, _SHARE_UNDER_PRESSURE, most_seconds=_LONGEST_ACTIVE_SECONDS
                 )
-                group.active_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
+                group.active_due_seconds = self._after(pause_seconds)
             elif not is_open and self._is_found_unpressed(group, now_seconds):
                 await self._find(group)
             for rule in group.rules:
                 if group.states[rule.name]:
                     await self._act(group, rule)
-        self._show_marks()
+        marks = marks_of(self.marked, self.clock_seconds())
+        if marks != self._marks:
+            self._marks = marks
+            self.on_marks(marks)
 
     def document(self) -> list[dict[str, Any]]:
         """Return how the rules stand as plain JSON values."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         return [
             self._rule_document(group, rule, now_seconds) for group in self._groups for rule in group.rules
         ]
@@ -396,10 +394,10 @@ class RuleWatch:
         present = {rule.name for group in self._groups for rule in group.rules}
         self._waiting = _only(self._waiting, present)
         # A unit that is restarted brings its rule back.
-        oldest_seconds = self._clock_seconds() - _ACTED_KEPT_SECONDS
-        for name in [name for name in self._acted if name not in present]:
-            if last_acted(self._acted[name]).at_seconds < oldest_seconds:
-                del self._acted[name]
+        oldest_seconds = self.clock_seconds() - _ACTED_KEPT_SECONDS
+        for name in [name for name in self.acted if name not in present]:
+            if last_acted(self.acted[name]).at_seconds < oldest_seconds:
+                del self.acted[name]
 
     def _note_stalls(self, now_seconds: float) -> None:
         """Record for what share of the time since the last tick some task of the machine has stalled."""
@@ -422,7 +420,7 @@ class RuleWatch:
     async def _find(self, group: _Group) -> None:
         """Find the cgroups of a group; when it is done again follows from what that has cost."""
         problems: dict[str, str] = {}
-        finding = find_selected(self._tree, group.selectors, problems)
+        finding = find_selected(self.tree, group.selectors, problems)
         selected = await with_pauses(finding, self._give_way)
         for cgroup, one in group.selected.items():
             if selected.get(cgroup) != one:
@@ -436,7 +434,7 @@ class RuleWatch:
         least_seconds = _TICK_SECONDS if is_pressed else _FIND_SECONDS
         share = _SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING
         pause_seconds = self._pause_seconds(group, share, least_seconds=least_seconds)
-        group.find_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
+        group.find_due_seconds = self._after(pause_seconds)
         self._begin_turn()
 
     def _pause_seconds(
@@ -460,7 +458,7 @@ class RuleWatch:
 
     def _observe(self, group: _Group, selected: Selected, *, reported: Trigger | None = None) -> None:
         """Observe one cgroup for all rules of a group; `reported` is a trigger that has fired."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         cgroup = selected.cgroup
         is_active = any(cgroup in states for states in group.states.values())
         values = self._observer.read(cgroup, selected.directory, group.required)
@@ -489,13 +487,9 @@ class RuleWatch:
             else:
                 states[cgroup] = state
 
-    def _next_round(self, group: _Group) -> None:
-        """Say when all of a group's cgroups are observed again, by what that has cost now."""
-        under_pressure = group.resource is PressureResource.MEMORY
-        share = _SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST
-        group.every_seconds = self._pause_seconds(group, share)
-        # A little less, for a tick that comes early by its own duration.
-        group.due_seconds = self._clock_seconds() + group.every_seconds - _TICK_SECONDS / 2
+    def _after(self, seconds: float) -> float:
+        """Return when so long is over, less half a tick: one may come early by its own duration."""
+        return self.clock_seconds() + seconds - _TICK_SECONDS / 2
 
     async def _act(self, group: _Group, rule: Rule) -> None:
         states = group.states[rule.name]
@@ -510,7 +504,7 @@ class RuleWatch:
         if firing is None:
             return
         waits_for = (firing.cgroup, firing.since_seconds)
-        if self._waiting.get(rule.name) == waits_for and self._guard.why_waits(firing):
+        if self._waiting.get(rule.name) == waits_for and self.guard.why_waits(firing):
             return  # that it waits was reported
         before = states[firing.cgroup].amounts
         now = {} if before is None else await self._amounts(rule, firing.cgroup)
@@ -523,8 +517,8 @@ class RuleWatch:
         firing = self._due(rule, states)
         if firing is None or firing.cgroup != selected.cgroup:
             return
-        if self._guard.fire(replace(firing, amounts=amounts)):
-            self._acted[rule.name] = after_acting(firing, self._acts(rule))
+        if self.guard.fire(replace(firing, amounts=amounts)):
+            self.acted[rule.name] = after_acting(firing, self._acts(rule))
             states.pop(firing.cgroup, None)
             self._waiting.pop(rule.name, None)
         else:
@@ -532,7 +526,7 @@ class RuleWatch:
 
     def _mark(self, rule: Rule, states: Mapping[str, RuleState]) -> None:
         """Have the Node show a rule's mark while the rule holds; that it begins to is recorded."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         fresh = {
             cgroup: one
             for cgroup, one in states.items()
@@ -542,32 +536,26 @@ class RuleWatch:
         if firing is None or rule.mark is None:
             return
         until_seconds = now_seconds + rule.transition_seconds
-        before = self._marked.get(rule.name)
-        self._marked[rule.name] = Marked(rule.mark, until_seconds, is_known=True)
+        before = self.marked.get(rule.name)
+        self.marked[rule.name] = Marked(rule.mark, until_seconds, is_known=True)
         if before is None or not before.is_known or before.until_seconds <= now_seconds:
-            self._guard.fire(firing)
-
-    def _show_marks(self) -> None:
-        marks = marks_of(self._marked, self._clock_seconds())
-        if marks != self._marks:
-            self._marks = marks
-            self._on_marks(marks)
+            self.guard.fire(firing)
 
     def _due(self, rule: Rule, states: Mapping[str, RuleState]) -> Firing | None:
-        return due(rule, states, self._acts(rule), self._clock_seconds())
+        return due(rule, states, self._acts(rule), self.clock_seconds())
 
     def _acts(self, rule: Rule) -> Acts:
-        return self._acted.get(rule.name, {})
+        return self.acted.get(rule.name, {})
 
     async def _amounts(self, rule: Rule, cgroup: str) -> dict[str, int]:
         """Return by uid what the pods below hold, or how much of them was scanned so far."""
         found: dict[str, int] = {}
-        for pod in hit_by(rule, cgroup, self._guard.pods):
+        for pod in hit_by(rule, cgroup, self.guard.pods):
             if rule.by is RankedBy.GROWTH:
-                amount = self._guard.held_bytes(pod.uid)
+                amount = self.guard.held_bytes(pod.uid)
             else:
                 where = pod.cgroup or "/"
-                directory = f"{self._tree.memory_root}{where}"
+                directory = f"{self.tree.memory_root}{where}"
                 scanned = self._observer.read(where, directory, (_SCANNED,))[_SCANNED]
                 amount = None if scanned is None else int(scanned)
             if amount is not None:
@@ -576,18 +564,18 @@ class RuleWatch:
         return found
 
     def _begin_turn(self) -> None:
-        self._turn_began_seconds = self._worked_seconds()
+        self._turn_began_seconds = self.worked_seconds()
         self._turn_cost_seconds = 0.0
 
     def _turn_cost(self) -> float:
-        return self._turn_cost_seconds + self._worked_seconds() - self._turn_began_seconds
+        return self._turn_cost_seconds + self.worked_seconds() - self._turn_began_seconds
 
     async def _give_way(self) -> None:
         """Let the loop go first, where it was held up for a turn."""
-        if self._worked_seconds() - self._turn_began_seconds >= _TURN_SECONDS:
+        if self.worked_seconds() - self._turn_began_seconds >= _TURN_SECONDS:
             self._turn_cost_seconds = self._turn_cost()
             await trio.lowlevel.checkpoint()
-            self._turn_began_seconds = self._worked_seconds()
+            self._turn_began_seconds = self.worked_seconds()
 
     def _rule_document(self, group: _Group, rule: Rule, now_seconds: float) -> dict[str, Any]:
         states = group.states[rule.name]
@@ -622,7 +610,7 @@ class RuleWatch:
         }
 
     def _mark_document(self, rule: Rule, mark: Mark, now_seconds: float) -> dict[str, Any]:
-        marked = self._marked.get(rule.name)
+        marked = self.marked.get(rule.name)
         left_seconds = marked.until_seconds - now_seconds if marked is not None and marked.is_known else 0.0
         return {
             "condition": mark.condition or None,
@@ -645,7 +633,7 @@ class RuleWatch:
                 shown = map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])
                 return f"no cgroup is or matches {', '.join(shown)}"
         firing = self._due(rule, states)
-        waits = None if firing is None else self._guard.why_waits(firing)
+        waits = None if firing is None else self.guard.why_waits(firing)
         return waits or why_not(rule, states, acted, now_seconds) or "it is due now"
 
 

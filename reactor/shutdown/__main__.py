@@ -28,20 +28,17 @@ _DATA_BYTES: Final = 96 << 20  # three times the longest message that the bus le
 _LOG: Final = logging.getLogger("reactor.shutdown")
 
 
-def _kubelet_ends_pods(config: Path) -> bool:
-    from reactor.shutdown.kubelet import ends_pods_itself  # noqa: PLC0415 - 2 MiB, on Kubernetes nodes alone
-
-    return ends_pods_itself(config)
-
-
 async def _watch(guard: socket.socket, arguments: list[str]) -> None:
     connection = trio.socket.from_stdlib_socket(guard)
-    if len(arguments) > 1 and _kubelet_ends_pods(Path(arguments[1])):
-        why = f"{arguments[1]}: the kubelet ends the pods itself at a shutdown (shutdownGracePeriod)"
-        _LOG.warning("%s", why)
-        await connection.send(write_news(ShutdownNews(kind=ShutdownNewsKind.PROBLEM, text=why)))
-        await connection.recv(1)  # until the guard has ended
-        return
+    if len(arguments) > 1:
+        from reactor.shutdown.kubelet import ends_pods_itself  # noqa: PLC0415 - 2 MiB, in Kubernetes alone
+
+        if ends_pods_itself(Path(arguments[1])):
+            why = f"{arguments[1]}: the kubelet ends the pods itself at a shutdown (shutdownGracePeriod)"
+            _LOG.warning("%s", why)
+            await connection.send(write_news(ShutdownNews(kind=ShutdownNewsKind.PROBLEM, text=why)))
+            await connection.recv(1)  # until the guard has ended
+            return
     await Watch(connection, int(arguments[0])).run()
 
 

@@ -72,53 +72,10 @@ _READ_SECONDS: Final = (0.05, 0.8)
 _READ_TIMES: Final = 8
 
 
-class Logind:
-    """logind over one connection."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._owner = ""
-
-    async def attend(self) -> None:
-        """Hear of shutdowns from now on. Raises BusError."""
-        await self._bus.subscribe(_PREPARE_RULE, _OWNER_RULE)
-        await self.max_delay_seconds()  # starts it, where the bus does so when it is asked
-        self._owner = await self._bus.listen(LOGIND)
-
-    async def next_preparing(self) -> bool:
-        """Wait for what logind says next: True a shutdown begins, False it was cancelled.
-
-        Raises BusError where logind has ended or was restarted: what it knew of us is to be said again.
-        """
-        async for message in self._bus.signals:
-            if _is(message, _BUS, "NameOwnerChanged") and message.body[0] == LOGIND:
-                if message.body[2] != self._owner:
-                    raise BusError(f"{LOGIND}: was restarted")
-            elif _is(message, _MANAGER.interface, _SIGNAL) and len(message.body) == 1:
-                return bool(message.body[0])
-        raise BusError("system bus: has closed the connection")
-
-    async def is_preparing(self) -> bool:
-        """Return whether a shutdown waits for its locks now. Raises BusError."""
-        found: bool = await self._bus.property(_MANAGER, "PreparingForShutdown", bool)
-        return found
-
-    async def max_delay_seconds(self) -> int:
-        """Return for how long logind waits at the most. Raises BusError."""
-        found: int = await self._bus.property(_MANAGER, "InhibitDelayMaxUSec", int)
-        return _NO_MAXIMUM if found == _NO_MAXIMUM else found // _MICROSECONDS
-
-    async def read_configuration(self) -> None:
-        """Have logind read its configuration again; it has not when this returns. Raises BusError."""
-        await self._bus.call(_SYSTEMD_MANAGER, "KillUnit", "ssi", "systemd-logind.service", "all", _SIGHUP)
-
-    async def inhibit(self) -> int:
-        """Return a lock that delays a shutdown until this descriptor is closed. Raises BusError."""
-        answer = await self._bus.call(_MANAGER, "Inhibit", "ssss", "shutdown", _WHO, _WHY, "delay")
-        if len(answer) != 1 or not isinstance(answer[0], FileDescriptor):
-            raise BusError(f"{LOGIND}: Inhibit: got {answer!r:.80}; accepted: a descriptor")
-        lock: int = answer[0].to_raw_fd()
-        return lock
+async def _max_delay_seconds(bus: Bus) -> int:
+    """Return for how long logind waits at the most. Raises BusError."""
+    found: int = await bus.property(_MANAGER, "InhibitDelayMaxUSec", int)
+    return _NO_MAXIMUM if found == _NO_MAXIMUM else found // _MICROSECONDS
 
 
 def _is(message: Message, interface: str | None, member: str) -> bool:
@@ -175,7 +132,7 @@ class Watch:
         """Watch over one connection until that is lost; say why."""
         try:
             async with open_bus(self.address) as bus:
-                await self._watch(Logind(bus))
+                await self._watch(bus)
         except BaseException as raised:  # what is no failure is raised again
             failure, others = split_failure(raised)
             if others is not None:
@@ -184,17 +141,29 @@ class Watch:
             if self._lock is None:
                 await self._say(ShutdownNewsKind.NOT_INHIBITED)
 
-    async def _watch(self, logind: Logind) -> None:
-        await logind.attend()
-        problem = await self._raised(logind)
-        await self._inhibit(logind)
+    async def _watch(self, bus: Bus) -> None:
+        """Watch until logind has ended or was restarted: what it knew of us is to be said again then.
+
+        Raises BusError.
+        """
+        await bus.subscribe(_PREPARE_RULE, _OWNER_RULE)
+        await _max_delay_seconds(bus)  # starts it, where the bus does so when it is asked
+        owner = await bus.listen(LOGIND)
+        problem = await self._raised(bus)
+        await self._inhibit(bus)
         await self._say_problem(problem)
         self._backoff.reset()
-        await self._on_preparing(logind, is_preparing=await logind.is_preparing())
-        while True:
-            await self._on_preparing(logind, is_preparing=await logind.next_preparing())
+        is_preparing = await bus.property(_MANAGER, "PreparingForShutdown", bool)
+        await self._on_preparing(bus, is_preparing=is_preparing)
+        async for message in bus.signals:
+            if _is(message, _BUS, "NameOwnerChanged") and message.body[0] == LOGIND:
+                if message.body[2] != owner:
+                    raise BusError(f"{LOGIND}: was restarted")
+            elif _is(message, _MANAGER.interface, _SIGNAL) and len(message.body) == 1:
+                await self._on_preparing(bus, is_preparing=bool(message.body[0]))
+        raise BusError("system bus: has closed the connection")
 
-    async def _on_preparing(self, logind: Logind, *, is_preparing: bool) -> None:
+    async def _on_preparing(self, bus: Bus, *, is_preparing: bool) -> None:
         """Report to the guard a shutdown that begins, once, and of its cancellation; take a new lock then."""
         if is_preparing == self._is_preparing:
             return
@@ -205,23 +174,26 @@ class Watch:
         else:
             _LOG.warning("logind: the shutdown was cancelled")
             await self._say(ShutdownNewsKind.CANCELLED)
-            await self._inhibit(logind)
+            await self._inhibit(bus)
 
-    async def _inhibit(self, logind: Logind) -> None:
-        """Take a lock in the old one's place. Raises BusError."""
+    async def _inhibit(self, bus: Bus) -> None:
+        """Take a lock in the old one's place: it delays a shutdown until it is closed. Raises BusError."""
         # While a shutdown is being prepared it waits for those that held a lock at its beginning.
         if self._is_preparing and self._lock is not None:
             return
-        seconds = await logind.max_delay_seconds()
-        self._replace_lock(await logind.inhibit())
+        seconds = await _max_delay_seconds(bus)
+        answer = await bus.call(_MANAGER, "Inhibit", "ssss", "shutdown", _WHO, _WHY, "delay")
+        if len(answer) != 1 or not isinstance(answer[0], FileDescriptor):
+            raise BusError(f"{LOGIND}: Inhibit: got {answer!r:.80}; accepted: a descriptor")
+        self._replace_lock(answer[0].to_raw_fd())
         await self._say(ShutdownNewsKind.INHIBITED, seconds=min(seconds, MOST_SECONDS))
 
-    async def _raised(self, logind: Logind) -> str:
+    async def _raised(self, bus: Bus) -> str:
         """Have logind wait for as long as is wanted, if need be by a drop-in; return what is wrong then.
 
         What it waits for at the most is its operator's to say: a value that is enough is left alone.
         """
-        seconds = await logind.max_delay_seconds()
+        seconds = await _max_delay_seconds(bus)
         if seconds >= self.wanted_seconds:
             return ""
         wanted_seconds = self.wanted_seconds + _MARGIN_SECONDS
@@ -231,11 +203,12 @@ class Watch:
             )
         except OSError as error:
             return self._short(seconds, f"{error.filename or self.directory}: {error.strerror}")
-        await logind.read_configuration()
+        # It has not read it yet when this returns.
+        await bus.call(_SYSTEMD_MANAGER, "KillUnit", "ssi", "systemd-logind.service", "all", _SIGHUP)
         again = Backoff(*_READ_SECONDS, jitter=None)
         for _ in range(_READ_TIMES):
             await again.pause()
-            seconds = await logind.max_delay_seconds()
+            seconds = await _max_delay_seconds(bus)
             if seconds >= self.wanted_seconds:
                 _LOG.info("logind: waits for %d s at the most, by %s", seconds, self.directory / _NAME)
                 return ""

@@ -20,7 +20,6 @@ from typing import Any, Final
 import trio
 
 from reactor.model.decisions import Eviction, PolicyState, Snapshot, TimeLeft
-from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
@@ -87,38 +86,35 @@ class TimeLeftWatch:
         now_seconds = self.clock_seconds()
         self.needs.judge(snapshot.signals, self.held_bytes, now_seconds)
         for eviction in ordered:
-            if eviction.threshold is not None:
-                used = snapshot.pods.get(eviction.pod.uid)
-                self._ordered(eviction, eviction.threshold, used, now_seconds)
+            if eviction.threshold is None:
+                continue
+            since_seconds = self.state().first_observed.get(eviction.threshold, now_seconds)
+            end_seconds = since_seconds + eviction.threshold.grace_period_seconds
+            self.needs.ordered(eviction, self._hard, end_seconds - now_seconds)
+            used = snapshot.pods.get(eviction.pod.uid)
+            if used is not None and self._lefts and not eviction.is_of_one_process:
+                # What it is to free counts as available from the start.
+                uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
+                self._rise(held_bytes - self._victims.get(uid, 0))  # it may be asked to end before the kill
+                there = {one: held for one, held in self._victims.items() if self.held_bytes(one) is not None}
+                self._victims = {**there, uid: held_bytes}
         if self.is_short(snapshot.signals):
             self.needs.seen(snapshot, now_seconds)
             self._is_short.set()
         else:
             self.needs.calm()
 
-    def _ordered(
-        self, eviction: Eviction, threshold: Threshold, used: PodUsage | None, now_seconds: float
-    ) -> None:
-        """Judge an eviction, and have what it is to free count as available from the start."""
-        since_seconds = self.state().first_observed.get(threshold, now_seconds)
-        self.needs.ordered(eviction, self._hard, since_seconds + threshold.grace_period_seconds - now_seconds)
-        if used is not None and self._lefts and not eviction.is_of_one_process:
-            uid, held_bytes = eviction.pod.uid, used.memory_working_set_bytes or 0
-            self._rise(held_bytes - self._victims.get(uid, 0))  # it may be asked to end before it is killed
-            there = {one: held for one, held in self._victims.items() if self.held_bytes(one) is not None}
-            self._victims = {**there, uid: held_bytes}
-
     def is_short(self, seen: Mapping[Signal, Observation]) -> bool:
         """Return whether a soft threshold is met, or a hard one nearer than is configured."""
         known = {signal: one for signal, one in seen.items() if one.absurdity is None}
-        return bool(thresholds_met(self._soft, known)) or any(map(self._is_within, known.items()))
-
-    def _is_within(self, one: tuple[Signal, Observation]) -> bool:
-        signal, seen = one
-        threshold = self._hard.get(signal)
-        if self.within is None or threshold is None or threshold.is_absurd_at(seen.capacity):
-            return False
-        return seen.available < threshold.value.of(seen.capacity) + self.within.of(seen.capacity)
+        within = self.within
+        return bool(thresholds_met(self._soft, known)) or any(
+            within is not None
+            and (one := known.get(signal)) is not None
+            and not hard.is_absurd_at(one.capacity)
+            and one.available < hard.value.of(one.capacity) + within.of(one.capacity)
+            for signal, hard in self._hard.items()
+        )
 
     def sample(self) -> float:
         """Take a sample, report the time left, and return after how long to take the next; infinity: none."""
@@ -135,7 +131,7 @@ class TimeLeftWatch:
         due = due_in_time(self.settings, state, lefts, now_seconds) if is_asked else {}
         if due.keys() - state.thresholds_met or (due and now_seconds < soft_pause_end(self.settings, state)):
             self.wake(Wake(source=SOURCE, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
-        pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, lefts.items())) else _SECONDS
+        pause_seconds = _OFTEN_SECONDS if any(map(self._is_often, lefts, lefts.values())) else _SECONDS
         spares = (spare_seconds(one.needed_seconds, lefts.get(one.threshold.signal)) for one in state.waits)
         return max(_LEAST_SECONDS, min([pause_seconds, *(one for one in spares if one > 0)]))
 
@@ -167,8 +163,7 @@ class TimeLeftWatch:
             samples.add(now_seconds, min(one.available + awaited_bytes, one.capacity), one.capacity)
             yield signal, samples.time_left(float(self._hard[signal].value.of(one.capacity)), now_seconds)
 
-    def _is_often(self, one: tuple[Signal, TimeLeft]) -> bool:
-        signal, left = one
+    def _is_often(self, signal: Signal, left: TimeLeft) -> bool:
         if left.seconds is not None:
             return left.seconds < _SOON_SECONDS
         return self._samples[signal].falls_within(_SOON_SECONDS, self._hard[signal].value)

@@ -78,16 +78,6 @@ _REACH_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 32
 _MACHINE: Final = "/"
 
-_VOID: Final = {
-    WarrantOutcome.EXPIRED: WarrantEnd.EXPIRED,
-    WarrantOutcome.SHRUNK: WarrantEnd.SHRANK,
-    WarrantOutcome.GROWN: WarrantEnd.OTHER_GREW,
-    WarrantOutcome.CACHE: WarrantEnd.CACHE_GREW,
-    WarrantOutcome.OUTSIDE: WarrantEnd.OUTSIDE_GREW,
-    WarrantOutcome.NEWCOMER: WarrantEnd.NEW_CGROUP,
-    WarrantOutcome.GONE: WarrantEnd.REMOVED,
-}
-
 
 class NoWarrantError(ReactorError):
     """No warrant is given, for this reason."""
@@ -534,22 +524,17 @@ class Warrants:
 
         Return whether it was served meanwhile: then the pass has observed the victim's end.
         """
-        if not self._may_stand(settings, state, pods, decision):
+        given = self._given
+        if (
+            given is None
+            or (decision.evictions or decision.reclaim or decision.memory_reclaim)
+            or decision.acted_on is not None
+            or given.inputs.settings is not settings
+            or not is_unchanged(given.inputs.state, state)
+            or given.inputs.pods != pods
+        ):
             self._served = self.withdraw()
         return self._served is not None
-
-    def _may_stand(
-        self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
-    ) -> bool:
-        given = self._given
-        return (
-            given is not None
-            and not (decision.evictions or decision.reclaim or decision.memory_reclaim)
-            and decision.acted_on is None
-            and given.inputs.settings is settings
-            and is_unchanged(given.inputs.state, state)
-            and given.inputs.pods == pods
-        )
 
     def withdraw(self, *, renewed: bool = False) -> ArmedWarrant | None:
         """Take the claim back before anything is done; return the warrant that was served, if one was.
@@ -567,7 +552,7 @@ class Warrants:
             self.counted[WarrantEnd.REFUSED if is_refused else WarrantEnd.SERVED] += 1
             return self._in_time(given)
         if state is not ClaimState.LIVE:
-            self._ended = _VOID.get(result.outcome, WarrantEnd.UNKNOWN)
+            self._ended = _end(result.outcome)
         elif result.crossed_ns is not None:
             self._ended = WarrantEnd.OTHER_CROSSED
         else:
@@ -666,7 +651,7 @@ class Warrants:
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
-            self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
+            self.counted[_end(probe.result().outcome)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
         self._again_seconds = now_seconds + RENEWAL_SECONDS
 
@@ -699,10 +684,11 @@ class Warrants:
         ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
         ranges[expected.uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
         inputs = forecast.inputs
+        value = int(level.threshold.value.of(inputs.snapshot.signals[level.signal].capacity))
         ahead = Ahead(
             ranges=ranges,
             horizon_seconds=horizon_seconds,
-            reach_bytes=_reach_bytes(level, inputs.snapshot.signals),
+            reach_bytes=min(_REACH_BYTES, value // REACH_SHARE),
             outside_bytes=outside_bytes,
         )
 
@@ -828,9 +814,8 @@ def _outside_bytes(
     return None if seen is None else memory_outside_pods(seen, pods, used)
 
 
-def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:
-    value = int(level.threshold.value.of(memory[level.signal].capacity))
-    return min(_REACH_BYTES, value // REACH_SHARE)
+def _end(of_void: WarrantOutcome) -> WarrantEnd:
+    return WarrantEnd.__members__.get(of_void.name, WarrantEnd.UNKNOWN)
 
 
 def _wake() -> Wake:

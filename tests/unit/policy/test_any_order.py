@@ -31,7 +31,6 @@ from reactor.policy.events import (
     ObservationsUsed,
     PodEmptied,
     PodEnded,
-    PodFoundEmpty,
     PodsInhabited,
     PodsListed,
     PodsStruck,
@@ -135,7 +134,7 @@ events_of_claims = st.one_of(
 other_events = st.one_of(
     st.builds(EvictionFailed, uid=UIDS, why=st.just("why")),
     st.builds(PodEmptied, uid=UIDS),
-    st.builds(PodFoundEmpty, uid=UIDS),
+    st.builds(PodEmptied, uid=UIDS, was_found=st.booleans()),
     st.builds(PodsInhabited, uids=st.frozensets(UIDS)),
     st.builds(PodsListed, uids=st.frozensets(UIDS)),
     st.builds(ObservationsUsed, taken_at_seconds=st.just({Signal.NODEFS_AVAILABLE: 1.0})),

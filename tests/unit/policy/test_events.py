@@ -32,7 +32,6 @@ from reactor.policy.events import (
     ObservationsUsed,
     PodEmptied,
     PodEnded,
-    PodFoundEmpty,
     PodsInhabited,
     PodsListed,
     ProcessEvictionOrdered,
@@ -195,14 +194,14 @@ def test_what_a_dry_run_has_only_thought_of_is_not_taken_up():
 
 def test_a_pod_is_left_out_from_when_it_is_found_empty_until_a_process_lives_in_it():
     pods = (make_pod("a"), make_pod("b"))
-    state = after(PodFoundEmpty(uid="uid-a"), PolicyState())
+    state = after(PodEmptied(uid="uid-a", was_found=True), PolicyState())
 
     assert pods[1:] == eligible(state, pods, 1.0)
     assert pods == eligible(after(PodsInhabited(uids=frozenset({"uid-a"})), state), pods, 1.0)
 
 
 def test_a_pod_that_is_found_empty_again_at_once_is_no_news():
-    state = after(PodFoundEmpty(uid="uid-a"), PolicyState(), 1.0)
+    state = after(PodEmptied(uid="uid-a", was_found=True), PolicyState(), 1.0)
 
     assert is_newly_empty(state, "uid-b", 1.01)
     assert not is_newly_empty(state, "uid-a", 1.01)
@@ -210,7 +209,7 @@ def test_a_pod_that_is_found_empty_again_at_once_is_no_news():
 
 
 def test_what_is_known_of_pods_ends_with_them():
-    state = after(PodFoundEmpty(uid="uid-a"), PolicyState())
+    state = after(PodEmptied(uid="uid-a", was_found=True), PolicyState())
     state = after(EvictionFailed(uid="uid-b", why="why"), state)
     state = after(PodEmptied(uid="uid-c"), state)
 

@@ -57,8 +57,8 @@ MUTANTS: Final = (
     Mutant("policy/rank.py", "is_known, less", "is_known, -less"),
     Mutant(
         "policy/disks.py",
-        "*_empty_dirs(pod, used), *_pod_limit(pod, used),",
-        "*_pod_limit(pod, used), *_empty_dirs(pod, used),",
+        "in islice(_broken_limits(pod, used, layout), 1):",
+        "in [*_broken_limits(pod, used, layout)][-1:]:",
     ),
     Mutant("policy/disks.py", "used_bytes > limit.amount > 0", "used_bytes >= limit.amount > 0"),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS: Final = (
     Mutant("policy/admission.py", 'toleration.key not in {"", _TAINT_KEY}', "toleration.key != _TAINT_KEY"),
     Mutant("policy/images.py", "< gc.high_threshold_percent", "<= gc.high_threshold_percent"),
     Mutant("policy/images.py", "max(1, capacity", "max(0, capacity"),
-    Mutant("policy/images.py", ">= minimum_age_seconds", "> minimum_age_seconds"),
+    Mutant("policy/images.py", ">= gc.minimum_age_seconds", "> gc.minimum_age_seconds"),
     Mutant(
         "policy/images.py",
         "(image.last_used_seconds) < now_seconds",
