@@ -43,7 +43,7 @@ from reactor.model.kills import WarrantEnd
 from reactor.model.pods import Pod
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.pods import PodObserver
 from reactor.policy.decide import decide
@@ -462,7 +462,7 @@ class Warrants:
         self._ended = None
         try:
             self._is_waiting_for_pods = False
-            self._give(self._probe, self._mark, forecast, self.reads.usages)
+            self._give(self._probe, self._mark, forecast)
             self.why_none = None
         except (OSError, ReactorError) as error:
             self._is_waiting_for_pods = isinstance(error, NotKnownYetError)
@@ -574,27 +574,20 @@ class Warrants:
     def _take_claim(self) -> ClaimState | None:
         return None if self._probe is None else self._probe.withdraw()
 
-    def _give(
-        self,
-        probe: WarrantProbe,
-        mark: _Mark,
-        forecast: Forecast,
-        usages: PodObserver,
-    ) -> None:
+    def _give(self, probe: WarrantProbe, mark: _Mark, forecast: Forecast) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
+        usages = self.reads.usages
         _, state, _, pods, now_seconds = forecast.inputs
         level, level_bytes, left_bytes, near_bytes = self._nearest(forecast)
         # Also where there is none: soon it may be certain.
-        is_near = left_bytes <= near_bytes
-        self._again_seconds = now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
+        again_seconds = RENEWAL_SECONDS if left_bytes <= near_bytes else RETRIAL_SECONDS
+        self._again_seconds = now_seconds + again_seconds
         placed = self._placed_victim(probe, next(iter(forecast.prepared), None))
-        if not self.reads.holds(placed.pod):
-            raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
         margin_bytes = max(left_bytes, _LEAST_MARGIN_BYTES)
         # Of the victim, and of page cache, no more than at the nearer level: a reader crosses so much early.
         own_margin_bytes = min(margin_bytes, max(near_bytes, _LEAST_MARGIN_BYTES))
-        bounds = self._bound(probe, usages, placed, margin_bytes, {pod.uid for pod in forecast.asleep})
+        bounds = self._bound(probe, placed, margin_bytes, {pod.uid for pod in forecast.asleep})
         uid = placed.pod.uid
         held_bytes = usages.charged_bytes([uid]).get(uid)
         if held_bytes is None:  # it could shrink to nothing without voiding the warrant
@@ -632,10 +625,17 @@ class Warrants:
                 raise NoWarrantError(f"{pod.key} grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        outside_bytes = None if outside is None else _outside_bytes(outside, pods, usages, self.reads.memory)
-        victim = self._certain(
-            level, forecast, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
+        outside_bytes = None if outside is None else self._outside_bytes(outside, pods)
+        ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
+        ranges[uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
+        value = int(level.threshold.value.of(forecast.inputs.seen(level.threshold).capacity))
+        ahead = Ahead(
+            ranges=ranges,
+            horizon_seconds=horizon_seconds,
+            reach_bytes=min(_REACH_BYTES, value // REACH_SHARE),
+            outside_bytes=outside_bytes,
         )
+        victim = self._certain(forecast, level.threshold, placed.pod, ahead)
         active_most = 0
         if outside_bytes is not None:  # idle page cache out there that is used again would count, too
             room_bytes = least_worth_bytes(level.threshold, victim.crossing) - outside_bytes
@@ -668,41 +668,23 @@ class Warrants:
             placed = None
         if placed is None or self._known.is_missing(victim):
             raise NotKnownYetError(f"{victim.key} is not known to the kernel yet")
+        if not self.reads.holds(placed.pod):
+            raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
         return placed
 
     @staticmethod
-    def _certain(
-        level: MemoryLevel,
-        forecast: Forecast,
-        bounds: Mapping[str, int],
-        expected: Pod,
-        least_bytes: int,
-        outside_bytes: int | None,
-        horizon_seconds: float,
-    ) -> CertainVictim:
+    def _certain(forecast: Forecast, threshold: Threshold, expected: Pod, ahead: Ahead) -> CertainVictim:
         """Return the victim of the crossing. Raises NoWarrantError where that is not certainly this pod."""
-        ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
-        ranges[expected.uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
-        inputs = forecast.inputs
-        value = int(level.threshold.value.of(inputs.snapshot.signals[level.signal].capacity))
-        ahead = Ahead(
-            ranges=ranges,
-            horizon_seconds=horizon_seconds,
-            reach_bytes=min(_REACH_BYTES, value // REACH_SHARE),
-            outside_bytes=outside_bytes,
-        )
-
-        def surely(pods: Sequence[Pod]) -> CertainVictim:
-            found = certain_victim(inputs._replace(pods=pods), level.threshold, ahead)
+        awake = forecast.inputs.pods
+        # Those that are asleep may live again.
+        for pods in ((*awake, *forecast.asleep), awake) if forecast.asleep else (awake,):
+            found = certain_victim(forecast.inputs._replace(pods=pods), threshold, ahead)
             if isinstance(found, str):
                 raise NoWarrantError(found)
             if found.pod.uid != expected.uid:
                 raise NoWarrantError(f"{found.pod.key} may come before {expected.key} by then")
-            return found
-
-        if forecast.asleep:  # they may live again
-            surely((*inputs.pods, *forecast.asleep))
-        return surely(inputs.pods)
+            victim = found
+        return victim
 
     def _nearest(self, forecast: Forecast) -> _Crossing:
         """Return the crossing that is near.
@@ -758,6 +740,15 @@ class Warrants:
             return None
         return _Outside(cgroup, signal)
 
+    def _outside_bytes(self, outside: _Outside, pods: Sequence[Pod]) -> int | None:
+        """Return the working set that no pod holds, as the policy will see it; None where it is not known.
+
+        The pods are read first: what they take until the node is read makes it no smaller.
+        """
+        used = self.reads.usages.of([pod.uid for pod in pods])
+        seen = self.reads.memory().get(outside.signal)
+        return None if seen is None else memory_outside_pods(seen, pods, used)
+
     def _counter_of(self, cgroup: str) -> int:
         """Return the address of a cgroup's counter, 0 for the machine. Raises NoWarrantError."""
         if cgroup == _MACHINE:
@@ -769,18 +760,13 @@ class Warrants:
         return known.memory
 
     def _bound(
-        self,
-        probe: WarrantProbe,
-        usages: PodObserver,
-        victim: PlacedPod,
-        margin_bytes: int,
-        asleep: Collection[str],
+        self, probe: WarrantProbe, victim: PlacedPod, margin_bytes: int, asleep: Collection[str]
     ) -> dict[str, int]:
         """Bound every pod that the kernel knows; return the bounds in bytes, by uid. The victim has none.
 
         What those that are asleep hold belongs to no pod: it may not grow at all.
         """
-        charged = usages.charged_bytes(self._known.placed)
+        charged = self.reads.usages.charged_bytes(self._known.placed)
         bounds: dict[str, int] = {}
         for uid, placed in self._known.placed.items():
             most_bytes = charged.get(uid, 0) + (0 if uid in asleep else margin_bytes)
@@ -797,21 +783,6 @@ def _least_bytes(usages: PodObserver, uid: str, margin_bytes: int) -> int:
     if used is None or used.memory_working_set_bytes is None or cached_bytes is None:
         return 0
     return max(0, used.memory_working_set_bytes - cached_bytes - margin_bytes)
-
-
-def _outside_bytes(
-    outside: _Outside,
-    pods: Sequence[Pod],
-    usages: PodObserver,
-    memory: Callable[[], Mapping[Signal, Observation]],
-) -> int | None:
-    """Return the working set that no pod holds, as the policy will see it; None where it is not known.
-
-    The pods are read first: what they take until the node is read makes it no smaller.
-    """
-    used = usages.of([pod.uid for pod in pods])
-    seen = memory().get(outside.signal)
-    return None if seen is None else memory_outside_pods(seen, pods, used)
 
 
 def _end(of_void: WarrantOutcome) -> WarrantEnd:

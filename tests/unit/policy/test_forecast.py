@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from reactor.model.decisions import Calm, Inputs, PolicyState, Snapshot
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Threshold
-from reactor.policy.forecast import Ahead, Forecast, at_crossing, foreseen, is_unchanged, near, with_victims
+from reactor.policy.forecast import Ahead, Forecast, is_unchanged, near, with_victims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
 HARD = make_threshold(100)
@@ -22,19 +22,24 @@ USED = {
 SEEN = {Signal.MEMORY_AVAILABLE: make_observation(150, 1000)}
 
 
-def known(threshold: Threshold) -> Forecast:
-    settings = EvictionSettings(thresholds=(threshold,))
-    snapshot = Snapshot(signals=SEEN, pods=USED)
+def known(threshold: Threshold, used: Mapping[str, PodUsage] = USED) -> Forecast:
+    settings = EvictionSettings(thresholds=(threshold,), unhelpful_eviction_pause_seconds=10.0)
+    snapshot = Snapshot(signals=SEEN, pods=used)
     return Forecast(inputs=Inputs(settings, PolicyState(), snapshot, PODS, now_seconds=1.0))
 
 
-def test_the_crossing_and_a_node_with_nothing_left_evict_the_same_pods_first() -> None:
-    for first in (foreseen, at_crossing):
-        assert ["hog", "small"] == [pod.name for pod in first(known(HARD), SEEN)]
+def test_where_pods_hold_too_little_for_a_node_with_nothing_left_the_crossing_itself_evicts_one() -> None:
+    little = {uid: PodUsage(memory_working_set_bytes=10) for uid in USED}
+    found = with_victims(known(HARD, little), SEEN)
+
+    assert () == found.first
+    assert ["small", "hog"] == [pod.name for pod in found.prepared]
 
 
 def test_no_pod_is_foreseen_at_the_crossing_of_a_threshold_that_is_no_hard_one() -> None:
-    assert () == at_crossing(known(make_threshold(100, grace_period_seconds=30.0)), SEEN)
+    found = with_victims(known(make_threshold(100, grace_period_seconds=30.0)), SEEN)
+
+    assert () == found.first == found.prepared
 
 
 def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near() -> None:
