@@ -47,7 +47,6 @@ async def _relay(passed_on: list[socket.socket]) -> None:
 
 
 def _passed_on() -> list[socket.socket]:
-    """Return the sockets that systemd has passed on."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return []

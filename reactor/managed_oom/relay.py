@@ -22,7 +22,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -68,13 +68,16 @@ class VarlinkError(ReactorError):
     """A peer can't be reached, refuses a call, or sends what is no Varlink."""
 
 
+@dataclass(eq=False)
 class Messages:
     """A connection. A message may have `most_bytes`, and takes `message_seconds` at most once it begins."""
 
-    def __init__(self, stream: trio.SocketStream, *, most_bytes: int, message_seconds: float) -> None:
-        self._stream = stream
-        self._most_bytes = most_bytes
-        self._message_seconds = message_seconds
+    stream: trio.SocketStream
+    _: KW_ONLY
+    most_bytes: int
+    message_seconds: float
+
+    def __post_init__(self) -> None:
         self._held = bytearray()
 
     async def receive(self) -> dict[str, Any] | None:
@@ -82,16 +85,16 @@ class Messages:
         searched, deadline = 0, self._deadline()
         while (end := self._held.find(_END, searched)) < 0:
             searched = len(self._held)
-            if searched > self._most_bytes:
-                raise VarlinkError(f"got a message of more than {self._most_bytes} bytes")
+            if searched > self.most_bytes:
+                raise VarlinkError(f"got a message of more than {self.most_bytes} bytes")
             with trio.CancelScope(deadline=deadline) as scope:
                 try:
-                    read = await self._stream.receive_some(_READ_BYTES)
+                    read = await self.stream.receive_some(_READ_BYTES)
                 except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                     raise VarlinkError(f"the connection is lost: {error.__cause__ or error}") from error
             if scope.cancelled_caught:
                 raise VarlinkError(
-                    f"got the beginning of a message, and no end in {self._message_seconds:g} s"
+                    f"got the beginning of a message, and no end in {self.message_seconds:g} s"
                 )
             if not read:
                 if self._held:
@@ -101,8 +104,8 @@ class Messages:
             deadline = min(deadline, self._deadline())
         raw = bytes(self._held[:end])
         del self._held[: end + 1]
-        if len(raw) > self._most_bytes:
-            raise VarlinkError(f"got a message of more than {self._most_bytes} bytes")
+        if len(raw) > self.most_bytes:
+            raise VarlinkError(f"got a message of more than {self.most_bytes} bytes")
         try:
             message = loads(raw)
         except JsonError as error:
@@ -114,13 +117,13 @@ class Messages:
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send a message. Raises VarlinkError, also where the peer does not take it in time."""
         try:
-            with trio.fail_after(self._message_seconds):
-                await self._stream.send_all(json.dumps(message).encode() + _END)
+            with trio.fail_after(self.message_seconds):
+                await self.stream.send_all(json.dumps(message).encode() + _END)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
             raise VarlinkError(f"the peer takes no message: {error or 'too slow'}") from error
 
     def _deadline(self) -> float:
-        return trio.current_time() + self._message_seconds if self._held else math.inf
+        return trio.current_time() + self.message_seconds if self._held else math.inf
 
 
 class Changes(NamedTuple):
@@ -313,7 +316,8 @@ class Relay:
 
     async def _serve_user(self, stream: trio.SocketStream) -> None:
         """Serve one connection of a user's service manager; nothing of it ends the others."""
-        uid = _uid(stream.socket)
+        peer = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        uid: int = _CREDENTIALS.unpack(peer)[1]
         own = self._of_users.get(uid, [])
         is_full = sum(map(len, self._of_users.values())) >= _MOST_CONNECTIONS
         has_slice = (self.user_slices / f"user-{uid}.slice").is_dir()
@@ -432,10 +436,3 @@ def _changes(message: Mapping[str, Any] | None) -> Changes:
         known = _WHY.get(error) if isinstance(error, str) else None
         raise VarlinkError(known or f"systemd refuses: {error!r:.80}")
     return changes_in(message.get("parameters"), None)
-
-
-def _uid(connection: trio.socket.SocketType) -> int:
-    """Return the user of the process at the other end."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    found: int = _CREDENTIALS.unpack(raw)[1]
-    return found

@@ -204,7 +204,6 @@ class RuleInput(NamedTuple):
     highest: float
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
         return {
             "condition": str(self.condition),
             "limit": self.condition.limit,

@@ -86,7 +86,6 @@ class Restorer:
             await self._is_sent(HELD)
 
     async def relax(self) -> None:
-        """Report that no score is written."""
         await self._is_sent(NONE)
 
     async def end(self) -> None:

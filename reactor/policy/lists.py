@@ -14,7 +14,6 @@ The lists are read when a pod is listed, not at a crossing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
@@ -93,8 +92,7 @@ class Lists:
     """The lists, compiled: what they say of a pod takes microseconds."""
 
     def __init__(self, lists: PodLists) -> None:
-        self._built_in = frozenset(lists.built_in_never)
-        self._built_in_patterns = [one for one in lists.built_in_never if "*" in one]
+        self._built_in = [matcher(unit) for unit in lists.built_in_never]
         self._never = [Entry(entry) for entry in lists.never]
         self._avoid = [Entry(entry) for entry in lists.avoid]
         self._prefer = [Entry(entry) for entry in lists.prefer]
@@ -116,13 +114,11 @@ class Lists:
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
-        if pod.is_trusted and self._is_built_in(pod.unit):
-            return f"{pod.unit} is in the built-in never list"
+        unit = pod.unit
+        if pod.is_trusted and any(is_one(unit) for is_one in self._built_in):
+            return f"{unit} is in the built-in never list"
         entry = _first(self._never, pod)
         return None if entry is None else f"pods.never: {entry.text}"
-
-    def _is_built_in(self, unit: str) -> bool:
-        return unit in self._built_in or any(fnmatchcase(unit, one) for one in self._built_in_patterns)
 
 
 def victim_of(one: ProcessVictimEntry) -> ProcessVictim:

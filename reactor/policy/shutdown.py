@@ -6,7 +6,7 @@ Source: pkg/kubelet/nodeshutdown, groupByPriority and killPods. Pressure has no 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reactor.model.pods import Pod
@@ -46,7 +46,10 @@ def shutdown_steps(groups: Iterable[ShutdownGroup], pods: Iterable[Pod]) -> tupl
         return ()
     members: list[list[Pod]] = [[] for _ in ordered]
     for pod in pods:
-        members[_index(ordered, pod.priority)].append(pod)
+        place = bisect_left(ordered, pod.priority, key=lambda group: group.priority)
+        if place == len(ordered) or ordered[place].priority != pod.priority:
+            place = max(0, place - 1)  # of several groups of one priority the first has its pods
+        members[place].append(pod)
     return tuple(
         ShutdownStep(place=place, group=group, pods=tuple(some))
         for place, (group, some) in enumerate(zip(ordered, members, strict=True))
@@ -60,11 +63,3 @@ def next_step(groups: Iterable[ShutdownGroup], pods: Iterable[Pod], after: int) 
     Asked with the pods as they are by then: one that came meanwhile ends with its group if that is to come.
     """
     return next((step for step in shutdown_steps(groups, pods) if step.place > after), None)
-
-
-def _index(ordered: Sequence[ShutdownGroup], priority: int) -> int:
-    """Return the place of a priority's group; of several groups of one priority the first has its pods."""
-    found = bisect_left(ordered, priority, key=lambda group: group.priority)
-    if found < len(ordered) and ordered[found].priority == priority:
-        return found
-    return max(0, found - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,22 +33,19 @@ _SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
 _REFAULTED: Final = b"workingset_refault_file"
 
 
+@dataclass(eq=False)
 class RuleObserver:
     """Reads metrics of cgroups. Nothing is held open; nothing here raises but `value`."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        *,
-        proc: Path = PROC,
-        pressure: Path = PRESSURE,
-        clock_seconds: Callable[[], float],
-    ) -> None:
-        self._is_v2 = tree.version is CgroupVersion.V2
-        self._tree = tree
-        self._proc = os.fspath(proc)
-        self._pressure = os.fspath(pressure)
-        self._clock_seconds = clock_seconds
+    tree: CgroupTree
+    _: KW_ONLY
+    proc: Path = PROC
+    pressure: Path = PRESSURE
+    clock_seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._is_v2 = self.tree.version is CgroupVersion.V2
+        self._proc, self._pressure = os.fspath(self.proc), os.fspath(self.pressure)
         self._limits: dict[tuple[str, Measure], tuple[float, int | None]] = {}
         self._reads: Mapping[Measure, Callable[[str, str, str], float | None]] = {
             Measure.PRESSURE: self._pressure_of,
@@ -163,7 +161,7 @@ class RuleObserver:
         most_bytes = self._limit(
             cgroup,
             Measure.SWAP_USED,
-            lambda: cgroup_swap(self._tree, cgroup, machine_swap(Path(self._proc))).total_bytes,
+            lambda: cgroup_swap(self.tree, cgroup, machine_swap(self.proc)).total_bytes,
             used_bytes,
         )
         return 100.0 * used_bytes / most_bytes if most_bytes else None
@@ -188,7 +186,7 @@ class RuleObserver:
 
     def _swap_traffic(self, cgroup: str, directory: str, _: str) -> float | None:
         if cgroup == _ROOT:
-            return read_swap_traffic(None, None, proc=Path(self._proc)).total_bytes
+            return read_swap_traffic(None, None, proc=self.proc).total_bytes
         if not self._is_v2:
             return None
         path = f"{directory}/memory.stat"
@@ -199,7 +197,7 @@ class RuleObserver:
         self, cgroup: str, measure: Measure, read: Callable[[], int | None], used_bytes: int
     ) -> int | None:
         """Return a limit; where it is not far from what is used it is read afresh, else once in a minute."""
-        now_seconds = self._clock_seconds()
+        now_seconds = self.clock_seconds()
         at_seconds, limit_bytes = self._limits.get((cgroup, measure), (-math.inf, None))
         is_far = limit_bytes is None or used_bytes < limit_bytes * _FAR
         if not is_far or now_seconds - at_seconds >= _LIMIT_FRESH_SECONDS:

@@ -2,5 +2,4 @@
 
 estimate.py  the time left, from samples of what is available; pure
 watch.py     samples while memory is short, and has a pass made if a soft eviction would not be in time
-needed.py    whether an eviction that came sooner was needed; pure
 """
