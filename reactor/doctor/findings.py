@@ -38,7 +38,7 @@ from reactor.model.name_patterns import PodParent, is_pattern, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, VictimUnit
 from reactor.model.pods import Pod
 from reactor.model.settings import KernelKill, Settings, WebhookSettings
-from reactor.policy.lists import Entry, Named, entry_text
+from reactor.policy.lists import Named, entry_text, is_placed
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.steward.hooks import PREKILL_DIRECTORY, unusable_because
@@ -477,9 +477,8 @@ def _process_victims(settings: Settings, who: Guarded) -> Iterator[tuple[str, st
         if entry_text(rule.pods) in applied:
             continue
         why = "matches no pod on this machine now"
-        entry = Entry(rule.pods)
         named = [one.pod.cgroup for one in who.pods if one.pod.cgroup is not None]
-        matched = [one for one in named if entry.is_placed(Named(one, is_trusted=False))]
+        matched = [one for one in named if is_placed(rule.pods, Named(one, is_trusted=False))]
         if matched and not rule.pods.is_trusting:
             why = (
                 f"applies to no pod now: root did not choose the name of {_some(matched)}, "

@@ -21,7 +21,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy.list_entries import is_pattern_entry
-from reactor.policy.lists import Entry, Named, victim_of
+from reactor.policy.lists import Named, entry_text, is_placed, victim_of
 from reactor.policy.messages import absurd_thresholds
 from reactor.tables import Screen, table
 from reactor.text import counted
@@ -123,10 +123,10 @@ def _patterns_without_pod(settings: Settings, who: Guarded) -> Iterator[str]:
     spared = [one.spared_because or "" for one in who.pods]  # a slice for what it holds
     for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer)):
         for index, rule in enumerate(rules):
-            entry = Entry(rule)
-            is_matched = any(map(entry.is_placed, named)) or any(entry.text in why for why in spared)
+            text = entry_text(rule)
+            is_matched = any(is_placed(rule, one) for one in named) or any(text in why for why in spared)
             if is_pattern_entry(rule) and not is_matched:
-                yield f"reactor.pods.{key}[{index}]: {entry.text}"
+                yield f"reactor.pods.{key}[{index}]: {text}"
 
 
 def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:

@@ -17,7 +17,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from fnmatch import translate
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 REGEX: Final = "~"
@@ -35,8 +35,12 @@ _BOUNDS: Final = re.compile(r"\{([0-9]{1,3})(,([0-9]{1,3})?)?\}")
 _CLASSES: Final = frozenset("dDwWsS")
 
 
+@lru_cache(maxsize=1024)  # the operator's lists have that many at the most, as a rule
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate, whether a whole name matches. Raises ValueError with the accepted form."""
+    """Return a predicate, whether a whole name matches. Raises ValueError with the accepted form.
+
+    Those of the last patterns are kept: who matches names need not keep them.
+    """
     if not pattern.startswith(REGEX):
         # Its expressions never go back over what an earlier star has taken.
         glob = re.compile(translate(pattern))

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from reactor.model.name_patterns import REGEX, is_pattern, matcher
 from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictim
-from reactor.policy.lists import Entry, Named, victim_of
+from reactor.policy.lists import Named, is_placed, victim_of
 from reactor.text import nearest_name
 
 _NEVER_LIST: Final = "reactor.pods.never"
@@ -19,7 +19,7 @@ class ExactNames:
 
     def __init__(self, lists: PodLists) -> None:
         self._entries = [
-            (f"reactor.pods.{key}[{index}]", name, Entry(entry), entry.is_trusting or key == "prefer")
+            (f"reactor.pods.{key}[{index}]", name, entry, entry.is_trusting or key == "prefer")
             for key, entries in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
             for index, entry in enumerate(entries)
             if (name := entry.cgroup or entry.unit) is not None and not is_pattern_entry(entry)
@@ -51,7 +51,7 @@ class ExactNames:
         An entry that protects counts by names that root chose.
         """
         for path, name, entry, counts_by_any in self._entries:
-            placed = [pod for pod in pods if entry.is_placed(pod)]
+            placed = [pod for pod in pods if is_placed(entry, pod)]
             if not any(counts_by_any or pod.is_trusted for pod in placed):
                 yield path, name, placed[0].cgroup if placed else None
 
@@ -63,23 +63,16 @@ def is_pattern_entry(entry: PodEntry) -> bool:
     )
 
 
-class NamespacedVictims:
-    """In which pods of a Kubernetes node one process is killed, by `processVictims`.
+def namespaced_victim(lists: PodLists, namespace: str, labels: Mapping[str, str]) -> ProcessVictim | None:
+    """Return what the first of `processVictims` that matches a pod in Kubernetes says, None if none does.
 
     The namespace decides, which is the operator's to give. Labels are the tenant's to write: within an
     allowed namespace they choose among its own pods, and nowhere else do they say anything.
     """
-
-    def __init__(self, lists: PodLists) -> None:
-        self._entries = [
-            (matcher(one.pods.namespace), one.pods.labels, victim_of(one))
-            for one in lists.process_victims
-            if one.pods.namespace is not None
-        ]
-
-    def of(self, namespace: str, labels: Mapping[str, str]) -> ProcessVictim | None:
-        """Return what the first entry that matches says, None if none does."""
-        for is_allowed, wanted, victim in self._entries:
-            if is_allowed(namespace) and all(labels.get(key) == value for key, value in wanted):
-                return victim
-        return None
+    for one in lists.process_victims:
+        allowed, wanted = one.pods.namespace, one.pods.labels
+        if allowed is None or not matcher(allowed)(namespace):
+            continue
+        if all(labels.get(key) == value for key, value in wanted):
+            return victim_of(one)
+    return None

@@ -13,7 +13,9 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
@@ -55,70 +57,60 @@ class Listed(NamedTuple):
     process_victim: ProcessVictim | None = None
 
 
-class Entry:
-    """An entry, its patterns compiled."""
+def protects(entry: PodEntry, pod: Named) -> bool:
+    """Return whether an entry matches, by names that its pod could not give to itself.
 
-    def __init__(self, entry: PodEntry) -> None:
-        self._unit = None if entry.unit is None else matcher(entry.unit)
-        self._cgroup = None if entry.cgroup is None else _path_matcher(entry.cgroup)
-        self._process = None if entry.process is None else matcher(entry.process)
-        self._is_trusting = entry.is_trusting
-        self.text = entry_text(entry)
-
-    def protects(self, pod: Named) -> bool:
-        """Return whether the entry matches, by names that its pod could not give to itself.
-
-        A process that is not known yet counts as the one that is meant: to protect a pod for one listing more
-        is the smaller mistake.
-        """
-        if not (pod.is_trusted or self._is_trusting) or not self.is_placed(pod):
-            return False
-        return pod.process is None or self._process is None or self._process(pod.process)
-
-    def matches(self, pod: Named) -> bool:
-        """Return whether the entry matches by any names."""
-        if not self.is_placed(pod):
-            return False
-        return self._process is None or (pod.process is not None and self._process(pod.process))
-
-    def is_placed(self, pod: Named) -> bool:
-        """Return whether the names of the pod's cgroup match, whoever chose them."""
-        if self._unit is not None and not self._unit(pod.unit):
-            return False
-        return self._cgroup is None or self._cgroup(pod.cgroup)
+    A process that is not known yet counts as the one that is meant: to protect a pod for one listing more
+    is the smaller mistake.
+    """
+    if not (pod.is_trusted or entry.is_trusting) or not is_placed(entry, pod):
+        return False
+    return pod.process is None or entry.process is None or matcher(entry.process)(pod.process)
 
 
+def matches(entry: PodEntry, pod: Named) -> bool:
+    """Return whether an entry matches by any names."""
+    if not is_placed(entry, pod):
+        return False
+    return entry.process is None or (pod.process is not None and matcher(entry.process)(pod.process))
+
+
+def is_placed(entry: PodEntry, pod: Named) -> bool:
+    """Return whether the names of the pod's cgroup match, whoever chose them."""
+    if entry.unit is not None and not matcher(entry.unit)(pod.unit):
+        return False
+    return entry.cgroup is None or _is_path(entry.cgroup, pod.cgroup)
+
+
+@dataclass(frozen=True, slots=True)
 class Lists:
-    """The lists, compiled: what they say of a pod takes microseconds."""
+    """What the lists say of a pod; that takes microseconds."""
 
-    def __init__(self, lists: PodLists) -> None:
-        self._built_in = [matcher(unit) for unit in lists.built_in_never]
-        self._never = [Entry(entry) for entry in lists.never]
-        self._avoid = [Entry(entry) for entry in lists.avoid]
-        self._prefer = [Entry(entry) for entry in lists.prefer]
-        self._priorities = [(Entry(entry), priority) for entry, priority in lists.priorities]
-        self._process_victims = [
-            (Entry(one.pods), victim_of(one)) for one in lists.process_victims if one.pods.namespace is None
-        ]
+    lists: PodLists
 
     def of(self, pod: Named) -> Listed:
         """Return all that they say of a pod."""
-        priority = next((number for entry, number in self._priorities if entry.protects(pod)), None)
-        victim = next((one for entry, one in self._process_victims if entry.protects(pod)), None)
+        lists = self.lists
+        victims = (one for one in lists.process_victims if one.pods.namespace is None)
         preference = Preference.NONE
-        if _first(self._avoid, pod) is not None:
+        if _first(lists.avoid, pod) is not None:
             preference = Preference.AVOID
-        elif any(entry.matches(pod) for entry in self._prefer):
+        elif any(matches(entry, pod) for entry in lists.prefer):
             preference = Preference.PREFER
-        return Listed(self.never_because(pod), preference, priority, victim)
+        return Listed(
+            self.never_because(pod),
+            preference,
+            next((number for entry, number in lists.priorities if protects(entry, pod)), None),
+            next((victim_of(one) for one in victims if protects(one.pods, pod)), None),
+        )
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
-        unit = pod.unit
-        if pod.is_trusted and any(is_one(unit) for is_one in self._built_in):
+        unit, built_in = pod.unit, self.lists.built_in_never if pod.is_trusted else ()
+        if unit in built_in or any("*" in one and fnmatchcase(unit, one) for one in built_in):
             return f"{unit} is in the built-in never list"
-        entry = _first(self._never, pod)
-        return None if entry is None else f"pods.never: {entry.text}"
+        entry = _first(self.lists.never, pod)
+        return None if entry is None else f"pods.never: {entry_text(entry)}"
 
 
 def victim_of(one: ProcessVictimEntry) -> ProcessVictim:
@@ -139,20 +131,15 @@ def entry_text(entry: PodEntry) -> str:
     return ", ".join(f"{what} {pattern}" for what, pattern in named if pattern is not None)
 
 
-def _first(entries: Sequence[Entry], pod: Named) -> Entry | None:
-    return next((entry for entry in entries if entry.protects(pod)), None)
+def _first(entries: Sequence[PodEntry], pod: Named) -> PodEntry | None:
+    return next((entry for entry in entries if protects(entry, pod)), None)
 
 
-def _path_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate, whether a path matches: a regular expression as a whole, a glob by components."""
+def _is_path(pattern: str, path: str) -> bool:
+    """Return whether a path matches: a regular expression as a whole, a glob by components."""
     if pattern.startswith(REGEX):
-        return matcher(pattern)
-    components = [matcher(part) for part in pattern.split("/")]
-
-    def matches(path: str) -> bool:
-        parts = path.split("/")
-        return len(parts) == len(components) and all(
-            is_one(part) for is_one, part in zip(components, parts, strict=True)
-        )
-
-    return matches
+        return matcher(pattern)(path)
+    wanted, parts = pattern.split("/"), path.split("/")
+    return len(parts) == len(wanted) and all(
+        matcher(one)(part) for one, part in zip(wanted, parts, strict=True)
+    )

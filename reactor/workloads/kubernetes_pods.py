@@ -37,7 +37,7 @@ from reactor.model.pods import (
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.admission import GUARANTEED, SANDBOX, requested_bytes
-from reactor.policy.list_entries import NamespacedVictims
+from reactor.policy.list_entries import namespaced_victim
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import (
     ContainerCgroup,
@@ -243,7 +243,6 @@ class KubernetesPods:
         tree, settings = self.tree, self.settings
         self._parents = settings.pod_parents
         self._boundaries = PodBoundaries(tree, settings.pod_parents, settings.node_cgroup, self.paths.proc)
-        self._victims = NamespacedVictims(settings.pod_lists)
         self._storage = KubeletStorage(tree, self.paths)
         self._capacity_bytes = 0
         self._inventory: Inventory = {}
@@ -392,6 +391,7 @@ class KubernetesPods:
             or (_STATIC if is_config_hash(found.uid) else None)
         )
         partition = None if critical_because else partition_of(found.cgroup, self._parents)
+        lists = self.settings.pod_lists
         return replace(
             pod,
             uid=found.uid,
@@ -399,7 +399,7 @@ class KubernetesPods:
             cgroup_inode=found.inode,
             critical_because=critical_because if partition is None else _IN_PARTITION,
             # Without a spec a namespace is a guess: by names of files, or what the runtime was told.
-            process_victim=None if spec is None else self._victims.of(spec.namespace, spec.labels),
+            process_victim=None if spec is None else namespaced_victim(lists, spec.namespace, spec.labels),
             partition=partition,
             container_cgroups=_by_name(own, reported),
             spared_cgroups=spared,

@@ -28,7 +28,7 @@ _OTHER_TEXTS: Final = {
     "no_victim.py": None,
     "process_victims.py": None,
     "rules.py": {"why_not", "_message"},
-    "disks.py": {"_empty_dirs", "_pod_limit", "_container_limits"},
+    "disks.py": {"_broken_limits"},
     "thresholds.py": None,
 }
 

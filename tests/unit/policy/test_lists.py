@@ -14,8 +14,8 @@ from reactor.model.pod_lists import (
     ProcessVictimEntry,
     VictimUnit,
 )
-from reactor.policy.list_entries import ExactNames, NamespacedVictims
-from reactor.policy.lists import Entry, Listed, Lists, Named
+from reactor.policy.list_entries import ExactNames, namespaced_victim
+from reactor.policy.lists import Listed, Lists, Named, matches
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
@@ -203,8 +203,8 @@ def test_rules_for_one_process_by_the_main_process_want_its_name() -> None:
 
 def test_whether_a_name_matches_can_be_asked_of_names_that_do_not_count() -> None:
     stranger = WEB._replace(is_trusted=False)
-    assert Entry(PodEntry(unit="web.service")).matches(stranger)
-    assert not Entry(PodEntry(unit="db.service")).matches(stranger)
+    assert matches(PodEntry(unit="web.service"), stranger)
+    assert not matches(PodEntry(unit="db.service"), stranger)
 
 
 SESSION = Named("/user.slice/database.service", is_trusted=False)
@@ -304,8 +304,8 @@ def test_no_label_has_an_entry_count_in_a_namespace_that_none_allows(
     bare = tuple(
         ProcessVictimEntry(pods=PodEntry(namespace=one.pods.namespace), unit=one.unit) for one in entries
     )
-    found = NamespacedVictims(PodLists(process_victims=entries)).of(namespace, labels)
-    if NamespacedVictims(PodLists(process_victims=bare)).of(namespace, {}) is None:
+    found = namespaced_victim(PodLists(process_victims=entries), namespace, labels)
+    if namespaced_victim(PodLists(process_victims=bare), namespace, {}) is None:
         assert found is None
     if found is not None:
         assert any(f"namespace {one.pods.namespace}" in found.entry for one in entries)
@@ -319,26 +319,22 @@ def test_entries_by_namespace_match_no_unit_of_a_plain_node(
 
 
 def test_of_entries_by_namespace_the_first_that_matches_with_all_its_labels_counts() -> None:
-    victims = NamespacedVictims(
-        PodLists(
-            process_victims=(
-                ProcessVictimEntry(
-                    pods=PodEntry(namespace="agents-*", labels=(("app", "a"), ("role", ""))),
-                    unit=VictimUnit.TREE,
-                ),
-                ProcessVictimEntry(pods=PodEntry(namespace="agents-1"), never=("db",)),
-            )
+    labelled = PodEntry(namespace="agents-*", labels=(("app", "a"), ("role", "")))
+    lists = PodLists(
+        process_victims=(
+            ProcessVictimEntry(pods=labelled, unit=VictimUnit.TREE),
+            ProcessVictimEntry(pods=PodEntry(namespace="agents-1"), never=("db",)),
         )
     )
-    tree = victims.of("agents-1", {"app": "a", "role": "", "more": "b"})
+    tree = namespaced_victim(lists, "agents-1", {"app": "a", "role": "", "more": "b"})
     assert tree == ProcessVictim(
         entry="namespace agents-*, label app=a, label role=",
         built_in_never=SPARED_BESIDE_CONTAINERS,
         unit=VictimUnit.TREE,
     )
-    process = victims.of("agents-1", {"app": "a"})
+    process = namespaced_victim(lists, "agents-1", {"app": "a"})
     assert process == ProcessVictim(
         entry="namespace agents-1", never=("db",), built_in_never=SPARED_BESIDE_CONTAINERS
     )
-    assert victims.of("agents-2", {"app": "a"}) is None
-    assert victims.of("kube-system", {"app": "a", "role": ""}) is None
+    assert namespaced_victim(lists, "agents-2", {"app": "a"}) is None
+    assert namespaced_victim(lists, "kube-system", {"app": "a", "role": ""}) is None
