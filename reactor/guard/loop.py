@@ -262,7 +262,7 @@ class Loop:
                 break
             began_seconds = self._clock_seconds()
             is_worth_a_pass = self.passes.is_worth_a_pass()
-            self._pace.checked(self._clock_seconds() - began_seconds)
+            self._pace.check_seconds = self._clock_seconds() - began_seconds
             if is_worth_a_pass:
                 source = UNASKED
                 break

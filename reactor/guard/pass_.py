@@ -406,7 +406,7 @@ class WakePasses:
         """Make a pass, record it, and begin what it reclaims; who has it made for a rule does so for that."""
         record = self._passes.make(taken, firing)
         if not record.attempts:
-            self.pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
+            self.pace.pass_seconds = (time.monotonic_ns() - record.times.started_ns) / 1e9
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
         for one in (*self._passes.take_earlier(), record):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from reactor.model.decisions import PolicyState
@@ -46,28 +47,22 @@ CACHE_CHECK_SECONDS: Final = 0.02
 _CACHE_BYTES: Final = 1 << 20
 
 
+@dataclass(slots=True)
 class Pace:
     """Knows what the last pass that evicted no pod has cost, and the last check between two passes."""
 
-    def __init__(self) -> None:
-        self._pass_seconds = 0.0
-        self._check_seconds = 0.0
-        self._hurried_until_seconds = -math.inf
-
-    def passed(self, seconds: float) -> None:
-        self._pass_seconds = seconds
-
-    def checked(self, seconds: float) -> None:
-        self._check_seconds = seconds
+    pass_seconds: float = 0.0
+    check_seconds: float = 0.0
+    _hurried_until_seconds: float = -math.inf
 
     def between_passes_seconds(self, *, is_powerless: bool) -> float:
         """Return how long to wait for the next pass at least, where nothing but time asks for it."""
         longest_seconds = _LONGEST_POWERLESS_PASS_SECONDS
-        return _pause_seconds(self._pass_seconds, longest_seconds, is_powerless=is_powerless)
+        return _pause_seconds(self.pass_seconds, longest_seconds, is_powerless=is_powerless)
 
     def between_slowed_passes_seconds(self) -> float:
         """Return how long to wait for the next pass at least while evictions are slowed down."""
-        return min(_TIMES_SLOWED_PASSES * self._pass_seconds, _LONGEST_SLOWED_SECONDS)
+        return min(_TIMES_SLOWED_PASSES * self.pass_seconds, _LONGEST_SLOWED_SECONDS)
 
     def between_checks_seconds(
         self, wanted_seconds: float, now_seconds: float, *, is_powerless: bool, left_bytes: int = 0
@@ -78,11 +73,11 @@ class Pace:
         """
         is_seldom = is_powerless and not self.is_hurried(now_seconds)
         # So long a hog may go unobserved: what is left has to last for the pass and kill, too.
-        in_time_seconds = left_bytes / _HOG_BYTES_A_SECOND - 2 * self._pass_seconds
+        in_time_seconds = left_bytes / _HOG_BYTES_A_SECOND - 2 * self.pass_seconds
         return max(
             wanted_seconds,
-            _pause_seconds(self._check_seconds, is_powerless=is_seldom),
-            min(_TIMES_SLOWED * (self._check_seconds + _WAKE_SECONDS), in_time_seconds),
+            _pause_seconds(self.check_seconds, is_powerless=is_seldom),
+            min(_TIMES_SLOWED * (self.check_seconds + _WAKE_SECONDS), in_time_seconds),
         )
 
     def hurry(self, now_seconds: float) -> None:

@@ -16,23 +16,23 @@ def test_passes_are_at_least_five_times_as_far_apart_as_one_takes(
     cost_seconds: float, pause_seconds: float
 ) -> None:
     pace = Pace()
-    pace.passed(cost_seconds)
+    pace.pass_seconds = cost_seconds
     assert pause_seconds == pytest.approx(pace.between_passes_seconds(is_powerless=False))
 
 
 def test_a_look_that_costs_little_is_as_frequent_as_wanted_while_a_pass_may_kill() -> None:
     pace = Pace()
-    pace.checked(0.0004)
+    pace.check_seconds = 0.0004
     assert 0.01 == pace.between_checks_seconds(0.01, 5.0, is_powerless=False)
-    pace.checked(0.004)
+    pace.check_seconds = 0.004
     assert 0.02 == pytest.approx(pace.between_checks_seconds(0.01, 5.0, is_powerless=False))
 
 
 @pytest.mark.parametrize("cost_seconds", [0.00001, 0.0003, 0.002, 0.1])
 def test_while_no_pass_can_kill_looks_and_passes_take_half_a_percent_together(cost_seconds: float) -> None:
     pace = Pace()
-    pace.checked(cost_seconds)
-    pace.passed(cost_seconds)
+    pace.check_seconds = cost_seconds
+    pace.pass_seconds = cost_seconds
     looks = pace.between_checks_seconds(0.01, 5.0, is_powerless=True)
     passes = pace.between_passes_seconds(is_powerless=True)
     if cost_seconds < 0.002:
@@ -43,13 +43,13 @@ def test_while_no_pass_can_kill_looks_and_passes_take_half_a_percent_together(co
 
 def test_while_no_pass_can_kill_passes_over_many_pods_take_a_few_tenths_of_a_percent() -> None:
     pace = Pace()
-    pace.passed(0.006)  # over 110 pods
+    pace.pass_seconds = 0.006  # over 110 pods
     assert 0.006 / pace.between_passes_seconds(is_powerless=True) <= 0.002
 
 
 def test_for_a_second_after_a_pod_has_come_looks_are_as_frequent_as_wanted() -> None:
     pace = Pace()
-    pace.checked(0.0004)
+    pace.check_seconds = 0.0004
     pace.hurry(5.0)
     assert 0.01 == pace.between_checks_seconds(0.01, 5.9, is_powerless=True)
     assert 0.1 < pace.between_checks_seconds(0.01, 6.0, is_powerless=True)
@@ -60,7 +60,7 @@ def test_while_evictions_are_slowed_down_observing_takes_a_hundredth_of_a_cpu_wh
     cost_seconds: float,
 ) -> None:
     pace = Pace()
-    pace.checked(cost_seconds)
+    pace.check_seconds = cost_seconds
     looks = pace.between_checks_seconds(0.005, 5.0, is_powerless=False, left_bytes=8 << 30)
     assert cost_seconds / looks <= 0.01
     assert looks <= 0.1
@@ -70,8 +70,8 @@ def test_while_evictions_are_slowed_down_no_hog_takes_all_that_is_left_before_it
     None
 ):
     pace = Pace()
-    pace.checked(0.0002)
-    pace.passed(0.002)
+    pace.check_seconds = 0.0002
+    pace.pass_seconds = 0.002
     left = {
         mib: pace.between_checks_seconds(0.005, 5.0, is_powerless=False, left_bytes=mib << 20)
         for mib in (0, 30, 80)
@@ -85,7 +85,7 @@ def test_while_evictions_are_slowed_down_passes_take_half_a_hundredth_of_a_cpu(
     cost_seconds: float, pause_seconds: float
 ) -> None:
     pace = Pace()
-    pace.passed(cost_seconds)
+    pace.pass_seconds = cost_seconds
     assert pause_seconds == pytest.approx(pace.between_slowed_passes_seconds())
 
 
