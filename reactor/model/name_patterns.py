@@ -86,7 +86,8 @@ class PodParent:
         """
         names = _names(cgroup)
         least = len(self._names) + (0 if self.is_pattern else 1)
-        return len(names) >= least and _is_normal(cgroup, names) and self._begins(names)
+        is_normal = cgroup.startswith(_ROOT) and "\0" not in cgroup and _NO_NAMES.isdisjoint(names)
+        return len(names) >= least and is_normal and self._begins(names)
 
     def overlaps(self, other: PodParent) -> bool:
         """Return whether one of them, as far as the texts show, may be the other or lie in it."""
@@ -111,10 +112,6 @@ def fences(parents: Iterable[str]) -> tuple[str, ...]:
 
 def _names(cgroup: str) -> list[str]:
     return [] if cgroup == _ROOT else cgroup.removeprefix(_ROOT).split("/")
-
-
-def _is_normal(cgroup: str, names: list[str]) -> bool:
-    return cgroup.startswith(_ROOT) and "\0" not in cgroup and _NO_NAMES.isdisjoint(names)
 
 
 class _Reader:

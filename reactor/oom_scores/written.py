@@ -93,10 +93,6 @@ class Held:
                 return self.own[relative][1]
         return min((own for _, own in self.own.values()), default=score)
 
-    def is_kin(self, born: Birth) -> bool:
-        """Return whether a process is a child of one that is known here, or of its session."""
-        return born.parent in self.own or born.session in self.own
-
 
 class Written(ScoreWriter):
     """What was written and is to be restored, by the pods' uids. To restore twice changes nothing.
@@ -198,7 +194,8 @@ class Written(ScoreWriter):
             if known is not None:
                 return known
         held = [one for one in held if one.since_ticks <= born.start_ticks]
-        of = next((one for one in held if one.is_kin(born)), None)
+        kin = {born.parent, born.session}  # it is a child of one that is known, or of its session
+        of = next((one for one in held if not kin.isdisjoint(one.own)), None)
         if of is None and held:
             cgroup = self._cgroup(pid)
             of = next((one for one in held if _is_in(cgroup, one.cgroup)), None)
