@@ -141,6 +141,7 @@ class Written(ScoreWriter):
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def restore(self) -> None:
+        """Restore all of it here and now."""
         for _ in self.steps():
             pass
 

@@ -374,6 +374,7 @@ class PodsInhabited:
     uids: frozenset[str]
 
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
+        """Return the state in which they may be chosen."""
         emptied = state.ineligible.emptied - self.uids
         return state._replace(ineligible=state.ineligible._replace(emptied=emptied))
 
