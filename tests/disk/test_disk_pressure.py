@@ -158,6 +158,24 @@ def test_one_pod_goes_and_not_the_next_where_what_it_held_is_not_removed(guarded
     assert [("nodefs.available", 30)] == [(one["signal"], one["credited_bytes"] // MIB) for one in unhelpful]
 
 
+def test_of_pods_that_hold_little_beside_what_fills_the_disk_one_goes_and_not_the_next(
+    guarded: Guarded,
+) -> None:
+    """Each frees all that it holds, and all of them together less than is missing."""
+    pods = {}
+    for name in ("a", "b", "c", "d"):
+        path = guarded.add_pod(name)
+        pods[name] = guarded.run(name, fill(path, mib=2))
+        eventually(lambda path=path: occupied_bytes(path / "file") >= 2 * MIB, f"what {name} writes")
+    leave(guarded.disk, 50)
+    guarded.start(LOW_SPACE, {"inFlightDeadline": "1s"})
+
+    eventually(lambda: "evicting does not help" in guarded.problem(), "the problem")
+    after_housekeeping(guarded.daemon, 5)
+    (gone,) = guarded.evicted()
+    assert {name for name, process in pods.items() if process.poll() is not None} == {gone}
+
+
 def _service_of(guarded: Guarded) -> Callable[[str], str]:
     def add(name: str) -> str:
         guarded.node.add_pod(name)
