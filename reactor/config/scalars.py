@@ -46,8 +46,8 @@ Int32 = NewType("Int32", int)
 
 
 def _string(raw: Any, _: type) -> str:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return str(raw)  # a uid of digits that was not quoted
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return str(raw)  # a uid such as 7120 or 7e20 that was not quoted
     if not isinstance(raw, str):
         raise Refused(raw, "a string")
     return raw

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from reactor.cli import main
 from reactor.config.documents import Layers, Named, drop_in_paths, load_document, load_documents
+from reactor.config.pod import pod_from_document
 from reactor.config.settings import load_configuration, load_settings, settings_from_text
 from reactor.errors import ConfigError, Problem
 from reactor.guard.start import configuration_to_start_with
@@ -56,6 +57,13 @@ def test_json_is_read_as_it_was_written(value: object) -> None:
 def test_a_number_that_is_not_quoted_is_a_threshold_as_it_was_written(form: str, amount: str) -> None:
     settings = settings_from_text(form % amount, "file")
     assert f"memory.available<{amount}" == str(settings.eviction.thresholds[0])
+
+
+@pytest.mark.parametrize("uid", ["7120", "7e20", "71E20", "1.50"])
+def test_a_uid_that_yaml_takes_for_a_number_is_text_as_it_was_written(uid: str) -> None:
+    text = f"{{metadata: {{name: {uid}, uid: {uid}}}}}"
+    pod = pod_from_document(load_document(text, "file"))
+    assert (uid, uid) == (pod.name, pod.uid)
 
 
 @pytest.mark.parametrize(("text", "value"), [("1_000.5", 1000.5), (".inf", float("inf")), ("-.5", -0.5)])
