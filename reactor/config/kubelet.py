@@ -153,8 +153,8 @@ def all_thresholds(
     ]
     containerfs = [
         replace(threshold, signal=signal)
-        for signal, (nodefs, imagefs) in _CONTAINERFS.items()
         for threshold in own
+        for signal, (nodefs, imagefs) in _CONTAINERFS.items()
         if threshold.signal is (imagefs if layout is Layout.DEDICATED else nodefs)
     ]
     return tuple(dict.fromkeys((*own, *allocatable, *containerfs)))

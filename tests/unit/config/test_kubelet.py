@@ -119,6 +119,16 @@ def test_containerfs_goes_by_the_filesystem_of_writable_layers(layout: Layout, e
     assert warning.startswith("containerfs.available: ignored")
 
 
+def test_containerfs_comes_in_the_order_of_what_it_is_derived_from_hard_before_soft() -> None:
+    thresholds = _thresholds(
+        evictionHard={"nodefs.inodesFree": "10%", "nodefs.available": "10%"},
+        evictionSoft={"nodefs.available": "50%"},
+        evictionSoftGracePeriod={"nodefs.available": "10s"},
+    )
+    derived = ["inodesFree<10%", "available<10%", "available<50%"]
+    assert [f"containerfs.{one}" for one in derived] == thresholds[-3:]
+
+
 def test_the_allocatable_threshold_is_the_hard_one_again() -> None:
     settings = _settings(
         evictionHard={"memory.available": "1Gi"},
