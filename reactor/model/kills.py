@@ -124,6 +124,8 @@ class HardMemoryKill(NamedTuple):
     what they hold is outside. `left_bytes` is what stays charged to the victim's cgroup, once it has ended,
     for as long as the cgroup is there.
     `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
+    `newest_inode` is the largest of the pods' cgroups (0: not known), `next_place` that of the pod which came
+    next in the ranking. `is_bystander`: others than the victim took what the kill before had brought back.
     """
 
     uid: str
@@ -135,6 +137,9 @@ class HardMemoryKill(NamedTuple):
     left_bytes: int = 0
     is_unhelpful: bool = False
     kept: tuple[str, ...] = ()
+    newest_inode: int = 0
+    next_place: tuple[int, ...] = ()
+    is_bystander: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,13 +185,16 @@ def _may_be_reclaimed(known: Bounded, threshold: Threshold) -> bool:
 def _asked_by_name(known: Bounded) -> list[str]:
     """Return the pods, by uid, that are asked for whatever they hold: the likely ones first.
 
-    The others are victims, and pods that could not be evicted.
+    The others are victims, what came after the first kill, and pods that could not be evicted.
     """
     state = known.inputs.state
     found = [*known.likely, *(claim.uid for claim in state.claims if claim.uid is not None)]
     if state.hard_memory_kills:
         found += known.inputs.snapshot.bounds.keys() - known.standings.listed.keys()
         found += known.standings.could_not_be_ended
+        if any(kill.is_bystander for kill in state.hard_memory_kills):
+            first = min(kill.newest_inode for kill in state.hard_memory_kills)
+            found += [pod.uid for pod in known.standings.pods if (pod.cgroup_inode or 0) > first]
         for kill in state.hard_memory_kills:
             found += [kill.uid, *kill.kept]
     return found

@@ -31,7 +31,7 @@ from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.quantity import bytes_text
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.rank import memory_of, memory_outside_pods
+from reactor.policy.rank import memory_of, memory_outside_pods, order_by_request, rank
 from reactor.policy.thresholds import is_hard_memory, is_judged
 from reactor.text import printable
 
@@ -44,6 +44,7 @@ _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _SEVERAL = 4  # kills in a row, of what most lies outside: it may be so much less
 _GROWN_SHARE = 4  # of the threshold
 _NEED_SHARE = 2  # of the threshold
+_OTHERS_SHARE = 4  # of what pods took that came anew: if others have taken more, these are the cause
 # A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
 _STUCK_SECONDS = 1.0
 
@@ -119,6 +120,14 @@ class NodeAtThreshold(NamedTuple):
         living = (pod for pod in self.pods if pod.uid not in self.dying and not is_kept(pod, kept))
         return memory_of(living, self.used)
 
+    def came_bytes(self, since: HardMemoryKill) -> int:
+        """Return what pods hold that came after a kill: the kernel numbers cgroups in the order of their birth.
+
+        A name or a label could be anybody's.
+        """
+        came = (pod for pod in self.pods if (pod.cgroup_inode or 0) > since.newest_inode > 0)
+        return sum(working_set_bytes(self.used, pod.uid) or 0 for pod in came if pod.uid not in self.dying)
+
     def kept(self) -> tuple[str, ...]:
         return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
 
@@ -192,9 +201,33 @@ def with_kill(
             pods_bytes = max(0, pods_bytes - (process_bytes or 0))
         outside_bytes = node.uncharged_bytes(node.outgrown_bytes())
         kill = kill._replace(outside_bytes=outside_bytes, pods_bytes=pods_bytes, kept=node.kept())
+        if process_bytes is None:
+            kill = _placed(kill, others, eviction)
     window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
     recent = [one for one in state.hard_memory_kills if now_seconds - one.at_seconds < window_seconds]
     return state._replace(hard_memory_kills=(*recent, kill))
+
+
+def _placed(kill: HardMemoryKill, others: NodeAtThreshold, eviction: Eviction) -> HardMemoryKill:
+    """Return the kill of a whole pod with its place among the pods.
+
+    The victim is a bystander if pods that came since took what the kill before brought back, and it was there
+    then, and ranks no higher than the next pod did.
+    """
+    settings, before = others.inputs.settings, others.inputs.state.hard_memory_kills[-1:]
+    left = [pod for pod in others.pods if pod.critical_because is None and pod.uid not in others.dying]
+    ranking = rank(left, others.used, kill.signal, settings.layout, with_swap=settings.ranks_swap)
+    places = [tuple(map(int, order_by_request(one))) for one in ranking[:1]]
+    if eviction.shortage is not None and before and before[0].next_place:
+        (one,), noise_bytes = before, min(others.noise_bytes, before[0].credited_bytes or 0) // _SEVERAL
+        *first, last = order_by_request(eviction.shortage.place)
+        kill = kill._replace(
+            is_bystander=0 < (eviction.pod.cgroup_inode or 0) <= one.newest_inode
+            and 2 * others.came_bytes(one) > (one.credited_bytes or 0)
+            and one.next_place <= (*first, last + noise_bytes)
+        )
+    newest_inode = max((pod.cgroup_inode or 0 for pod in others.pods), default=0)
+    return kill._replace(newest_inode=newest_inode, next_place=places[0] if places else ())
 
 
 def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
@@ -308,7 +341,8 @@ def slowdown_in_vain(
     outside_bytes = node.uncharged_bytes() if is_explained else None
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
-    if _pods_have_grown(kills[-1], node):
+    grown_bytes = node.wanted_bytes // _GROWN_SHARE
+    if _pods_have_grown(kills[-1], node, grown_bytes + _replaced_bytes(kills[-1:], node)):
         return None, kills
     judged, credited_bytes, lost_bytes, is_left = _unhelpful(kills, node, outside_bytes)
     if not judged:
@@ -318,9 +352,10 @@ def slowdown_in_vain(
         is_same = node.inputs.state.first_observed.get(node.threshold, now_seconds) <= last_seconds
         return None if is_gone or not is_same else in_force, kills
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
+    where = "by pods that came since" if _replaced_bytes(judged, node) else "outside the pods than before"
     why = (
         f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
-        "are used outside the pods than before: evicting does not help"
+        f"are used {where}: evicting does not help"
     )
     found = _slowdown(node, SlowReason.UNHELPFUL, why, since_seconds, last_seconds)
     found = replace(found, is_left=is_left and (before is None or before.is_left))
@@ -366,16 +401,26 @@ def _unhelpful(
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
+        is_all = not found[0] and 0 < missing_bytes <= lost_bytes and lost_bytes >= node.noise_bytes
+        replaced_bytes = _replaced_bytes(latest, node)
+        lost_bytes += replaced_bytes
         is_most = 2 * lost_bytes > credited_bytes
         is_several = is_most and len(latest) >= _SEVERAL and credited_bytes
         if lost_bytes < node.noise_bytes // (_SEVERAL if is_several else 1):
             continue
-        is_all = not found[0] and 0 < missing_bytes <= lost_bytes
         # What later victims held the pods have taken, too.
-        have_taken_more = _pods_have_grown(kill, node, lost_bytes - later_bytes)
+        have_taken_more = _pods_have_grown(
+            kill, node, lost_bytes + replaced_bytes // _OTHERS_SHARE - later_bytes
+        )
         if not have_taken_more and (is_most or (is_all and have_taken_more is False)):
             found = ([*latest], credited_bytes, lost_bytes, lost_bytes - left_bytes < node.noise_bytes)
     return found
+
+
+def _replaced_bytes(latest: Sequence[HardMemoryKill], node: NodeAtThreshold) -> int:
+    """Return how much of what kills of bystanders brought back is held by pods that came since the last one."""
+    passed_bytes = sum(kill.credited_bytes or 0 for kill in latest if kill.is_bystander)
+    return min(passed_bytes, node.came_bytes(latest[-1])) if passed_bytes else 0
 
 
 def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold, by_bytes: int | None = None) -> bool | None:

@@ -64,7 +64,7 @@ def rank(
                 measured=measured,
             )
         )
-    places.sort(key=_order_by_request if is_requested else _order_by_processes)
+    places.sort(key=order_by_request if is_requested else _order_by_processes)
     return tuple(places)
 
 
@@ -83,10 +83,10 @@ def rank_by_amount(pods: Iterable[Pod], amounts: Mapping[str, int]) -> tuple[Ran
         )
         for pod in pods
     )
-    return tuple(sorted(places, key=_order_by_request))
+    return tuple(sorted(places, key=order_by_request))
 
 
-def _order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, int, int]:
+def order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, int, int]:
     """Return the sort key for what can be requested: least first."""
     pod, amount = place.pod, place.usage
     return (

@@ -136,6 +136,7 @@ def without_numbers(decision: Decision) -> Decision:
 
 
 sizes = st.integers(0, 12).map(lambda mebibytes: mebibytes * MIB)
+INODES = st.integers(0, 3)
 
 
 @st.composite
@@ -160,6 +161,7 @@ def cases(draw: st.DrawFn) -> Case:
             critical_because=(because := draw(st.sampled_from([None, None, None, "static pod"]))),
             could_not_be_ended=because is not None and draw(st.booleans()),
             preference=draw(st.sampled_from([Preference.NONE, Preference.NONE, *Preference])),
+            cgroup_inode=draw(INODES) or None,
         )
         for index in range(count)
     )
@@ -233,7 +235,7 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
         st.sampled_from([-2.0, 3.0]),
     )
     kills = st.builds(
-        lambda uid, signal, ago, credited, outside, pods, kept: HardMemoryKill(
+        lambda uid, signal, ago, credited, outside, pods, kept, newest, is_bystander: HardMemoryKill(
             uid=uid,
             signal=signal,
             at_seconds=NOW - ago,
@@ -241,6 +243,8 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
             outside_bytes=outside,
             pods_bytes=pods,
             kept=kept,
+            newest_inode=newest,
+            is_bystander=is_bystander,
         ),
         uid,
         st.sampled_from(sorted(MEMORY_SIGNALS)),
@@ -249,6 +253,8 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
         st.none() | sizes,
         st.none() | sizes,
         st.lists(uid, max_size=1).map(tuple),
+        INODES,
+        st.booleans(),
     )
     slowdowns = st.builds(
         lambda signal, reason, left: Slowdown(

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -1286,3 +1287,107 @@ def test_allocatable_memory_is_judged_by_itself():
 
     assert decision.evictions == ()
     assert [Signal.MEMORY_AVAILABLE] == [one.signal for one in state.slowdowns]
+
+
+class Restarting(Node):
+    """A node whose controllers start each victim again, under a new name, at the next pass.
+
+    It grows by `rate` MiB in each pass, up to what it held, or what `most` says of it.
+    """
+
+    def __init__(self, outside, rate=3, most=None, **pods):
+        super().__init__(outside, replace(SETTINGS, hard_memory_evictions_per_minute=None), **pods)
+        self.rate = rate
+        self.most = {**pods, **(most or {})}
+        self.inodes = {}
+        self.waiting = []
+        self.deepest = 0
+
+    def pod(self, name):
+        """Return a pod: the kernel numbers its cgroup after all older ones."""
+        return replace(super().pod(name), cgroup_inode=self.inodes.setdefault(name, 7 + len(self.inodes)))
+
+    def after(self, passes, seconds=0.02):
+        for _ in range(passes):
+            self.pods |= {name: min(size + self.rate, self.most[name]) for name, size in self.pods.items()}
+            for old in self.waiting:
+                new = f"{old.split('~')[0]}~{len(self.inodes)}"
+                self.pods[new], self.most[new] = 0.5, self.most[old]
+                self.priorities[new] = self.priorities.get(old, 0)
+            self.deepest = max(self.deepest, self.outside + sum(self.pods.values()) - CAPACITY + 100)
+            count = len(self.killed)
+            self.step(seconds)
+            self.waiting = self.killed[count:]
+        return self
+
+    @property
+    def works(self):
+        return Counter(name.split("~")[0].rstrip("0123456789-") for name in self.killed)
+
+
+@pytest.mark.parametrize("over", [0.5, 5, 20, 60])
+@pytest.mark.parametrize(("count", "size"), [(6, 30), (12, 12), (30, 2)])
+def test_leak_outside_that_stands_still_costs_few_pods_that_come_back_under_new_names(count, size, over):
+    """Each kill looks as if it had helped, until the pod is back: by then a second one has gone."""
+    node = Restarting(412 - count * size - 0.4, **innocents(count, size))
+    node.after(3)
+    for _ in range(10):
+        node.outside += over / 10
+        node.after(3)
+    node.after(200)
+
+    assert 0 < len(node.killed) <= 6
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    node.after(40, 1.0)
+    assert len(node.killed) <= 6 + 5, "one in each pause"
+
+
+def test_pods_that_came_since_are_named_as_what_took_what_kills_brought_back():
+    node = Restarting(412 - 6 * 30 - 0.4, **innocents(6, 30))
+    node.outside += 10
+    node.after(30)
+
+    (slowdown,) = node.state.slowdowns
+    assert "more are used by pods that came since: evicting does not help" in slowdown.message
+
+
+@pytest.mark.parametrize("rate", [1, 3, 30])
+@pytest.mark.parametrize("hogs", [1, 2, 4])
+@pytest.mark.parametrize("drift", [0, 0.05])
+def test_hog_that_comes_back_under_a_new_name_is_killed_each_time_at_once(rate, hogs, drift):
+    names = {f"hog-{number}": 1 + number for number in range(hogs)}
+    node = Restarting(200, rate, most=dict.fromkeys(names, 500), **names, **innocents(5, 10))
+    for _ in range(1000 // rate):
+        node.outside += drift
+        node.after(1)
+
+        assert [] == node.reasons
+    assert ["hog"] == [*node.works]
+    assert len(node.killed) >= 3
+    assert node.deepest <= (rate + 1) * (hogs + 1)
+
+
+@pytest.mark.parametrize("size", [10, 30])
+@pytest.mark.parametrize("rate", [1, 3])
+def test_pods_that_come_back_go_first_for_a_hog_of_higher_priority_as_the_ranking_has_it(size, rate):
+    """What has grown since the kill before is no pod that came since."""
+    node = Restarting(200, rate, most={"hog": 500}, hog=20, **innocents(5, size))
+    node.priorities["hog"] = 1
+    node.after(500 // rate)
+
+    assert [] == node.reasons
+    assert len(node.killed) > 5
+    assert node.killed[:5] == [*innocents(5)]
+
+
+def test_hog_that_grows_while_pods_that_came_back_are_spared_is_killed_within_a_quarter_of_the_threshold():
+    node = Restarting(412 - 6 * 30 - 0.4, most={"innocent-3": 30}, **innocents(6, 30))
+    node.outside += 5
+    node.after(60)
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    hog = next(name for name in node.pods if name not in node.killed)
+    node.most[hog], node.rate, before = 400, 1, len(node.killed)
+    node.after(60)
+
+    assert node.deepest <= 5 + 25 + 2
+    assert hog in node.killed[before:]
