@@ -80,8 +80,7 @@ class RankedPod(NamedTuple):
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
     `swap_bytes` is what the pod has in swap (None: not observed).
     `is_passed_over`: others are evicted first because this pod holds too little to be worth it.
-    `holds_nothing`: no file of a full filesystem is known to be removed with this pod, so it stays.
-    `measured` says when `usage` was read.
+    `holds_nothing`: no file of a full filesystem is known to go with it. `measured`: when it was read.
     """
 
     pod: Pod
@@ -318,14 +317,12 @@ class Decision(NamedTuple):
     """What one pass decided.
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
-    rest; `evictions` is empty until then. `deferred` are thresholds that come before `acted_on` and wait for
-    something. `deferred_because` says why a threshold that is met evicts no pod in this pass. `absurd` names
-    the observations that were set aside, and why. `memory_reclaim` is to be started now, and so are
-    `soft_reclaim` and `rule_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those in
-    force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that was asked, None
-    if a threshold or a limit evicts or reclaims first; with `waits` it is to be asked again, because it may
-    act later. `no_victim` is why the threshold acted on evicts no pod. With `again` it is of one observation
-    only, to be made once more before anything is done.
+    rest; `evictions` is empty until then. `deferred` are thresholds that come before `acted_on` and wait.
+    `deferred_because` says why one that is met evicts no pod now. `absurd` names the observations that
+    were set aside, and why. The reclaims are to be started now; the state says when each is over (`is_over`).
+    `slowdowns` are those in force, `unhelpful` the kills that have just turned out not to help. `rule` is the
+    one that was asked, None if a threshold or a limit comes first; with `waits` it is to be asked again.
+    `no_victim` is why the threshold acted on evicts no pod. With `again` it is to be made once more first.
     """
 
     at_seconds: float

@@ -83,9 +83,8 @@ class WarrantEnd(StrEnum):
     crossing came after its time. `OTHER_CROSSED`: the charge that crossed was not the victim's, or the pass
     came while the kernel still counted. `SHRANK`: the victim held less than it had to. `OTHER_GREW`: another
     pod outgrew its bound. `CACHE_GREW`: page cache did, and the crossing may be a reader's. `OUTSIDE_GREW`:
-    memory that no pod holds did, which may be reclaimed first. `NEW_CGROUP`: a cgroup was made, which may be
-    the pod that ranks first. `REMOVED`: the victim's cgroup, or the one that is watched, was removed.
-    `UNKNOWN`: the reason could not be read.
+    memory that no pod holds did, which may be reclaimed first. `NEW_CGROUP`: it may be of the pod that ranks
+    first. `REMOVED`: the victim's cgroup, or the watched one, was. `UNKNOWN`: the reason could not be read.
     """
 
     SERVED = "served"

@@ -7,8 +7,7 @@ followed at once, and none is gone back to. RE2 would do the same, but costs the
 microseconds here, one of 255 letters some milliseconds at the worst, when its pod is listed.
 
 Of regular expressions there are characters, `.`, classes (`[a-z]`, `\d`, `\w`, `\s`), groups, `|`, and
-the repeats `*`, `+`, `?`, `{2}`, `{2,}`, `{2,5}`; `^` may stand first and `$` last. The whole name has to
-match.
+the repeats `*`, `+`, `?`, `{2}`, `{2,}`, `{2,5}`; `^` may stand first and `$` last. All has to match.
 """
 
 from __future__ import annotations

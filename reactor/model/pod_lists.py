@@ -98,8 +98,7 @@ class PodEntry:
 
     `unit` is the name of the pod's cgroup; `cgroup` is its path, in a glob component by component;
     `process` is the name of its main process. `is_trusting`: the entry counts also where an unprivileged user
-    chose the name. Pods of a Kubernetes node go by their `namespace` and nothing else, of those only the ones
-    with all these `labels` if there are any.
+    chose the name. Pods of a Kubernetes node go by their `namespace` alone, and by all `labels` if any.
     """
 
     unit: str | None = None

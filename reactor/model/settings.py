@@ -99,8 +99,7 @@ Command = tuple[str, ...]
 class ReclaimSettings:
     """The commands that free something of each filesystem before a pod is evicted.
 
-    Each may take `timeout_seconds`; those of one filesystem are run again after `pause_seconds` at the
-    earliest.
+    Each may take `timeout_seconds`; those of one filesystem are run `pause_seconds` apart, or more.
     """
 
     commands: Mapping[Filesystem, tuple[Command, ...]] = field(default_factory=dict)
@@ -112,8 +111,7 @@ class ReclaimSettings:
 class WebhookSettings:
     """Where events are POSTed: `url`, or what is in the file `url_path`, of which one is None.
 
-    The file `token_path` holds what is sent as a bearer token, `ca_path` the authorities that check the
-    server's certificate; None: the system's.
+    The file `token_path` holds a bearer token, `ca_path` the server's authorities; None: the system's.
     """
 
     url: str | None = None
@@ -278,8 +276,8 @@ class KubernetesSettings:
     `node_name` None is NODE_NAME from the environment, else the host's name. `kubeconfig_path` None takes
     the credentials that a pod is given. `kubelet_ca_path` None is the system's authorities; the kubelet's
     certificate is checked only if `kubelet_verified`, its configuration only by `reactor doctor`. A TTL
-    of 0 keeps evicted pods. `lease_namespace` None is the pod's own, "off" none; the Lease is `lease_seconds`
-    long, and renewed four times in them.
+    of 0 keeps evicted pods. `lease_namespace` None is the pod's own, "off" none; in `lease_seconds` the Lease
+    is renewed four times.
     """
 
     node_name: str | None = None

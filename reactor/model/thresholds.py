@@ -20,8 +20,7 @@ SWAP_SIGNALS: Final = frozenset({Signal.SWAP_AVAILABLE})
 class ThresholdValue:
     """An absolute amount or a share of the capacity; exactly one of the two is given.
 
-    `text` is the value as its author wrote it (`10%`, `2Gi`). `share` is what the kubelet makes of a
-    percentage.
+    `text` is the value as it was written (`10%`, `2Gi`). `share` is what the kubelet makes of a percentage.
     """
 
     text: str

@@ -23,8 +23,7 @@ def refusal(
 
     No pod may on a node that shuts down (nodeshutdown, managerImpl.Admit), whatever it is. Else critical pods
     always may. Memory pressure alone keeps out only BestEffort pods that don't tolerate its taint; any other
-    condition keeps out every pod. The message ends with a blank, as upstream's do.
-    Source: managerImpl.Admit.
+    condition keeps out every pod. The message ends with a blank, as upstream's. Source: managerImpl.Admit.
     """
     if is_shutting_down:
         return SHUTDOWN_REASON, "Pod was rejected as the node is shutting down."

@@ -2,8 +2,7 @@
 
 What is observed again and again while a shortage lasts takes its time from the victims that are to free
 memory, and in real time. So the pause follows from what the last one has cost: five times as long while a
-pass may still kill. If none can, because no pod can be evicted or the run is a dry one, all of it together
-takes a few tenths of a percent of a CPU.
+pass may still kill. If none can, all of it together takes a few tenths of a percent of a CPU.
 
 While evictions are slowed down, next to nothing is to be done for seconds, but a hog that comes meanwhile is
 to be killed. So the pauses are long there, too, but never so long that a fast hog takes all memory in one.
@@ -140,9 +139,8 @@ def next_pass_seconds(
 
     A level that stays crossed fires only once. While a victim is still freeing its memory others may
     take more than it gives, and while a soft threshold is in its grace period nothing need happen at all: no
-    source reports either before the ticker. While evictions are slowed down it is to be seen soon that the
-    cause is gone, or that the pods grow. A reclaim before a soft eviction may hang. A soft memory threshold
-    evicts again at the end of its pause.
+    source reports either before the ticker. While evictions are slowed down the cause may go, or pods grow. A
+    reclaim before a soft eviction may hang. A soft memory threshold evicts again at the end of its pause.
     """
     awaited = under_way(state, Reclaim.MEMORY, now_seconds) is not None or any(
         claim.resource is Resource.MEMORY for claim in state.claims

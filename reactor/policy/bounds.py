@@ -1,16 +1,14 @@
 """Which pods' memory a decision needs, while of all others only a bound is known.
 
-To read a pod's working set takes several times as long as to read what is charged to it, which bounds the
-working set from above. Of two pods that are alike the one that holds more ranks first, so a bound is the best
-place that a pod can have in the ranking. Pods are read in the order of these places, until none that is left
-can come before the first that has been read.
+To read a pod's working set takes several times as long as to read its charge, which bounds it from above. Of
+two pods that are alike the one that holds more ranks first, so a bound is the best place that a pod can have.
+Pods are read in the order of these places, until none that is left can come before the first that was read.
 
 Sums over pods are settled at their other end, as if the pods that were not read held nothing. If evictions
 would not be slowed down then, they are not: the more the pods hold, the less is outside them.
 
-Memory outside the pods that may be reclaimed first has a bound of its own. Nobody's working set is less than
-its charge without its inactive page cache, and all inactive page cache of the pods lies in their parents, of
-which it is known. So what of the parents' charge is in no pod's charge bounds the memory outside.
+A working set is no less than the charge without inactive page cache, and all that of the pods lies in their
+parents, of which it is known. So what of the parents' charge is in no pod's charge bounds the memory outside.
 
 What no bound settles asks for all pods: a slowdown in force, memory outside that may be reclaimed first, a
 victim that does not die, no pod that may be evicted, and whatever is not memory.
@@ -107,8 +105,7 @@ class Bounded(NamedTuple):
 def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | Due | None]:
     """Yield the pods (their uids) to be read, and at the end what is due, None if all are to be read.
 
-    By what is due then the decision is the same as if all had been read, but for the places behind the first
-    ones in the ranking (`heads`).
+    The decision is the same by then as if all had been read, but for the places in the ranking after `heads`.
     """
     yield (yield from _until_settled(known, heads))
 

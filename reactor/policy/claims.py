@@ -14,8 +14,7 @@ Here what a victim holds is credited to the node, until it is gone or its deadli
 What one owner is to free counts once, by whatever it is claimed: the larger counts, not the sum. Right
 after an OOM kill nothing is available yet, although the victim alone may bring back all that is missing. If
 only the kill is known, no pod is evicted while the node's available memory grows. If the pods' counters of
-OOM kills rise again meanwhile, nothing is credited to these: what the kernel kills is taken again at once,
-and a pod has to be evicted.
+OOM kills rise again meanwhile, nothing is credited to these: what the kernel kills is taken again at once.
 """
 
 from __future__ import annotations
@@ -185,8 +184,7 @@ def with_lingering(state: PolicyState, pods: Sequence[Pod], now_seconds: float) 
 def is_newly_empty(state: PolicyState, uid: str, now_seconds: float) -> bool:
     """Return whether it is news that there is no process in this pod.
 
-    It is not if the same was found a moment ago: then processes come and go there, and to choose again at
-    once would go on for ever.
+    It is not if the same was found a moment ago: to choose again at once would go on for ever.
     """
     before_seconds = state.ineligible.found_empty.get(uid)
     return before_seconds is None or now_seconds - before_seconds >= _EMPTY_SECONDS
@@ -212,8 +210,7 @@ def candidates(inputs: Inputs, threshold: Threshold | None = None) -> tuple[Pod,
 def awaited(inputs: Inputs, threshold: Threshold) -> str | None:
     """Return which victims free what a threshold is short of, in words; None if that is not enough.
 
-    If an unknown amount comes back, it is waited for. A hard threshold waits for no grace period, and for no
-    pod that is `hopeless`.
+    An unknown amount is waited for. A hard threshold waits for no grace period and no pod that is `hopeless`.
     """
     state = inputs.state
     if not state.claims:

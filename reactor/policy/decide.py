@@ -1,7 +1,6 @@
 """One evaluation pass: a straight pipeline from observations to what is to be done.
 
-Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and what that lacks
-(claims.py, holds.py, absurd statistics).
+Source: managerImpl.synchronize in eviction_manager.go, and what it lacks: claims, holds, absurdities.
 """
 
 from __future__ import annotations
@@ -279,15 +278,9 @@ def with_whole_ranking(inputs: Inputs, decision: Decision) -> Decision:
 
 
 def _ranking(inputs: Inputs, threshold: Threshold, eligible: Sequence[Pod]) -> tuple[RankedPod, ...]:
-    settings, snapshot = inputs.settings, inputs.snapshot
-    ranking = rank(
-        eligible,
-        snapshot.pods,
-        threshold.signal,
-        settings.layout,
-        with_swap=settings.ranks_swap,
-        bounds=snapshot.bounds,
-    )
+    settings, used, bounds = inputs.settings, inputs.snapshot.pods, inputs.snapshot.bounds
+    with_swap, signal = settings.ranks_swap, threshold.signal
+    ranking = rank(eligible, used, signal, settings.layout, with_swap=with_swap, bounds=bounds)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = inputs.seen(threshold)
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)

@@ -235,8 +235,7 @@ class FilesInMemoryObserved:
     def after(self, _: EvictionSettings, state: PolicyState, _now_seconds: float) -> PolicyState:
         """Return the state with what is left of the files.
 
-        Nothing is expected of a pod that lives again and has grown: it may have to go again. Until then a
-        kill would free no more of it than the little that is its own.
+        Nothing is expected of a pod that lives again and has grown: until then a kill frees little of it.
         """
         found = []
         for claim in state.claims:
@@ -314,8 +313,7 @@ class PodsStruck:
         """Return the state in which they take the place of the kills of which nothing was known.
 
         What a pod holds that is being evicted for memory is claimed already.
-        If there were kills in pods a moment ago, or one is still waited for, the kernel goes on killing, and
-        no such pod is waited for.
+        If there were kills in pods a moment ago, or one is still waited for, no such pod is waited for.
         """
         known = tuple(claim for claim in state.claims if not is_unknown(claim))
         is_rising = _has_risen(state, now_seconds) or any(is_struck(claim) and claim.left for claim in known)

@@ -1,22 +1,20 @@
 """Why an eviction waits although nothing that is awaited is enough: a reclaim, a slowdown, a rate.
 
 Two reclaims of memory come before an eviction. MEMORY is of what no pod holds, before a further pod is
-evicted. The first eviction goes by upstream's arithmetic. It may leave page cache and slab of a dead cgroup:
-they belong to no pod any more, and are charged to the cgroup above. Further evictions free none of that; a
-reclaim does, in a fraction of a second. So if the memory outside the pods would be enough, a reclaim comes
-before the next eviction: for a moment, not again for a while, and it delays no eviction while the shortage
-grows. Less than 1 MiB is not reclaimed first: the kernel itself holds about as much for the pods' cgroups,
-the counters are read one after the other, and a shortage that grows by as much waits no longer. If only the
-cgroups of ended pods can be emptied, what they hold counts and nothing else that is outside the pods.
+evicted. The first eviction goes by upstream's arithmetic, and may leave page cache and slab of a dead cgroup,
+charged to the cgroup above. Further evictions free none of that; a reclaim does, within half a second. So
+if the memory outside the pods would be enough, a reclaim comes before the next eviction: for a moment, not
+again for a while, and it delays no eviction while the shortage grows. Less than 1 MiB is not reclaimed first:
+the kernel itself holds about as much for the pods' cgroups. If only the cgroups of ended pods can be emptied,
+what they hold counts and nothing else that is outside the pods.
 
 A soft memory threshold is no emergency: it evicts one pod in `unhelpfulEvictionPause` after any eviction,
 since whether that one helped is not judged.
 
 POD_MEMORY is of what pods have not used for long, before the first eviction for a soft threshold. That one
 has time: such memory can go to swap, or be read from the disk again, before a pod ends. So if the operator
-wants that, its first eviction waits for a reclaim, once its grace period is over: for as long as is
-configured at the most, once in each shortage, and not again for a while. A hard memory threshold never waits
-for it, and none begins while one is met.
+wants that, its first eviction waits for a reclaim after its grace period: for as long as is configured, once
+in each shortage, and not again for a while. None begins while a hard memory threshold is met, or delays it.
 """
 
 from __future__ import annotations

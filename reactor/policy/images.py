@@ -13,8 +13,7 @@ from reactor.policy.thresholds import elapsed_seconds
 def unused_images(images: Iterable[Image], gc: ImageGcSettings, now_seconds: float) -> tuple[Image, ...]:
     """Return every image that eviction's node-level reclaim removes, in order of removal.
 
-    Images in use or pinned stay, and so do those younger than the minimum age: one that was pulled a
-    moment ago is about to be used.
+    Images in use or pinned stay, and so do those younger than the minimum age, which are about to be used.
     """
     return tuple(
         image

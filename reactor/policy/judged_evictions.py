@@ -1,7 +1,7 @@
 """Evictions for a full filesystem, for process ids or swap: whether the last helped, and whether one can.
 
-Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
-What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
+Where no kubelet removes a pod's files, emptyDirs and writable layers alone end with it. What a service has
+written anywhere else stays when it is killed, and so do a hostPath's files and logs.
 
 An eviction for a disk is judged once nothing of it is in flight any more. It has brought back what is
 available more than before it, and what the other pods have taken since: a second hog is evicted at once. What

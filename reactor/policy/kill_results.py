@@ -1,21 +1,18 @@
 """What kills for hard memory thresholds have brought back, by which further ones are slowed down (storm.py).
 
-A pod that is killed gives its memory to the node, or the memory turns up outside the pods: what a leak out
-there took at once, a tmpfs that outlives its writer, page cache of a cgroup that is gone. So the kills are
-judged by the memory outside the pods. They did not help where it has grown since by more than half of what
-was credited to them, or by all that is missing, and by more than the pods took: what they brought back was
-enough but for that, as where a leak is faster than the first kill. What pods hold that grow, restart or are
-still dying is theirs and counts against no kill: a second hog is killed at once, whatever became of the
-first. What a victim leaves charged to its cgroup counts against the kill of that victim and no other: it ends
-at any time, also after a later victim that has freed all it held.
+A pod that is killed gives its memory to the node, or the memory turns up outside the pods: what a leak took,
+a tmpfs that outlives its writer, page cache of a cgroup that is gone. Kills did not help where memory outside
+has grown since by more than half of their credit, or by all that is missing, and by more than the pods took.
+What pods hold that grow or are still dying is theirs: a second hog is killed at once, whatever became of the
+first. What a victim leaves charged to its cgroup counts against its own kill, whenever it ends.
 
-What a leak takes before it is seen takes several pods to make up for, each of which helps. So growth outside
-the pods' parents before the kill, since memory was last calm, counts too, as far as the pods have not grown;
-and so does growth of pods that are never evicted, which are read for that while no threshold is met.
+A pod that comes under a new name may be the hog again, or one that a controller starts anew while a leak
+outside stands still. Then bystanders die for it: pods that were there and have not grown. So what pods that
+came since hold of what bystanders brought back counts as outside, unless other pods have grown by a quarter.
 
-The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
-failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
-judged by the pods that could be evicted when it was made.
+Growth outside the pods' parents before the kill, since memory was last calm, counts too, as far as the pods
+have not grown: to make up for it takes several pods, each of which helps. So does growth of pods that are
+never evicted: these, and those whose eviction has just failed, are outside, as it was when the kill was made.
 """
 
 from __future__ import annotations
@@ -42,9 +39,8 @@ _REMEMBERED_PAUSES = 6
 _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _SEVERAL = 4  # kills in a row, of what most lies outside: it may be so much less
-_GROWN_SHARE = 4  # of the threshold
+_GROWN_SHARE = 4  # of the threshold, or of what pods hold that came since
 _NEED_SHARE = 2  # of the threshold
-_OTHERS_SHARE = 4  # of what pods took that came anew: if others have taken more, these are the cause
 # A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
 _STUCK_SECONDS = 1.0
 
@@ -93,10 +89,9 @@ class NodeAtThreshold(NamedTuple):
         )
 
     def outgrown_bytes(self) -> int:
-        """Return by how much memory outside the pods has outgrown theirs since it was calm.
+        """Return by how much memory outside the parents, and of pods never evicted, has outgrown the others.
 
-        That is what lies outside their parents, and what pods hold in these that are never evicted. The first
-        with page cache or without, whichever is less: one cgroup counts it as inactive sooner than another.
+        With page cache or without, whichever is less: one cgroup counts it as inactive sooner than another.
         """
         (before, kept_bytes), now = self.inputs.state.calm, self.inputs.snapshot.signals
         ours = (self.threshold.signal, Signal.ALLOCATABLE_MEMORY_AVAILABLE)
@@ -121,10 +116,7 @@ class NodeAtThreshold(NamedTuple):
         return memory_of(living, self.used)
 
     def came_bytes(self, since: HardMemoryKill) -> int:
-        """Return what pods hold that came after a kill: the kernel numbers cgroups in the order of their birth.
-
-        A name or a label could be anybody's.
-        """
+        """Return what pods hold that came after a kill: the kernel numbers cgroups as they are made."""
         came = (pod for pod in self.pods if (pod.cgroup_inode or 0) > since.newest_inode > 0)
         return sum(working_set_bytes(self.used, pod.uid) or 0 for pod in came if pod.uid not in self.dying)
 
@@ -177,10 +169,9 @@ def with_kill(
 ) -> PolicyState:
     """Return the state after a kill, with what it is judged by later; evictions not judged change nothing.
 
-    `inputs` has the state as it was before the eviction was in flight, and else what was decided on.
-    `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
-    the daemon was held up it is several times as large as what it was chosen for.
-    `process_bytes` is what the one process held that was killed, if the pod lives on (None: it does not).
+    `inputs` has the state as it was before the eviction was in flight, and else what was decided on. A hog
+    grows after that: `held_bytes` is what the pod held at the kill (None: not observed), `process_bytes` what
+    the one process did that was killed, if the pod lives on (None: it does not).
     """
     settings, state, snapshot, _, now_seconds = inputs
     threshold = eviction.threshold
@@ -211,23 +202,24 @@ def with_kill(
 def _placed(kill: HardMemoryKill, others: NodeAtThreshold, eviction: Eviction) -> HardMemoryKill:
     """Return the kill of a whole pod with its place among the pods.
 
-    The victim is a bystander if pods that came since took what the kill before brought back, and it was there
+    Its victim is a bystander if pods that came since took what the kill before brought back, and it was there
     then, and ranks no higher than the next pod did.
     """
-    settings, before = others.inputs.settings, others.inputs.state.hard_memory_kills[-1:]
+    settings, state, shortage = others.inputs.settings, others.inputs.state, eviction.shortage
     left = [pod for pod in others.pods if pod.critical_because is None and pod.uid not in others.dying]
     ranking = rank(left, others.used, kill.signal, settings.layout, with_swap=settings.ranks_swap)
-    places = [tuple(map(int, order_by_request(one))) for one in ranking[:1]]
-    if eviction.shortage is not None and before and before[0].next_place:
-        (one,), noise_bytes = before, min(others.noise_bytes, before[0].credited_bytes or 0) // _SEVERAL
-        *first, last = order_by_request(eviction.shortage.place)
-        kill = kill._replace(
-            is_bystander=0 < (eviction.pod.cgroup_inode or 0) <= one.newest_inode
-            and 2 * others.came_bytes(one) > (one.credited_bytes or 0)
-            and one.next_place <= (*first, last + noise_bytes)
-        )
-    newest_inode = max((pod.cgroup_inode or 0 for pod in others.pods), default=0)
-    return kill._replace(newest_inode=newest_inode, next_place=places[0] if places else ())
+    kill = kill._replace(
+        newest_inode=max((pod.cgroup_inode or 0 for pod in others.pods), default=0),
+        next_place=tuple(map(int, order_by_request(ranking[0]))) if ranking else (),
+    )
+    if shortage is not None and state.hard_memory_kills:
+        before = state.hard_memory_kills[-1]
+        credited_bytes, (*first, last) = before.credited_bytes or 0, order_by_request(shortage.place)
+        is_next = before.next_place <= (*first, last + min(others.noise_bytes, credited_bytes) // _SEVERAL)
+        was_there = 0 < (eviction.pod.cgroup_inode or 0) <= before.newest_inode
+        is_undone = 2 * others.came_bytes(before) > credited_bytes
+        kill = kill._replace(is_bystander=was_there and is_undone and is_next)
+    return kill
 
 
 def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
@@ -279,8 +271,7 @@ def with_what_is_left(
 ) -> tuple[HardMemoryKill, ...]:
     """Return the kills with what is charged to their victims' cgroups now.
 
-    Once such a cgroup is gone, what was left in it is charged to none, and is taken out of what the kills
-    are judged by that it does not count against: those after it, and those for the other signal.
+    Once such a cgroup is gone, what was left in it counts against no later kill and for no other signal.
     """
     if not any(kill.left_bytes or kill.uid in used for kill in kills):  # on the way to a kill
         return kills
@@ -316,11 +307,9 @@ def slowdown_in_vain(
     `before` is the slowdown that was in force for the signal until now. `is_explained`: the pods that can be
     evicted hold as much as is missing (None: one is unobserved).
 
-    A slowdown stays if less is missing in the same shortage, of which pods have taken nothing since the last
-    kill. What others used may come back bit by bit, as files do while a tmpfs is unmounted: pods hold as much
-    as the last bit, and one of them would be killed for what is over a moment later. If all of it is what
-    victims have left, such as page cache that is reclaimed, it is known when that has gone: the slowdown
-    stays while more than noise is left, or as much as is missing.
+    A slowdown stays in the same shortage, though less is missing, if pods have taken nothing since the last
+    kill: as files while a tmpfs is unmounted, what others used may come back bit by bit. If all of it is what
+    victims have left, it stays while more than noise of that is left, or as much as is missing.
     """
     pause_seconds, now_seconds = node.pause_seconds, node.inputs.now_seconds
     last_seconds = kills[-1].at_seconds if kills else -math.inf
@@ -341,8 +330,7 @@ def slowdown_in_vain(
     outside_bytes = node.uncharged_bytes() if is_explained else None
     if outside_bytes is None:  # a pod's memory is unobserved
         return in_force, kills
-    grown_bytes = node.wanted_bytes // _GROWN_SHARE
-    if _pods_have_grown(kills[-1], node, grown_bytes + _replaced_bytes(kills[-1:], node)):
+    if _pods_have_grown(kills[-1], node):
         return None, kills
     judged, credited_bytes, lost_bytes, is_left = _unhelpful(kills, node, outside_bytes)
     if not judged:
@@ -409,16 +397,15 @@ def _unhelpful(
         if lost_bytes < node.noise_bytes // (_SEVERAL if is_several else 1):
             continue
         # What later victims held the pods have taken, too.
-        have_taken_more = _pods_have_grown(
-            kill, node, lost_bytes + replaced_bytes // _OTHERS_SHARE - later_bytes
-        )
+        taken_bytes = lost_bytes + replaced_bytes // _GROWN_SHARE - later_bytes
+        have_taken_more = _pods_have_grown(kill, node, taken_bytes)
         if not have_taken_more and (is_most or (is_all and have_taken_more is False)):
             found = ([*latest], credited_bytes, lost_bytes, lost_bytes - left_bytes < node.noise_bytes)
     return found
 
 
 def _replaced_bytes(latest: Sequence[HardMemoryKill], node: NodeAtThreshold) -> int:
-    """Return how much of what kills of bystanders brought back is held by pods that came since the last one."""
+    """Return what of that which bystanders brought back pods hold that came since the last of the kills."""
     passed_bytes = sum(kill.credited_bytes or 0 for kill in latest if kill.is_bystander)
     return min(passed_bytes, node.came_bytes(latest[-1])) if passed_bytes else 0
 
@@ -428,7 +415,9 @@ def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold, by_bytes: int 
     before_bytes, now_bytes = kill.pods_bytes, node.living_bytes(kill.kept)
     if before_bytes is None or now_bytes is None:
         return None
-    return now_bytes - before_bytes > (node.wanted_bytes // _GROWN_SHARE if by_bytes is None else by_bytes)
+    if by_bytes is None:
+        by_bytes = node.wanted_bytes // _GROWN_SHARE + _replaced_bytes([kill], node)
+    return now_bytes - before_bytes > by_bytes
 
 
 def slowdown_by_rate(node: NodeAtThreshold, kills: Sequence[HardMemoryKill]) -> Slowdown | None:

@@ -35,8 +35,7 @@ def node_message(
 
     Upstream's text to the letter, each of its sentences with the blank that ends it: the threshold, the pod
     where it has a request of its own, the containers above their requests. Where it says nothing of the pod
-    a sentence of ours follows, so that every reader finds what was used and what was asked for.
-    Source: evictionMessage.
+    a sentence of ours follows, of what was used and what was asked for. Source: evictionMessage.
     """
     resource = RESOURCE[threshold.signal]
     pod_name = printable(place.pod.name)

@@ -229,8 +229,7 @@ def _chosen(
 ) -> tuple[_Key, tuple[ProcessMemory, ...], int] | None:
     """Return the tree that goes: its key, who is in it and what they hold.
 
-    A tenant may have thousands of processes, each the child of the one before: every step is taken once for
-    each, and none is a call within a call.
+    Each step is taken once for each process: a tenant may have thousands, each the child of the one before.
     """
     below: dict[_Key | None, list[_Key]] = {}
     for key, parent in parents.items():

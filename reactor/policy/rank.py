@@ -30,12 +30,11 @@ def rank(
     a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.
 
-    Not upstream's: a pod whose number could not be read comes last of those that may be evicted, since a
-    victim is never chosen for a fault of the observer's. Before all that, the pods that the operator prefers
-    come first and those to be avoided last. For swap, of which upstream knows nothing, the order is that for
-    inodes: no pod requests any, and one that has none in use goes last. `with_swap` counts a pod's memory in
-    swap where the ranking is for memory. A pod in `bounds` was not read for the decision: its usage was read
-    later, or is that bound. A partition has a limit for memory; all else its pods share with the others.
+    Not upstream's: a pod whose number could not be read comes last of those that may be evicted. Before all
+    that, the pods that the operator prefers come first and those to be avoided last. For swap the order is
+    that for inodes: one that has none in use goes last. `with_swap` counts a pod's memory in swap where the
+    ranking is for memory. A pod in `bounds` was not read for the decision: its usage was read later, or is
+    that bound. A partition has a limit for memory; all else its pods share with the others.
     """
     resource = RESOURCE[signal]
     pods = pods if resource in FREED_TOGETHER else map(of_no_partition, pods)
@@ -102,7 +101,7 @@ def order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, int
 
 def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, int, bool, int]:
     """Return the sort key for processes, which no pod requests: least first."""
-    critical, unreadable, preference, is_known, _, priority, less = _order_by_request(place)
+    critical, unreadable, preference, is_known, _, priority, less = order_by_request(place)
     return critical, unreadable, preference, priority, is_known, less
 
 
@@ -112,8 +111,7 @@ def small_ones_passed_over(
     """Return the ranking with the pods that hold less than the minimum behind the others that may go.
 
     A share is one of what is missing to the threshold and its minimum reclaim. Where no pod holds as much
-    the ranking stays as it was. A pod without statistics keeps its place, and so does one whose usage could
-    not be read, which is behind all others.
+    the ranking stays as it was. A pod whose usage is not known, or could not be read, keeps its place.
     """
     minimum_bytes = minimum.of(threshold.missing(seen))
     first, small, last = [], [], []
@@ -172,12 +170,10 @@ def memory_outside_pods(
     """Return how many bytes of the working set belong to none of these pods, 0 at the least.
 
     `seen` is one of the memory signals: the node's, or that of all pods together (then it is what lies in
-    the pods' parents beside them). `used` is by uid. A pod that is dying counts with what it still holds,
-    and one in `gone` (by uid) may be unobserved because its cgroup is not there any more. None where the
-    memory of any other pod was not observed: then what is outside is not known.
+    the pods' parents beside them). `used` is by uid. A dying pod counts with what it still holds. None
+    where the memory of a pod was not observed that is not in `gone` (by uid), as its cgroup has gone.
 
-    The node and its pods are read one after the other. Where the node is read first, a pod that grows
-    meanwhile only makes the answer too small; one that shrinks makes it too big.
+    With the node read first, a pod that grows then makes it too small, one that shrinks too big.
     """
     held_bytes = memory_of(pods, used, gone)
     return None if held_bytes is None else max(0, seen.capacity - seen.available - held_bytes)

@@ -3,13 +3,13 @@
 kill_results.py judges the kills.
 
     outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
-    unhelpful      half of what the last kills brought back, or all that is missing, went outside the pods
+    unhelpful      half of what the last kills brought back, or all that is missing, went outside the pods, or
+                   to pods that came since
     rate           as many as are allowed in a minute
 
-The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
-Where the pods have grown by a quarter of the threshold since the last kill, the second does not hold: then
-the shortage is their doing, too. Soft evictions in time, which wait for no pause, are judged likewise, and
-those for process ids in judged_evictions.py.
+The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal. If
+the pods have grown by a quarter of the threshold since the last kill, the second does not hold. Evictions in
+time are judged likewise, and those for process ids in judged_evictions.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def with_slowdowns(inputs: Inputs) -> tuple[Inputs, tuple[HardMemoryKill, ...]]:
     if is_calm and False not in explained.values():
         return inputs, ()
     used, pods, now_seconds = inputs.snapshot.pods, inputs.pods, inputs.now_seconds
-    before = {_kind(one): one for one in memory_slowdowns(state)}
+    before = {(one.signal, one.reason is SlowReason.RATE): one for one in memory_slowdowns(state)}
     found: dict[tuple[Signal, bool], Slowdown | None] = {
         kind: one for kind, one in before.items() if now_seconds < one.until_seconds
     }
@@ -91,11 +91,6 @@ def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iter
         is_about = threshold.is_hard or one.reason is not SlowReason.RATE
         if is_about and one.signal is threshold.signal and now_seconds < one.until_seconds:
             yield f"{one.reason}: {one.message}"
-
-
-def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
-    """Return what there is one slowdown of at the most: for each signal its rate, and whatever else."""
-    return slowdown.signal, slowdown.reason is SlowReason.RATE
 
 
 def is_explained(inputs: Inputs, threshold: Threshold) -> bool | None:
