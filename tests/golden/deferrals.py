@@ -489,6 +489,20 @@ def _two_evictions_did_not_help() -> Decision:
 
 
 @_case
+def _pods_came_back_under_new_names() -> Decision:
+    scene = Scene(HARD, unhelpful_eviction_pause_seconds=10.0)
+    for number in range(6):
+        if number > 3:
+            gone = scene.evict()
+            scene.core.pod_ended(gone.uid, charged_bytes=0)
+            scene.remove(gone.name)
+        scene.pod(f"calm{number}", 30, pod=replace(make_pod(f"calm{number}"), cgroup_inode=number + 1))
+        scene.memory(95)
+        scene.later()
+    return scene.decide()
+
+
+@_case
 def _eviction_did_not_help_and_a_pod_is_never_evicted() -> Decision:
     return _took_it_all(kept=False).decide()
 
