@@ -107,8 +107,7 @@ def charged_filesystems(
 ) -> Iterable[FilesystemUsage]:
     """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
 
-    Images are charged to no pod. Source: buildSignalToRankFunc. With `removed_with_pod`: where no kubelet
-    removes files, of these those that are.
+    No images are charged. With `removed_with_pod`: of files those alone. Source: buildSignalToRankFunc.
     """
     layers, logs_and_volumes = _charged(signal, layout)
     for container in used.containers:
