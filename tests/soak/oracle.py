@@ -12,6 +12,7 @@ All instants are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -45,6 +46,7 @@ PAUSE_NS: Final = 2_000_000_000
 _DECIDED_NS: Final = 300_000_000
 IN_VAIN: Final = "killed another though what grows may not be evicted"
 WRONG_POD: Final = "killed the wrong pod"
+NEEDLESS: Final = "killed another where one sufficed"
 
 
 class Counters(NamedTuple):
@@ -255,14 +257,35 @@ def acceptable(
 def judge(episode: Episode) -> Verdict:
     """Return the verdict of an episode."""
     kills = _in_order(episode)
-    judged = tuple(_judge_kill(episode, kill, kills[:number]) for number, kill in enumerate(kills))
+    judged = list[Judged]()
+    for kill in kills:
+        judged.append(_judge_after(episode, kill, judged))
     if episode.leaks:
         return Verdict(crossings=_crossings(episode, judged), kills=tuple(_judge_in_vain(judged)), missed=())
     return Verdict(
         crossings=_crossings(episode, judged),
-        kills=judged,
+        kills=tuple(judged),
         missed=() if any(one.helped is False for one in judged) else tuple(_missed(episode, kills)),
     )
+
+
+def _judge_after(episode: Episode, kill: Kill, judged: Sequence[Judged]) -> Judged:
+    """Return what is to be said of a kill after those before it.
+
+    A hard threshold waits for nobody who was asked to end for a soft one and has not ended yet: whoever comes
+    first by then goes, and that may be another.
+    """
+    found = _judge_kill(episode, kill, [one.kill for one in judged])
+    if found.wrong != NEEDLESS:
+        return found
+    ended_ns = {one.kill.instance: episode.lives[one.kill.instance].processes_gone_ns for one in judged}
+    waited_for = [
+        one.kill
+        for one in judged
+        if not one.is_soft or kill.at_ns >= (ended_ns[one.kill.instance] or math.inf)
+    ]
+    overtaken = _judge_kill(episode, kill, waited_for)
+    return overtaken if overtaken.wrong is None and not overtaken.is_soft else found
 
 
 def _judge_in_vain(judged: Sequence[Judged]) -> Iterator[Judged]:
@@ -386,7 +409,7 @@ def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
     ended_ns = [episode.lives[one.instance].processes_gone_ns for one in earlier]
     if all(one is not None and one < kill.at_ns for one in ended_ns):
         return "killed another for memory whose files were still to be removed"
-    return "killed another where one sufficed"
+    return NEEDLESS
 
 
 def _is_blind(episode: Episode, kill: Kill) -> bool:

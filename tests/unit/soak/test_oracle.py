@@ -13,6 +13,7 @@ from tests.soak.falls import Growth, Need, Order, growths
 from tests.soak.oracle import (
     IN_VAIN,
     MISSED_NS,
+    NEEDLESS,
     PAUSE_NS,
     Counters,
     Episode,
@@ -320,7 +321,7 @@ def test_crossing_that_no_sample_shows_is_the_actors_word() -> None:
 def test_second_kill_while_the_first_frees_is_wrong() -> None:
     verdict = judge(episode(CROSSED, [kill(HOG, 2.2, 8), kill(SMALL, 2.8)]))
 
-    assert [one.wrong for one in verdict.kills] == [None, "killed another where one sufficed"]
+    assert [one.wrong for one in verdict.kills] == [None, NEEDLESS]
 
 
 def test_second_kill_for_files_that_are_still_to_be_removed_is_wrong() -> None:
@@ -552,3 +553,27 @@ def test_eviction_at_the_end_of_the_grace_period_is_not_the_forecasts() -> None:
     samples = [sample(at_ms, {HOG: 66, SMALL: 5}) for at_ms in range(0, 2100, 2)]
     found = episode(samples, [kill(HOG, 2001)], rules=[replace(SOFT, in_time=True)])
     assert (only(found).wrong, only(found).need) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("hog_mib", "ends_ms", "rules", "expected"),
+    [
+        (40, 1300, replace(SOFT, in_time=True), None),
+        (40, 1300, RULES, NEEDLESS),
+        (46, 1300, replace(SOFT, in_time=True), NEEDLESS),
+    ],
+)
+def test_hard_threshold_waits_for_nobody_who_was_asked_to_end_and_then_another_may_come_first(
+    hog_mib: float, ends_ms: float, rules: Rules, expected: str | None
+) -> None:
+    """The hog is asked at 500 ms and holds its memory until 1300; the other crosses from 1000 ms on."""
+    small = 81 - hog_mib
+    samples = [
+        *(sample(at_ms, {HOG: hog_mib, SMALL: min(small, 72 - hog_mib)}) for at_ms in range(0, 1000, 2)),
+        *(sample(at_ms, {HOG: hog_mib, SMALL: small}) for at_ms in range(1000, 1300, 2)),
+    ]
+    asked = kill(HOG, 500, gone_ms=ends_ms)
+    lives = [life(HOG, processes_gone_ns=int(ends_ms * MS))]
+    found = episode(samples, [asked, kill(SMALL, 1004)], lives=lives, rules=[rules])
+    found = replace(found, growths=going_on(5000, None))
+    assert judge(found).kills[1].wrong == expected
