@@ -121,16 +121,16 @@ enum claim_state {
 enum warrant_outcome {
 	WARRANT_OPEN = 0,
 	WARRANT_SERVED = 1,
-	WARRANT_REFUSED = 2,     /* claimed, but the kernel refused the signal */
-	WARRANT_EXPIRED = 3,     /* the crossing came after its time */
-	WARRANT_OTHERS = 4,      /* the charge that crossed was not the victim's; the warrant stays */
-	WARRANT_SHRUNK = 5,      /* the victim holds less than it has to */
-	WARRANT_GROWN = 6,       /* another pod has grown beyond its bound */
-	WARRANT_CACHE = 7,       /* page cache has grown by more than it may: the crossing may be a reader's */
-	WARRANT_NEWCOMER = 8,    /* a cgroup was made: it may be the pod to be evicted first */
-	WARRANT_GONE = 9,        /* the victim's cgroup was removed */
-	WARRANT_WITHDRAWN = 10,  /* user space took the claim */
-	WARRANT_OUTSIDE = 11,    /* memory that no pod holds has grown, and may be reclaimed first */
+	WARRANT_REFUSED = 2,       /* claimed, but the kernel refused the signal */
+	WARRANT_EXPIRED = 3,       /* the crossing came after its time */
+	WARRANT_OTHERS = 4,        /* the charge that crossed was not the victim's; the warrant stays */
+	WARRANT_SHRANK = 5,        /* the victim holds less than it has to */
+	WARRANT_OTHER_GREW = 6,    /* another pod has grown beyond its bound */
+	WARRANT_CACHE_GREW = 7,    /* page cache has grown by more than it may: the crossing may be a reader's */
+	WARRANT_NEW_CGROUP = 8,    /* a cgroup was made: it may be the pod to be evicted first */
+	WARRANT_REMOVED = 9,       /* the victim's cgroup was removed */
+	WARRANT_WITHDRAWN = 10,    /* user space took the claim */
+	WARRANT_OUTSIDE_GREW = 11, /* memory that no pod holds has grown, and may be reclaimed first */
 };
 
 struct warrant {

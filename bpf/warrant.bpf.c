@@ -111,7 +111,7 @@ static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, _
 	if (warrant->watched_counter) {
 		inactive = inactive_file_below(warrant->watched_counter);
 		if (inactive < 0)
-			return WARRANT_CACHE;
+			return WARRANT_CACHE_GREW;
 		if (value < warrant->level + inactive) {
 			if (*(volatile __u64 *)&warrant->claim == claimed)
 				warrant->fire = warrant->level + inactive;
@@ -127,11 +127,13 @@ static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, _
 	if (victim_pages < 0 || !is_victims(warrant))
 		return WARRANT_OTHERS;
 	if ((__u64)victim_pages < warrant->victim_least)
-		return WARRANT_SHRUNK;
+		return WARRANT_SHRANK;
 	cache = page_cache_pages();
 	if (cache < 0 || (__u64)cache > warrant->cache_most)
-		return WARRANT_CACHE;
-	return warrant->active_most && (__u64)active_cache_pages() > warrant->active_most ? WARRANT_OUTSIDE : WARRANT_OPEN;
+		return WARRANT_CACHE_GREW;
+	if (warrant->active_most && (__u64)active_cache_pages() > warrant->active_most)
+		return WARRANT_OUTSIDE_GREW;
+	return WARRANT_OPEN;
 }
 
 /* The one place where the kernel kills. */
@@ -182,17 +184,17 @@ static __always_inline void on_charge(struct page_counter *counter)
 		is_pods = true;
 		most = bpf_map_lookup_elem(&warrant_bounds, place);
 		if (most && pages > *(volatile __u64 *)most) {
-			revoke(warrant, claimed, WARRANT_GROWN);
+			revoke(warrant, claimed, WARRANT_OTHER_GREW);
 			return;
 		}
 	}
 	/* A cgroup so deep that its pod was not reached: who knows how much that has grown. */
 	if (counter && counter->parent) {
-		revoke(warrant, claimed, WARRANT_GROWN);
+		revoke(warrant, claimed, WARRANT_OTHER_GREW);
 		return;
 	}
 	if (is_outside && !is_pods) {
-		revoke(warrant, claimed, WARRANT_OUTSIDE);
+		revoke(warrant, claimed, WARRANT_OUTSIDE_GREW);
 		return;
 	}
 	if ((claimed & CLAIM_STATES) != CLAIM_LIVE)
@@ -238,7 +240,7 @@ static __always_inline void on_newcomer(void)
 	__sync_fetch_and_add(&warrant->arrivals, 1);
 	claimed = *(volatile __u64 *)&warrant->claim;
 	if (claimed && (claimed & CLAIM_STATES) != CLAIM_SERVED)
-		revoke(warrant, claimed, WARRANT_NEWCOMER);
+		revoke(warrant, claimed, WARRANT_NEW_CGROUP);
 }
 
 SEC("fentry/mem_cgroup_css_online")
@@ -272,9 +274,9 @@ int BPF_PROG(warrant_removed, struct cgroup_subsys_state *css)
 	if (!claimed || (claimed & CLAIM_STATES) == CLAIM_SERVED)
 		return 0;
 	if (warrant->victim_counter == key || warrant->watched_counter == key || warrant->outside_counter == key)
-		revoke(warrant, claimed, WARRANT_GONE);
+		revoke(warrant, claimed, WARRANT_REMOVED);
 	else if (was_bound && warrant->outside_counter) /* what it leaves belongs to no pod */
-		revoke(warrant, claimed, WARRANT_OUTSIDE);
+		revoke(warrant, claimed, WARRANT_OUTSIDE_GREW);
 	return 0;
 }
 
@@ -321,7 +323,7 @@ int warrant_arm(struct warrant_order *order)
 
 	/* After the claim: a cgroup that is made from here on finds the warrant and voids it. */
 	if (is_armed && *(volatile __u64 *)&warrant->arrivals != arrivals) {
-		revoke(warrant, live, WARRANT_NEWCOMER);
+		revoke(warrant, live, WARRANT_NEW_CGROUP);
 		is_armed = false;
 	}
 	order->result = is_armed;
