@@ -226,9 +226,8 @@ class OomOrder(Ahead):
                 await self._restorer.end()
 
     def _pause_seconds(self) -> float:
-        if self._wanted is not None:
-            return min(self._again_seconds, _BEAT_SECONDS) if self._written.held else self._again_seconds
-        return _BEAT_SECONDS if self._written.held else float("inf")
+        beat_seconds = _BEAT_SECONDS if self._written.held else float("inf")
+        return beat_seconds if self._wanted is None else min(self._again_seconds, beat_seconds)
 
     async def _follow(self) -> None:
         refused = self._written.refused = None

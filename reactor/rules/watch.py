@@ -192,8 +192,7 @@ class RuleWatch:
         self._stalled: dict[PressureResource, tuple[float, float]] = {}
         self._stall_shares: dict[PressureResource, float] = {}
         self._waiting: dict[str, tuple[str, float]] = {}
-        self._turn_began_seconds = 0.0
-        self._turn_cost_seconds = 0.0
+        self._turn_began_seconds = self._turn_cost_seconds = 0.0
         for what, why in self.problems.items():
             _LOG.warning("%s: %s", what, why)
 

@@ -71,9 +71,6 @@ class Samples:
         self._capacity_bytes = 0
         self._foreseen_since: float | None = None
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
     def clear(self) -> None:
         self._samples, self._foreseen_since = [], None
 

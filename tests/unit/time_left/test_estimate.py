@@ -118,7 +118,7 @@ def test_a_clock_that_steps_begins_anew() -> None:
         assert samples.time_left(300 * _MIB, 102).seconds is not None
         samples.add(102 + step_seconds, _GIB - 600 * _MIB, _GIB)
         assert samples.time_left(300 * _MIB, 102).seconds is None
-        assert len(samples) == 1
+        assert len(samples._samples) == 1
 
 
 def test_absurd_numbers_and_another_capacity_begin_anew() -> None:
@@ -190,7 +190,7 @@ def test_what_is_kept_of_a_minute_is_little_and_enough(period_seconds: float) ->
     for step in range(6000):
         at = step * _STEP_SECONDS
         samples.add(at, int(_GIB - 300 * _MIB * (at % period_seconds) / period_seconds), _GIB)
-        assert len(samples) <= 250
+        assert len(samples._samples) <= 250
         if at > 2 * period_seconds and samples.time_left(_GIB - 400 * _MIB, at).seconds is not None:
             foreseen.append(at)
     assert foreseen == []
