@@ -77,15 +77,6 @@ _LEAST_MARGIN_BYTES: Final = 1 << 20
 _REACH_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 32
 _MACHINE: Final = "/"
-_VOID: Final = {
-    WarrantOutcome.EXPIRED: WarrantEnd.EXPIRED,
-    WarrantOutcome.SHRUNK: WarrantEnd.SHRANK,
-    WarrantOutcome.GROWN: WarrantEnd.OTHER_GREW,
-    WarrantOutcome.CACHE: WarrantEnd.CACHE_GREW,
-    WarrantOutcome.OUTSIDE: WarrantEnd.OUTSIDE_GREW,
-    WarrantOutcome.NEWCOMER: WarrantEnd.NEW_CGROUP,
-    WarrantOutcome.GONE: WarrantEnd.REMOVED,
-}
 
 
 class NoWarrantError(ReactorError):
@@ -561,7 +552,7 @@ class Warrants:
             self.counted[WarrantEnd.REFUSED if is_refused else WarrantEnd.SERVED] += 1
             return self._in_time(given)
         if state is not ClaimState.LIVE:
-            self._ended = _VOID.get(result.outcome, WarrantEnd.UNKNOWN)
+            self._ended = _end(result.outcome)
         elif result.crossed_ns is not None:
             self._ended = WarrantEnd.OTHER_CROSSED
         else:
@@ -660,7 +651,7 @@ class Warrants:
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
-            self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
+            self.counted[_end(probe.result().outcome)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
         self._again_seconds = now_seconds + RENEWAL_SECONDS
 
@@ -792,6 +783,10 @@ def _least_bytes(usages: PodObserver, uid: str, margin_bytes: int) -> int:
     if used is None or used.memory_working_set_bytes is None or cached_bytes is None:
         return 0
     return max(0, used.memory_working_set_bytes - cached_bytes - margin_bytes)
+
+
+def _end(of_void: WarrantOutcome) -> WarrantEnd:
+    return WarrantEnd.__members__.get(of_void.name, WarrantEnd.UNKNOWN)
 
 
 def _wake() -> Wake:

@@ -133,20 +133,20 @@ class OomRecord:
 
 
 class WarrantOutcome(IntEnum):
-    """What has come of a warrant; see bpf/records.h."""
+    """What has come of a warrant, as bpf/records.h numbers it: by the names of its ends, or not ended."""
 
     OPEN = 0
     SERVED = 1
     REFUSED = 2
     EXPIRED = 3
     OTHERS = 4
-    SHRUNK = 5
-    GROWN = 6
-    CACHE = 7
-    NEWCOMER = 8
-    GONE = 9
+    SHRANK = 5
+    OTHER_GREW = 6
+    CACHE_GREW = 7
+    NEW_CGROUP = 8
+    REMOVED = 9
     WITHDRAWN = 10
-    OUTSIDE = 11
+    OUTSIDE_GREW = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ class FakeProbe:
             return False
         self.claim = (generation, ClaimState.LIVE)
         if arrivals != self.come:
-            self.void(WarrantOutcome.NEWCOMER)
+            self.void(WarrantOutcome.NEW_CGROUP)
         return self.claim is not None
 
     def withdraw(self) -> ClaimState | None:
@@ -386,7 +386,7 @@ async def test_pod_that_outgrows_its_bound_while_it_is_read_gets_none(started: S
 
 
 async def test_pod_that_outgrows_its_bound_after_it_was_read_gets_none(started: Setting) -> None:
-    started.probe.meanwhile = lambda: started.probe.void(WarrantOutcome.GROWN)
+    started.probe.meanwhile = lambda: started.probe.void(WarrantOutcome.OTHER_GREW)
     started.give()
     assert started.probe.armed_for is None
     assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
@@ -507,7 +507,7 @@ async def test_rehearsal_leaves_a_warrant_that_stands_as_it_is(started: Setting)
     started.give()
     assert started.probe.claim == before
     assert started.warrants.counted == {}
-    started.probe.void(WarrantOutcome.GROWN)
+    started.probe.void(WarrantOutcome.OTHER_GREW)
     started.give()
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
@@ -699,12 +699,12 @@ async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: S
     ("outcome", "end"),
     [
         (WarrantOutcome.EXPIRED, WarrantEnd.EXPIRED),
-        (WarrantOutcome.SHRUNK, WarrantEnd.SHRANK),
-        (WarrantOutcome.GROWN, WarrantEnd.OTHER_GREW),
-        (WarrantOutcome.CACHE, WarrantEnd.CACHE_GREW),
-        (WarrantOutcome.OUTSIDE, WarrantEnd.OUTSIDE_GREW),
-        (WarrantOutcome.NEWCOMER, WarrantEnd.NEW_CGROUP),
-        (WarrantOutcome.GONE, WarrantEnd.REMOVED),
+        (WarrantOutcome.SHRANK, WarrantEnd.SHRANK),
+        (WarrantOutcome.OTHER_GREW, WarrantEnd.OTHER_GREW),
+        (WarrantOutcome.CACHE_GREW, WarrantEnd.CACHE_GREW),
+        (WarrantOutcome.OUTSIDE_GREW, WarrantEnd.OUTSIDE_GREW),
+        (WarrantOutcome.NEW_CGROUP, WarrantEnd.NEW_CGROUP),
+        (WarrantOutcome.REMOVED, WarrantEnd.REMOVED),
         (WarrantOutcome.OPEN, WarrantEnd.UNKNOWN),
     ],
 )
@@ -762,7 +762,7 @@ async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) ->
 
 
 async def test_record_of_a_kill_wakes_the_loop_and_that_of_a_void_warrant_does_not(started: Setting) -> None:
-    for outcome in (WarrantOutcome.GROWN, WarrantOutcome.SERVED):
+    for outcome in (WarrantOutcome.OTHER_GREW, WarrantOutcome.SERVED):
         started.probe.records.append(WarrantRecord(outcome=outcome, at_ns=1, generation=1))
         os.eventfd_write(started.probe.fd, 1)
         await started.until(lambda: not started.probe.records)

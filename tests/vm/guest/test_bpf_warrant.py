@@ -84,7 +84,7 @@ def test_victim_that_charges_after_anothers_crossing_is_killed(node: Node) -> No
 def test_another_pods_growth_beyond_its_bound_voids_the_warrant(node: Node) -> None:
     node.arm(node.terms(200), other_mib=30)
     node.other.allocate(40)
-    assert node.voided() is WarrantOutcome.GROWN
+    assert node.voided() is WarrantOutcome.OTHER_GREW
     pid = node.victim.allocate(220)
     time.sleep(3)
     assert is_alive(pid)
@@ -106,14 +106,14 @@ def test_charge_from_so_deep_that_its_pod_is_not_reached_voids_the_warrant(node:
         deep = deep.child(f"d{number}")
     node.arm(node.terms(200), other_mib=1000)
     deep.allocate(10)
-    assert node.voided() is WarrantOutcome.GROWN
+    assert node.voided() is WarrantOutcome.OTHER_GREW
 
 
 def test_victim_that_holds_less_than_it_has_to_is_spared(node: Node) -> None:
     grown(node.other, 100)
     node.arm(node.terms(110, least_mib=60))
     pid = node.victim.allocate(30)
-    assert node.voided() is WarrantOutcome.SHRUNK
+    assert node.voided() is WarrantOutcome.SHRANK
     assert is_alive(pid)
 
 
@@ -143,7 +143,7 @@ def test_draft_is_not_served(node: Node) -> None:
 def test_cgroup_that_comes_voids_the_warrant(node: Node) -> None:
     node.arm(node.terms(40))
     node.cgroup.child("newcomer")
-    assert node.voided() is WarrantOutcome.NEWCOMER
+    assert node.voided() is WarrantOutcome.NEW_CGROUP
 
 
 def test_cgroup_that_came_since_the_pods_were_listed_keeps_a_draft_from_being_armed(node: Node) -> None:
@@ -152,13 +152,13 @@ def test_cgroup_that_came_since_the_pods_were_listed_keeps_a_draft_from_being_ar
     generation = next(GENERATIONS)
     assert node.probe.draft(generation, node.terms(40))
     assert not node.probe.arm(generation, arrivals)
-    assert node.voided() is WarrantOutcome.NEWCOMER
+    assert node.voided() is WarrantOutcome.NEW_CGROUP
 
 
 def test_removal_of_the_victim_voids_the_warrant(node: Node) -> None:
     node.arm(node.terms(40))
     node.victim.path.rmdir()
-    assert node.voided() is WarrantOutcome.GONE
+    assert node.voided() is WarrantOutcome.REMOVED
 
 
 @pytest.mark.parametrize("is_heeded", [True, False])
@@ -169,12 +169,12 @@ def test_charge_outside_the_pods_voids_a_warrant_that_heeds_it_and_no_other(
     node.arm(node.terms(200, outside_counter=node.counter(node.cgroup) if is_heeded else 0))
     grown(node.other, 10)
     grown(node.victim, 10)
-    assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE
+    assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE_GREW
     grown(outside, 10)
     if is_heeded:
-        assert node.voided() is WarrantOutcome.OUTSIDE
+        assert node.voided() is WarrantOutcome.OUTSIDE_GREW
     else:  # a cgroup that the machine makes meanwhile may have voided it
-        assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE
+        assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE_GREW
 
 
 @pytest.mark.parametrize("is_heeded", [True, False])
@@ -184,9 +184,9 @@ def test_removal_of_another_pod_voids_a_warrant_that_heeds_what_it_leaves_and_no
     node.arm(node.terms(200, outside_counter=node.counter(node.cgroup) if is_heeded else 0))
     node.other.path.rmdir()
     if is_heeded:
-        assert node.voided() is WarrantOutcome.OUTSIDE
+        assert node.voided() is WarrantOutcome.OUTSIDE_GREW
     else:  # a cgroup that the machine makes meanwhile may have voided it
-        assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE
+        assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE_GREW
 
 
 def test_page_cache_that_is_used_again_voids_a_warrant_that_heeds_it_and_no_other(node: Node) -> None:
@@ -197,7 +197,7 @@ def test_page_cache_that_is_used_again_voids_a_warrant_that_heeds_it_and_no_othe
         pytest.skip(f"{active} pages of page cache are active here: none could be more than a bound")
     node.arm(node.terms(40), active_most=active // 2)
     pid = node.victim.allocate(80)
-    assert node.voided() is WarrantOutcome.OUTSIDE
+    assert node.voided() is WarrantOutcome.OUTSIDE_GREW
     assert is_alive(pid)
     node.victim.end()
     node.arm(node.terms(40), active_most=active * 2)
@@ -245,7 +245,7 @@ def test_mere_reader_of_files_is_spared(node: Node, tmp_path: Path) -> None:
     try:
         node.arm(node.terms(20, cache_pages=node.probe.page_cache().pages + 2 * PAGES))
         pid = node.victim.run(lambda: len(path.read_bytes()[:1]))
-        assert node.voided() is WarrantOutcome.CACHE
+        assert node.voided() is WarrantOutcome.CACHE_GREW
         assert is_alive(pid)
     finally:
         path.unlink()
