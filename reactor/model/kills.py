@@ -124,7 +124,7 @@ class HardMemoryKill(NamedTuple):
     for as long as the cgroup is there.
     `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
     `newest_inode` is the largest of the pods' cgroups (0: not known), `next_place` that of the pod which came
-    next in the ranking. `is_bystander`: others than the victim took what the kill before had brought back.
+    next in the ranking. `bystanders`: of so many in a row others took what the kill before had brought back.
     """
 
     uid: str
@@ -138,7 +138,7 @@ class HardMemoryKill(NamedTuple):
     kept: tuple[str, ...] = ()
     newest_inode: int = 0
     next_place: tuple[int, ...] = ()
-    is_bystander: bool = False
+    bystanders: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,7 +189,7 @@ def _asked_by_name(known: Bounded) -> list[str]:
     if state.hard_memory_kills:
         found += known.inputs.snapshot.bounds.keys() - known.standings.listed.keys()
         found += known.standings.could_not_be_ended
-        if any(kill.is_bystander for kill in state.hard_memory_kills):
+        if any(kill.bystanders for kill in state.hard_memory_kills):
             first = min(kill.newest_inode for kill in state.hard_memory_kills)
             found += [pod.uid for pod in known.standings.pods if (pod.cgroup_inode or 0) > first]
         for kill in state.hard_memory_kills:

@@ -7,8 +7,8 @@ What pods hold that grow or are still dying is theirs: a second hog is killed at
 first. What a victim leaves charged to its cgroup counts against its own kill, whenever it ends.
 
 A pod that comes under a new name may be the hog again, or one that a controller starts anew while a leak
-outside stands still. Then bystanders die for it: pods that were there and have not grown. So what pods that
-came since hold of what bystanders brought back counts as outside, unless other pods have grown by a quarter.
+outside stands still. Then bystanders die for it: pods that were there and have not grown. So of what
+these brought back what pods hold that came since is outside, unless other pods have grown by a quarter.
 
 Growth outside the pods' parents before the kill, since memory was last calm, counts too, as far as the pods
 have not grown: to make up for it takes several pods, each of which helps. So does growth of pods that are
@@ -39,6 +39,7 @@ _REMEMBERED_PAUSES = 6
 _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _SEVERAL = 4  # kills in a row, of what most lies outside: it may be so much less
+_BYSTANDERS = 2  # in a row, before what came since is the reason: one may be that of a hog that has come
 _GROWN_SHARE = 4  # of the threshold, or of what pods hold that came since
 _NEED_SHARE = 2  # of the threshold
 # A process that waits for a CPU, or for its quota's next period, frees nothing for some 100 ms.
@@ -217,8 +218,9 @@ def _placed(kill: HardMemoryKill, others: NodeAtThreshold, eviction: Eviction) -
         credited_bytes, (*first, last) = before.credited_bytes or 0, order_by_request(shortage.place)
         is_next = before.next_place <= (*first, last + min(others.noise_bytes, credited_bytes) // _SEVERAL)
         was_there = 0 < (eviction.pod.cgroup_inode or 0) <= before.newest_inode
-        is_undone = 2 * others.came_bytes(before) > credited_bytes
-        kill = kill._replace(is_bystander=was_there and is_undone and is_next)
+        if was_there and is_next:
+            is_undone = 2 * others.came_bytes(before) > credited_bytes
+            kill = kill._replace(bystanders=before.bystanders + is_undone)
     return kill
 
 
@@ -406,7 +408,8 @@ def _unhelpful(
 
 def _replaced_bytes(latest: Sequence[HardMemoryKill], node: NodeAtThreshold) -> int:
     """Return what of that which bystanders brought back pods hold that came since the last of the kills."""
-    passed_bytes = sum(kill.credited_bytes or 0 for kill in latest if kill.is_bystander)
+    is_row = latest[0].bystanders >= _BYSTANDERS
+    passed_bytes = sum(kill.credited_bytes or 0 for kill in latest if kill.bystanders and is_row)
     return min(passed_bytes, node.came_bytes(latest[-1])) if passed_bytes else 0
 
 

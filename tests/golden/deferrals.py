@@ -491,7 +491,7 @@ def _two_evictions_did_not_help() -> Decision:
 @_case
 def _pods_came_back_under_new_names() -> Decision:
     scene = Scene(HARD, unhelpful_eviction_pause_seconds=10.0)
-    for number in range(6):
+    for number in range(7):
         if number > 3:
             gone = scene.evict()
             scene.core.pod_ended(gone.uid, charged_bytes=0)

@@ -235,7 +235,7 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
         st.sampled_from([-2.0, 3.0]),
     )
     kills = st.builds(
-        lambda uid, signal, ago, credited, outside, pods, kept, newest, is_bystander: HardMemoryKill(
+        lambda uid, signal, ago, credited, outside, pods, kept, newest, bystanders: HardMemoryKill(
             uid=uid,
             signal=signal,
             at_seconds=NOW - ago,
@@ -244,7 +244,7 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
             pods_bytes=pods,
             kept=kept,
             newest_inode=newest,
-            is_bystander=is_bystander,
+            bystanders=bystanders,
         ),
         uid,
         st.sampled_from(sorted(MEMORY_SIGNALS)),
@@ -254,7 +254,7 @@ def states(draw: st.DrawFn, uids: Sequence[str], thresholds: Sequence[object]) -
         st.none() | sizes,
         st.lists(uid, max_size=1).map(tuple),
         INODES,
-        st.booleans(),
+        st.integers(0, 5),
     )
     slowdowns = st.builds(
         lambda signal, reason, left: Slowdown(
