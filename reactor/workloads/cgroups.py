@@ -51,6 +51,8 @@ _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # refresh until then. How many a refresh reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
+_UNREAD: Final = "its cgroup can't be read"
+_BLIND: Final = "reactor has no descriptors left to see which pods there are"
 # What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
 # last time is this long ago: not twice on the way to a kill.
 _BEING_MADE_SECONDS: Final = 0.1
@@ -138,6 +140,7 @@ class CgroupPods:
         self._honours_oomd = settings.pod_lists.honours_oomd
         self._known: dict[str, _Known] = {}  # by uid, in the order of the parents
         self._is_whole = True  # none of them is gone, or could be there again unnoticed
+        self._is_blind = False  # for want of descriptors: the hog may have come since
         self._young: list[_Known] = []  # those that came last at the end
         self._pods: tuple[Pod, ...] = ()
         self._changes = DirectoryChanges(CONTENTS)
@@ -267,7 +270,8 @@ class CgroupPods:
         return self._with_specs(self._pods)
 
     def _present(self) -> tuple[Pod, ...]:
-        return tuple(one.pod for one in self._known.values() if one.pod is not None)
+        pods = (one.pod for one in self._known.values() if one.pod is not None)
+        return tuple(replace(pod, critical_because=_BLIND) for pod in pods) if self._is_blind else tuple(pods)
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
         return pods if self._specs is None else self._specs.with_specs(pods)
@@ -299,8 +303,7 @@ class CgroupPods:
     def _take(self, parents: Mapping[str, Children | None]) -> None:
         """Take over the cgroups below the parents; of one that can't be listed those that are known."""
         now_seconds, before, known = self._clock_seconds(), self._known, dict[str, _Known]()
-        # One that is gone, or can't be listed, may be there again without a change of the directory.
-        self._is_whole = None not in parents.values()
+        is_unseen = None in parents.values()
         for parent, children in parents.items():
             if children is None:
                 found: Iterable[_Found] = [
@@ -313,6 +316,12 @@ class CgroupPods:
                 one.found, one.is_listed = child, children is not None
                 if one.pod is None and self._read_again(one, now_seconds):
                     self._young.append(one)
+                is_unseen |= one.pod is not None and one.pod.critical_because == _UNREAD
+        self._is_blind = is_unseen and not self._reserve.fill()
+        # One that is gone, or can't be listed, may be there again without a change of the directory.
+        self._is_whole = not (
+            self._is_blind or None in parents.values() or any(one.pod is None for one in known.values())
+        )
         self._known = known
         self._young = [one for one in self._young if known.get(one.found.uid) is one]
 
@@ -348,7 +357,7 @@ class CgroupPods:
                 return None
             one.problem = str(error)
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
-            return one.pod or replace(unread, critical_because="its cgroup can't be read")
+            return one.pod or replace(unread, critical_because=_UNREAD)
 
     def _is_renamed(self, found: _Found) -> bool:
         """Return whether a cgroup has not the path any more by which it was listed; on v2 none is renamed."""

@@ -207,7 +207,7 @@ def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_ho
     assert [None] * 3 == [innocent.poll() for innocent in innocents]
 
 
-@pytest.mark.parametrize("descriptors", [25, 40])
+@pytest.mark.parametrize("descriptors", [20, 25, 30, 40])
 def test_a_guard_whose_descriptors_are_taken_away_evicts_the_hog_or_nobody(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial, descriptors: int
 ) -> None:

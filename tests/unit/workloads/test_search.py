@@ -325,9 +325,11 @@ def test_a_match_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: Fake
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
-        assert {pod.uid: pod for pod in before} == {pod.uid: pod for pod in listing.refresh()}
+        refreshed = listing.refresh()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {pod.uid for pod in before} == {pod.uid for pod in refreshed}
+    assert all(pod.critical_because is not None for pod in refreshed), "they may not be all"
     assert f"{USER.format(8)}/app.slice" in listing.problems
     assert [application(7, "a"), application(8, "b"), application(8, "c")] == found(listing)
     assert {} == listing.problems
