@@ -20,9 +20,9 @@ TOLERANCE: Final = {"descriptors": 2.0, "threads": 3.0, "rss_kib": 1024.0}
 _MEMORY: Final = "rss_kib"
 # The start: imports, caches that fill, the first journal file.
 _WARM_UP_SECONDS: Final = 60.0
-# What fills with kills: histories of 256, and the interpreter's table of names, half a mebibyte at a doubling.
-# Among 220 pods a guard grew by 2.6 MiB in 1,100 kills, and by 0.3 MiB in the 4,700 after them. Of a life with
-# few kills half goes by for that, and its memory may grow by as much less.
+# What fills with kills: histories of 256, and the interpreter's table of names, half a mebibyte at once.
+# Among 220 pods a guard grew by 2.6 MiB in 1,100 kills, and by 0.3 MiB in the 4,700 after them. Of a life
+# with few kills half goes by for that, and its memory may grow by as much less.
 _WARM_UP_KILLS: Final = 1200
 _BYSTANDER: Final = "killed a bystander"
 # Of less nothing can be said.
