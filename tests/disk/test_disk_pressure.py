@@ -141,12 +141,13 @@ def test_no_pod_is_evicted_for_a_full_disk_on_which_none_holds_anything(guarded:
     eventually(lambda: not guarded.problem(), "the end of the problem")
 
 
-def test_one_pod_goes_and_not_the_next_where_what_it_held_is_not_removed(guarded: Guarded) -> None:
+def _one_goes_and_not_the_next(guarded: Guarded, names: str, mib: int, where: str | None = None) -> None:
+    """Have pods hold so much each on a disk that is full then, and of which evicting frees too little."""
     pods = {}
-    for name in ("a", "b", "c"):
-        path = guarded.add_pod(name, where="reactor/rootfs")  # nobody removes it: no runtime has made it
-        pods[name] = guarded.run(name, fill(path, mib=30))
-        eventually(lambda path=path: occupied_bytes(path / "file") >= 30 * MIB, f"what {name} writes")
+    for name in names:
+        path = guarded.add_pod(name) if where is None else guarded.add_pod(name, where=where)
+        pods[name] = guarded.run(name, fill(path, mib=mib))
+        eventually(lambda path=path: occupied_bytes(path / "file") >= mib * MIB, f"what {name} writes")
     leave(guarded.disk, 50)
     guarded.start(LOW_SPACE, {"inFlightDeadline": "1s"})
 
@@ -154,6 +155,11 @@ def test_one_pod_goes_and_not_the_next_where_what_it_held_is_not_removed(guarded
     after_housekeeping(guarded.daemon, 5)
     (gone,) = guarded.evicted()
     assert {name for name, process in pods.items() if process.poll() is not None} == {gone}
+
+
+def test_one_pod_goes_and_not_the_next_where_what_it_held_is_not_removed(guarded: Guarded) -> None:
+    """Nobody removes it: no runtime has made it."""
+    _one_goes_and_not_the_next(guarded, "abc", 30, where="reactor/rootfs")
     unhelpful = [one for line in guarded.daemon.lines() for one in line.get("unhelpful", ())]
     assert [("nodefs.available", 30)] == [(one["signal"], one["credited_bytes"] // MIB) for one in unhelpful]
 
@@ -162,18 +168,7 @@ def test_of_pods_that_hold_little_beside_what_fills_the_disk_one_goes_and_not_th
     guarded: Guarded,
 ) -> None:
     """Each frees all that it holds, and all of them together less than is missing."""
-    pods = {}
-    for name in ("a", "b", "c", "d"):
-        path = guarded.add_pod(name)
-        pods[name] = guarded.run(name, fill(path, mib=2))
-        eventually(lambda path=path: occupied_bytes(path / "file") >= 2 * MIB, f"what {name} writes")
-    leave(guarded.disk, 50)
-    guarded.start(LOW_SPACE, {"inFlightDeadline": "1s"})
-
-    eventually(lambda: "evicting does not help" in guarded.problem(), "the problem")
-    after_housekeeping(guarded.daemon, 5)
-    (gone,) = guarded.evicted()
-    assert {name for name, process in pods.items() if process.poll() is not None} == {gone}
+    _one_goes_and_not_the_next(guarded, "abcd", 2)
 
 
 def _service_of(guarded: Guarded) -> Callable[[str], str]:

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import sys
-from collections.abc import Iterator
-
-import pytest
 import trio.testing
 
 from reactor.model.signals import Signal
 from tests.support.builders import MIB, make_observation
+from tests.support.generations import generations
 
-_FILLED = 300  # generations after which the histories are full: at most 256 are kept of anything
-_MORE = 300
-
-
-@pytest.fixture(autouse=True)
-def without_log() -> Iterator[None]:
-    """Have no log line kept for the report of a failure."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+_HALF = 300  # generations after which the histories are full: at most 256 are kept of anything
 
 
 async def test_evicted_pods_of_other_names_leave_no_more_than_so_many_before_them(make_view, make_pod):
-    """Measured by what the interpreter has allocated in all, once garbage is collected."""
     loop, _, make_pass = make_view()
     loop.kills.reaped.set()
-    blocks: list[int] = []
 
-    for generation in range(_FILLED + _MORE + 1):
-        if generation % _MORE == 0:
-            gc.collect()
-            blocks.append(sys.getallocatedblocks())
-        name = f"pod-{generation}-{'x' * 200}"
-        loop.have(make_pod(name), *(make_pod(f"{name}-{number}", priority=9) for number in range(3)))
-        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(99 * MIB)}
-        make_pass()
-        assert [name] == loop.kills.killed
-        await trio.testing.wait_all_tasks_blocked()
-        loop.now_seconds += 0.5
-        loop.have()
-        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
-        make_pass()
-        loop.now_seconds += 0.5
-        for noted in (loop.kills.killed, loop.armed, loop.gone, loop.ordered):
-            noted.clear()
+    with generations(_HALF) as found:
+        for generation in found:
+            name = f"pod-{generation}-{'x' * 200}"
+            loop.have(make_pod(name), *(make_pod(f"{name}-{number}", priority=9) for number in range(3)))
+            loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(99 * MIB)}
+            make_pass()
+            assert [name] == loop.kills.killed
+            await trio.testing.wait_all_tasks_blocked()
+            loop.now_seconds += 0.5
+            loop.have()
+            loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
+            make_pass()
+            loop.now_seconds += 0.5
+            for noted in (loop.kills.killed, loop.armed, loop.gone, loop.ordered):
+                noted.clear()
 
-    filling, more = blocks[1] - blocks[0], blocks[2] - blocks[1]
-    assert filling > 0
-    assert more < _MORE
+    assert found.filling > 0
+    assert found.more < _HALF
