@@ -65,7 +65,7 @@ class Dying:
 
     def __init__(self) -> None:
         self._killed: dict[Key, Target] = {}
-        self._turns = WeakValueDictionary[Key, trio.Lock]()  # those that somebody waits for or has
+        self._turns = WeakValueDictionary[Key, trio.Lock]()  # each lasts while somebody holds it or waits
 
     def hold(self, key: Key, directory: CgroupDirectory, pidfds: dict[int, int]) -> None:
         """Keep what there is of a pod to wait on; what an earlier kill of it left stays as it is."""

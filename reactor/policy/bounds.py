@@ -190,7 +190,7 @@ def _asked_by_name(known: Bounded) -> list[str]:
         found += known.inputs.snapshot.bounds.keys() - known.standings.listed.keys()
         found += known.standings.could_not_be_ended
         if any(kill.bystanders for kill in state.hard_memory_kills):
-            first = min(kill.newest_inode for kill in state.hard_memory_kills)
+            first = min(filter(None, (kill.newest_inode for kill in state.hard_memory_kills)), default=0)
             found += [pod.uid for pod in known.standings.pods if (pod.cgroup_inode or 0) > first]
         for kill in state.hard_memory_kills:
             found += [kill.uid, *kill.kept]
