@@ -153,9 +153,10 @@ class Approach:
 # milliseconds before an allocator crosses the threshold. To wait for its event is slow: cgroup v1 checks a
 # threshold every 128 pages of a CPU, a task that sleeps is awake after 0.1 ms, and others fill the caches
 # meanwhile, in which the same pass takes twice as long. So the loop stays. It reads usage every 0.3 ms, and
-# without a pause once the level is as near as usage has grown since the last look: it sees the crossing
-# itself. After growth, and now and then without, it prepares the likeliest victims again, which leads through
-# the code of the pass and its counters; more often it would keep the allocator from its CPU.
+# without a pause at first, and once the level is as near as usage has grown since the last look: it sees the
+# crossing itself. An allocator on the same CPU grows in pauses alone: these are short then. After growth, and
+# now and then without, it prepares the likeliest victims again, which leads through the code of the pass and
+# its counters; more often it would keep the allocator from its CPU.
 # Nothing else is done meanwhile, so it is not long, and then not again for ten times as long.
 
 _MOST_SECONDS: Final = 0.03
@@ -163,8 +164,9 @@ _MOST_SECONDS: Final = 0.03
 _STILL_SECONDS: Final = 0.012
 _REST_SHARE: Final = 10
 _PAUSE_SECONDS: Final = 0.00025
-_PAUSES: Final = 4  # without growth, before victims are prepared again
-_AT_ONCE: Final = 64  # looks, in 0.6 ms
+_SHORT_PAUSE_SECONDS: Final = 0.00005
+_STANDS_SECONDS: Final = 0.001  # of pauses without growth, before victims are prepared again
+_AT_ONCE_SECONDS: Final = 0.0003  # at full speed usage moves on every 0.2 ms, by 64 pages
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
 
@@ -177,9 +179,7 @@ class LastStretch:
     _: KW_ONLY
     clock_seconds: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-
-    def __post_init__(self) -> None:
-        self._rests_until_seconds = 0.0
+    _rests_until_seconds: float = 0.0
 
     def watch(self, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
         """Stay until usage is at one of these levels, and return it; None where that does not come soon.
@@ -195,16 +195,16 @@ class LastStretch:
         if nearest is None or left_bytes >= _REACH_BYTES:
             return None
         until_seconds, has_grown = now_seconds + _STILL_SECONDS, False
-        pauses = at_once = 0
+        pause_seconds, paused_seconds = _PAUSE_SECONDS, 0.0
+        at_once_until_seconds = now_seconds + _AT_ONCE_SECONDS
         while left_bytes > 0 and now_seconds < until_seconds:
-            if at_once:
-                at_once -= 1
-            elif pauses >= (1 if has_grown else _PAUSES):
+            is_paused = now_seconds >= at_once_until_seconds
+            if is_paused and paused_seconds >= (_PAUSE_SECONDS if has_grown else _STANDS_SECONDS):
                 self.approach.prepare(again=True)
-                pauses = 0
-            else:
-                self.sleep(_PAUSE_SECONDS)
-                pauses += 1
+                paused_seconds = 0.0
+            elif is_paused:
+                self.sleep(pause_seconds)
+                paused_seconds += pause_seconds
             found = self._left([level for _, level in ahead])
             now_seconds = self.clock_seconds()
             if not found:
@@ -212,7 +212,10 @@ class LastStretch:
             now_left_bytes, nearest = min(found, key=itemgetter(0))
             has_grown = now_left_bytes < left_bytes
             if has_grown:
-                at_once = _AT_ONCE if 3 * now_left_bytes <= 2 * left_bytes else at_once
+                pause_seconds = _PAUSE_SECONDS
+                if 3 * now_left_bytes <= 2 * left_bytes:
+                    pause_seconds = _SHORT_PAUSE_SECONDS
+                    at_once_until_seconds = now_seconds + _AT_ONCE_SECONDS
                 until_seconds = min(began_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS)
                 left_bytes = now_left_bytes
         self._rests_until_seconds = now_seconds + _REST_SHARE * (now_seconds - began_seconds)
@@ -220,8 +223,5 @@ class LastStretch:
 
     def _left(self, levels: Iterable[MemoryLevel]) -> list[tuple[int, MemoryLevel]]:
         """Return how much is left until each of these levels whose usage is known."""
-        return [
-            (level.level_bytes - usage_bytes, level)
-            for level in levels
-            if (usage_bytes := self.levels.usage_bytes(level.cgroup)) is not None
-        ]
+        read = self.levels.usage_bytes
+        return [(one.level_bytes - used, one) for one in levels if (used := read(one.cgroup)) is not None]

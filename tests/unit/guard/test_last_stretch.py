@@ -1,4 +1,4 @@
-"""The last stretch before a crossing, by a clock that stands still but for the pauses."""
+"""The last stretch before a crossing, by a clock that looks, pauses and rehearsals move."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from tests.support.builders import make_threshold
 MIB = 1 << 20
 KIB = 1 << 10
 LEVEL_BYTES = 400 * MIB
+LOOK_SECONDS = 2.0**-17
+FIRST_LOOKS = 40  # without a pause
+SHORT, LONG = 0.00005, 0.00025
 
 
 class Node:
@@ -22,15 +25,18 @@ class Node:
         self.seconds = 100.0
         self.reads = 0
         self.rehearsals = 0
+        self.pauses: list[float] = []
 
     def usage_bytes(self, cgroup: str) -> int | None:
         if cgroup != "/node":
             return None
         self.reads += 1
+        self.seconds += LOOK_SECONDS
         return self._usage_bytes[min(self.reads, len(self._usage_bytes)) - 1]
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
+        self.pauses.append(seconds)
 
     def prepare(self, *, again: bool) -> None:
         self.rehearsals += again
@@ -63,7 +69,33 @@ def test_a_level_that_is_as_near_as_usage_has_just_grown_is_read_for_without_a_p
 
     assert level() == stretch(node).watch([level()])
 
-    assert (23, 0) == (node.reads, node.rehearsals)
+    assert (23, 0, []) == (node.reads, node.rehearsals, node.pauses)
+
+
+def test_at_first_usage_is_read_without_a_pause_for_a_moment() -> None:
+    """The early level was crossed a moment ago: an allocator at full speed may be there at once."""
+    node = Node(*[397 * MIB] * (FIRST_LOOKS - 1), 400 * MIB)
+
+    assert level() == stretch(node).watch([level()])
+
+    assert (FIRST_LOOKS, 0, []) == (node.reads, node.rehearsals, node.pauses)
+
+
+def test_an_allocator_on_the_same_cpu_which_grows_in_pauses_alone_is_seen_after_a_short_one() -> None:
+    node = Node(*[397 * MIB] * FIRST_LOOKS, *[399 * MIB] * (FIRST_LOOKS + 4), 400 * MIB)
+
+    assert level() == stretch(node).watch([level()])
+
+    assert [LONG, *[SHORT] * 4] == node.pauses
+    assert 0 == node.rehearsals
+
+
+def test_after_little_growth_pauses_are_long_again() -> None:
+    node = Node(397 * MIB, *[399 * MIB] * (FIRST_LOOKS + 2), 399 * MIB + KIB, 400 * MIB)
+
+    assert level() == stretch(node).watch([level()])
+
+    assert [SHORT, SHORT, LONG] == node.pauses
 
 
 def test_such_a_level_that_is_not_crossed_after_all_is_waited_for_as_any_other() -> None:
@@ -76,7 +108,8 @@ def test_such_a_level_that_is_not_crossed_after_all_is_waited_for_as_any_other()
 
 
 def test_victims_are_prepared_again_once_usage_has_grown() -> None:
-    node = Node(*(397 * MIB + KIB * step for step in range(9)), 397 * MIB + 8 * KIB, 400 * MIB)
+    growth = (397 * MIB + KIB * step for step in range(9))
+    node = Node(*[397 * MIB] * (FIRST_LOOKS - 1), *growth, 397 * MIB + 8 * KIB, 400 * MIB)
 
     assert level() == stretch(node).watch([level()])
 
@@ -84,7 +117,7 @@ def test_victims_are_prepared_again_once_usage_has_grown() -> None:
 
 
 def test_while_usage_stands_still_they_are_seldom_prepared_again_so_that_it_can_grow() -> None:
-    node = Node(*[397 * MIB] * 26, 400 * MIB)
+    node = Node(*[397 * MIB] * (FIRST_LOOKS + 25), 400 * MIB)
 
     assert level() == stretch(node).watch([level()])
 
@@ -150,7 +183,7 @@ def test_no_crossing_is_waited_for_that_is_not_imminent(usage_bytes: int) -> Non
 
     assert stretch(node).watch([level()]) is None
 
-    assert (1, 100.0) == (node.reads, node.seconds)
+    assert (1, []) == (node.reads, node.pauses)
 
 
 def test_usage_that_swings_about_the_early_level_is_left_alone_for_a_while() -> None:
