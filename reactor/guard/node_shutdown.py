@@ -42,7 +42,6 @@ from reactor.policy.shutdown import ShutdownStep, next_step, shutdown_seconds, s
 from reactor.supervisor import Nursery
 from reactor.text import printable
 from reactor.threads import in_thread
-from reactor.workloads.cgroups import NAMESPACE as CGROUPS
 
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
@@ -365,11 +364,11 @@ class NodeShutdown:
 
     async def _present(self) -> list[Pod]:
         """Return the pods in which there is a process, and that a shutdown can do without."""
-        found = []
+        found, has_units = [], self.settings.kubernetes is None
         for number, pod in enumerate(self.pods()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
-            if not _is_left_to_systemd(pod) and self.may_be_populated(pod):
+            if not (has_units and _is_left_to_systemd(pod)) and self.may_be_populated(pod):
                 found.append(pod)
         return found
 
@@ -492,9 +491,7 @@ def _is_left_to_systemd(pod: Pod) -> bool:
     What is critical by its priority has a group. What is so because it was marked (user.oomd_omit), or can't
     be read, has no place in the order.
     """
-    if pod.name in _NEEDED:
-        return True
-    return is_critical_by_mark(pod.critical_because, pod.priority) and pod.namespace == CGROUPS
+    return pod.name in _NEEDED or is_critical_by_mark(pod.critical_because, pod.priority)
 
 
 def _log_ending(ending: ShutdownTermination) -> None:

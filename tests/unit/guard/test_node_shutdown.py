@@ -26,7 +26,7 @@ from reactor.guard.node_shutdown import (
 )
 from reactor.link.shutdown import GO_ON, ShutdownNews, ShutdownNewsKind, write_news
 from reactor.model.pods import Pod
-from reactor.model.settings import Settings, ShutdownGroup
+from reactor.model.settings import KubernetesSettings, Settings, ShutdownGroup
 from reactor.supervisor import Nursery, Supervisor
 from tests.support.waiting import until
 
@@ -312,6 +312,20 @@ async def test_what_the_shutdown_itself_needs_and_what_is_never_evicted_is_left_
         node.say(PREPARING)
         await node.until_over()
     assert {"critical.service", "web.service"} == {name for _, name in node.kills.asked}
+
+
+@pytest.mark.parametrize("namespace", ["shop", "cgroup"])
+async def test_no_name_namespace_or_mark_of_a_kubernetes_pod_keeps_it_out_of_a_shutdown(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, namespace: str
+) -> None:
+    """Its tenant chooses its names, some that units have; and systemd stops none of the kubelet's pods."""
+    pods = [_pod("dbus.service"), _pod("init.scope"), _pod("static", critical="static pod"), _pod("web")]
+    settings = Settings(shutdown_groups=GROUPS, kubernetes=KubernetesSettings())
+    node = Node(tmp_path, [replace(pod, namespace=namespace) for pod in pods], settings)
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    assert {pod.name for pod in pods} == {name for _, name in node.kills.asked}
 
 
 async def test_a_pod_that_reactor_must_not_touch_is_spared_and_the_others_end(
