@@ -398,10 +398,23 @@ class _Pairing:
         self._within = within_seconds
         self._seen = seen
         self._seen_at = [one.at for one in seen]
-        self._no_victims = no_victims
+        self._no_victim_near = self._first_near(no_victims, [*kubelet, *oom_kills, *outages])
         self._partner: dict[int, int] = {}  # of decisions, in `kubelet`
         self._taken: set[int] = set()
         self._times = [one.at for one in decided]
+        # Places in order: of decisions by kind ("": all) and those in force by resource, of `seen` by what
+        # was met. A node may have all its events within minutes, and each is searched for.
+        self._of_kind: dict[str, list[int]] = {}
+        self._in_force: dict[str, list[int]] = {}
+        self._met: dict[str, list[int]] = {}
+        for place, mine in enumerate(decided):
+            for kind in {"", _kind(mine.resource)}:
+                self._of_kind.setdefault(kind, []).append(place)
+            if not mine.is_dry:
+                self._in_force.setdefault(mine.resource, []).append(place)
+        for place, line in enumerate(seen):
+            for threshold in set(line.met):
+                self._met.setdefault(threshold, []).append(place)
         self._ooms = self._by_decision(oom_kills)
         self._outages = self._by_decision(outages)
         self._orphans = (
@@ -411,9 +424,9 @@ class _Pairing:
 
     def pairs(self) -> Iterator[Pair]:
         """Yield every decision once, and what others did that belongs to none."""
-        self._match(lambda mine, other: mine.uid == other.uid)
-        self._match(lambda mine, other: bool(mine.pod) and mine.pod == other.pod)
-        self._match(lambda mine, other: other.resource in {"", _kind(mine.resource)})
+        self._match(lambda mine: {mine.uid}, lambda other: other.uid)
+        self._match(lambda mine: {mine.pod} - {""}, lambda other: other.pod)
+        self._match(lambda mine: {"", _kind(mine.resource)}, lambda other: other.resource)
         for place in range(len(self._decided)):
             yield self._pair(place)
         for number, other in enumerate(self._kubelet):
@@ -424,31 +437,49 @@ class _Pairing:
         for other in self._orphans[1]:
             yield Pair(verdict=Verdict.NOT_READY_MISSED, not_ready=other, why=self._why_missed(other))
 
-    def _match(self, fits: Callable[[Decided, Done], bool]) -> None:
-        """Pair what fits, and is within the time, each with the nearest that is left."""
-        times = [one.at for one in self._kubelet]
+    def _match(self, keys_of: Callable[[Decided], set[str]], key_of: Callable[[Done], str]) -> None:
+        """Pair those of a common key that are within the time, each with the nearest that is left."""
+        left: dict[str, list[tuple[float, int]]] = {}
+        for number, other in enumerate(self._kubelet):
+            if number not in self._taken:
+                left.setdefault(key_of(other), []).append((other.at, number))
         for place, mine in enumerate(self._decided):
             if place in self._partner:
                 continue
-            low = bisect.bisect_left(times, mine.at - self._within)
-            high = bisect.bisect_right(times, mine.at + self._within)
-            near = [
-                number
-                for number in range(low, high)
-                if number not in self._taken and fits(mine, self._kubelet[number])
-            ]
+            near = [one for key in keys_of(mine) for one in self._beside(mine.at, left.get(key, ()))]
             if near:
-                found = min(near, key=lambda number: abs(times[number] - mine.at))
-                self._partner[place] = found
-                self._taken.add(found)
+                _, number = found = min(near, key=lambda one: (abs(one[0] - mine.at), one[1]))
+                self._partner[place] = number
+                self._taken.add(number)
+                of_key = left[key_of(self._kubelet[number])]
+                del of_key[bisect.bisect_left(of_key, found)]
+
+    def _beside(self, at: float, others: Sequence[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+        """Yield the last before and the first from a moment on; of several at one time, the first of them."""
+        after = bisect.bisect_left(others, (at,))
+        before = bisect.bisect_left(others, others[after - 1][:1]) if after else after
+        for one in (*others[before : before + 1], *others[after : after + 1]):
+            if at - self._within <= one[0] <= at + self._within:
+                yield one
+
+    def _first_near(self, lines: Sequence[tuple[float, str]], others: Sequence[Done]) -> dict[float, str]:
+        """Return the text of the first line within the time of what others did, by the time of that."""
+        found: dict[float, str] = {}
+        left = sorted({other.at for other in others})
+        for line_at, text in lines:
+            after_line = line_at.__rsub__  # how long after the line a moment is
+            low = bisect.bisect_left(left, -self._within, key=after_line)
+            high = bisect.bisect_right(left, self._within, key=after_line)
+            found.update(dict.fromkeys(left[low:high], text))
+            del left[low:high]
+        return found
 
     def _before(self, other: Done) -> int | None:
         """Return the last decision within the time before what another did, of memory for an OOM kill."""
-        place = bisect.bisect_right(self._times, other.at) - 1
-        while place >= 0 and other.at - self._times[place] <= self._within:
-            if not other.resource or _kind(self._decided[place].resource) == other.resource:
-                return place
-            place -= 1
+        places = self._of_kind.get(other.resource, ())
+        after = bisect.bisect_right(places, other.at, key=self._times.__getitem__)
+        if after and other.at - self._times[places[after - 1]] <= self._within:
+            return places[after - 1]
         return None
 
     def _by_decision(self, others: Sequence[Done]) -> dict[int, list[Done]]:
@@ -496,8 +527,7 @@ class _Pairing:
         elif mine.threshold:
             parts.append(mine.threshold)
         ended = self._ended(mine)
-        after = self._decided[bisect.bisect_right(self._times, mine.at) :]
-        forced = next((one for one in after if not one.is_dry and one.resource == mine.resource), None)
+        forced = self._forced_after(mine)
         if ended is None:
             parts.append("no end of the shortage is in the journal")
         elif forced is not None and forced.at - mine.at <= ended:
@@ -506,18 +536,26 @@ class _Pairing:
             parts.append(f"the shortage ended by itself within {duration_text(ended)}")
         return "; ".join(parts)
 
+    def _forced_after(self, mine: Decided) -> Decided | None:
+        """Return the first later eviction in force for the same resource."""
+        in_force = self._in_force.get(mine.resource, ())
+        after = bisect.bisect_right(in_force, mine.at, key=self._times.__getitem__)
+        return self._decided[in_force[after]] if after < len(in_force) else None
+
     def _ended(self, mine: Decided) -> float | None:
         """Return after how long the threshold was not met any more, None where no line shows it."""
-        for number in range(bisect.bisect_right(self._seen_at, mine.at), len(self._seen)):
-            if mine.threshold not in self._seen[number].met:
-                return self._seen_at[number] - mine.at
-        return None
+        met = self._met.get(mine.threshold, ())
+        first = bisect.bisect_right(self._seen_at, mine.at)
+        start = bisect.bisect_left(met, first)
+        # The places from the first on that follow each other are those at which it was still met.
+        end = bisect.bisect_right(range(len(met)), first - start, start, key=lambda one: met[one] - one)
+        over = first + end - start
+        return self._seen_at[over] - mine.at if over < len(self._seen) else None
 
     def _why_missed(self, other: Done) -> str:
         """Return what reactor had seen last before what another did."""
-        for at, message in self._no_victims:
-            if abs(at - other.at) <= self._within:
-                return f"reactor had no pod to evict: {message}"
+        if other.at in self._no_victim_near:
+            return f"reactor had no pod to evict: {self._no_victim_near[other.at]}"
         place = bisect.bisect_right(self._seen_at, other.at) - 1
         if place < 0:
             return "the journal has no decision before it"

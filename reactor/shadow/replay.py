@@ -9,6 +9,7 @@ shortage. What is skipped changes no later decision but the node conditions, by 
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import re
@@ -262,11 +263,12 @@ def _differences(
     """Yield the evictions of one list that the other does not have within ten minutes."""
     for mine, others, is_more in ((before, after, False), (after, before, True)):
         times: dict[str, list[float]] = {}
-        for one in others:
+        for one in sorted(others, key=lambda one: one.at):
             times.setdefault(one.uid, []).append(one.at)
         for one in mine:
             near = times.get(one.uid, [])
-            if any(abs(at - one.at) <= WITHIN_SECONDS for at in near):
+            first = bisect.bisect_left(near, -WITHIN_SECONDS, key=one.at.__rsub__)
+            if first < len(near) and near[first] - one.at <= WITHIN_SECONDS:
                 continue
             yield Changed(
                 at=one.at if began is None else began + one.at,
