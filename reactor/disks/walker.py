@@ -158,7 +158,7 @@ class Places:
     """Counts places, each by its number; what is found goes to `report`. For one thread.
 
     `at` is the number of the place that a step is being made at, None between steps; the step began at
-    `step_seconds` on the monotonic clock. Both may be read in another thread.
+    `step_seconds` on the clock. Both may be read in another thread.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Places:
     def add(self, number: int, pod: int, path: str) -> None:
         """Know a place from now on. It is counted from the next round on."""
         share = self._shares.setdefault(pod, self._budget.share(_DIRECTORIES_OF_A_POD))
-        self.step_seconds = time.monotonic()
+        self.step_seconds = self._clock_seconds()
         self.at = number  # its directory is opened, which may hang as well
         try:
             self._places[number] = _Place(number, pod, TreeUsage(path, share))
@@ -233,16 +233,16 @@ class Places:
         if not place.is_known:  # should it be the end of us, they know where we were
             place.is_known = True
             self._report(Report(kind=Kind.ALIVE, place=place.number))
-        began_seconds = time.monotonic()
+        began_seconds = self._clock_seconds()
         slept_seconds = 0.0
         is_over = False
         try:
-            while not is_over and time.monotonic() - began_seconds - slept_seconds < _SLICE_SECONDS:
+            while not is_over and self._clock_seconds() - began_seconds - slept_seconds < _SLICE_SECONDS:
                 is_over = self._step(place)
                 slept_seconds += pace()
         finally:
             had_seconds = self._had_seconds.get(place.pod, 0.0)
-            had_seconds += time.monotonic() - began_seconds - slept_seconds
+            had_seconds += self._clock_seconds() - began_seconds - slept_seconds
             self._had_seconds[place.pod] = had_seconds
             if place.steps is not None:
                 heapq.heappush(self._queue, (had_seconds, place.size(), place.number))
@@ -271,7 +271,7 @@ class Places:
         steps = place.steps
         if steps is None:
             return True
-        self.step_seconds = time.monotonic()
+        self.step_seconds = self._clock_seconds()
         self.at = place.number
         try:
             next(steps)
@@ -332,7 +332,7 @@ class Places:
             os.close(fd)
 
     def _report_so_far(self, place: _Place, *, in_any_case: bool = False) -> None:
-        now_seconds = time.monotonic()
+        now_seconds = self._clock_seconds()
         if not in_any_case and now_seconds - place.reported_seconds < _REPORT_SECONDS:
             return
         place.reported_seconds = now_seconds
