@@ -611,7 +611,10 @@ class Daemon:
             return self._reloads.running().passes.observations
 
         async def status(_: Request) -> Mapping[str, Any]:
-            return {"held": await self._held(running()), "status": self.reports.status()}
+            # The node, then its pods, both afresh: what ended since the last pass would be memory of no pod.
+            memory = running().observer.memory()
+            held = await self._held(running(), memory.get(Signal.MEMORY_AVAILABLE))
+            return {"held": held, "status": self.reports.status(memory)}
 
         async def top(request: Request) -> Mapping[str, Any]:
             seen = running()
@@ -625,14 +628,11 @@ class Daemon:
             RequestKind.HEALTH: lambda _: self._health(),
         }
 
-    async def _held(self, seen: Observations) -> Mapping[str, Any] | None:
+    async def _held(self, seen: Observations, memory: Observation | None) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
         ended = frozenset(seen.ended_cgroups())
-        return await memory_held(
-            self._known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
-            [pod for pod in self._known.pods if pod.cgroup not in ended],
-            seen.usages,
-        )
+        pods = [pod for pod in self._known.pods if pod.cgroup not in ended]
+        return await memory_held(memory, pods, seen.usages)
 
     def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         with self._records.guard():

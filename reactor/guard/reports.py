@@ -91,11 +91,11 @@ class Reports:
     def problems(self) -> dict[str, str]:
         return {what: why for one in self.others for what, why in one.problems().items()}
 
-    def status(self) -> dict[str, Any]:
-        """Return how the node stands, its signals as the last pass that observed them saw them."""
+    def status(self, memory: Mapping[Signal, Observation] = {}) -> dict[str, Any]:
+        """Return how the node stands: `memory` as read afresh, other signals as a pass saw them last."""
         others = {key: value for one in self.others for key, value in one.document().items()}
         problems = {printable(what): printable(why) for what, why in self.problems().items()}
-        return {**self._node(), **others, "problems": problems}
+        return {**self._node(memory), **others, "problems": problems}
 
     def reading(self) -> dict[str, Any]:
         """Return what is scraped: the status, and what is counted."""
@@ -143,13 +143,9 @@ class Reports:
 
         `memory` is read afresh, without any pass: the last one may have been ten seconds ago.
         """
-        return {
-            **self.status(),
-            "signals": self._signals(memory),
-            "order": await order.first(self, usages, places),
-        }
+        return {**self.status(memory), "order": await order.first(self, usages, places)}
 
-    def _node(self) -> dict[str, Any]:
+    def _node(self, memory: Mapping[Signal, Observation]) -> dict[str, Any]:
         state, now_seconds = self.known.state, self.known.clock_seconds()
         return {
             "version": reactor.__version__,
@@ -163,7 +159,7 @@ class Reports:
             "pods": len(self.known.pods),
             "process_victims": {"pods": sum(1 for pod in self.known.pods if pod.process_victim is not None)},
             "passes": self.known.passes,
-            "signals": self._signals({}),
+            "signals": self._signals(memory),
             "reclaimed": [reclaimed_document(one) for one in self.known.reclaimed],
             "conditions": [self._condition(condition, now_seconds) for condition in NodeCondition],
             "in_flight": [self._in_flight(claim, now_seconds) for claim in state.in_flight],

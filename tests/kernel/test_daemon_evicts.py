@@ -13,7 +13,7 @@ import pytest
 from reactor.shadow import Verdict, node_of
 from reactor.testbed.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_housekeeping
-from tests.support.processes import MIB, PAUSE, hold
+from tests.support.processes import MIB, PAUSE, hog, hold
 from tests.support.waiting import eventually
 
 # Slowly enough to be seen on the way, and no more than the virtual node's limit.
@@ -77,6 +77,23 @@ def test_where_the_kernel_can_not_kill_the_daemon_says_so_and_does(
     (line,) = daemon.evictions()
     assert line["evictions"][0]["warrant"] is None
     assert status["kernel_kill"]["counted"] == {}
+
+
+def test_status_says_who_holds_memory_now_and_not_at_the_last_pass(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD, {"housekeepingInterval": "10m"})
+    with hog(node.tree.path(node.add_pod("pod"))) as process:
+        daemon.start()
+        process.hold_mib(64)
+        held = daemon.status()
+    ended = daemon.status()
+
+    assert 64 * MIB <= held["memory"]["pods_bytes"] <= held["memory"]["used_bytes"]
+    assert ended["memory"]["outside_bytes"] < 32 * MIB
+    for status in (held, ended):
+        (memory,) = (one for one in status["signals"] if one["signal"] == "memory.available")
+        assert memory["capacity"] - memory["available"] == status["memory"]["used_bytes"]
 
 
 def _at_rest(daemon: RunningDaemon) -> list[str]:
