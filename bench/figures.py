@@ -142,8 +142,9 @@ def _measured(
         return 2
     try:
         tree, tool = CgroupTree.discover(), compiled_tool()
-    except ReactorError as error:
-        print(f"reactor bench: {error}", file=sys.stderr)
+        results.mkdir(parents=True, exist_ok=True)
+    except (ReactorError, OSError) as error:
+        _say(what_failed(error))
         return 2
     try:
         with ended_by_signals(), tempfile.TemporaryDirectory(prefix="reactor-bench-") as directory:
@@ -189,7 +190,6 @@ def collected(facts: Mapping[str, object], measured: Figures) -> dict[str, Any]:
 
 
 def _store(found: Mapping[str, Any], results: Path) -> Path:
-    results.mkdir(parents=True, exist_ok=True)
     when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
     path = results / f"{when}.json"
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -53,6 +53,7 @@ def race(wanted: Wanted) -> int:
         tree, tool = _prepared()
         courses = _courses(wanted)
         field = _only(_field(tree, courses, wanted), wanted)
+        wanted.results.mkdir(parents=True, exist_ok=True)
     except (ReactorError, OSError) as error:
         return _told(error, 2)
     try:
@@ -133,14 +134,18 @@ def _field(tree: CgroupTree, courses: Sequence[AnyCourse], wanted: Wanted) -> Fi
 
 def _only(field: Field, wanted: Wanted) -> Field:
     names = [contestant.name for contestant in field.contestants]
-    for name in (*wanted.only, *wanted.skip):
-        if name not in names and name not in field.left_out:
-            raise RefusedError(f"{name!r} is none of {', '.join((*names, *field.left_out))}")
+    for option, named in (("--only", wanted.only), ("--skip", wanted.skip)):
+        for name in named:
+            if name not in names and name not in field.left_out:
+                raise RefusedError(f"{option}: {name!r} is none of {', '.join((*names, *field.left_out))}")
     taken = tuple(
         contestant
         for contestant in field.contestants
         if (not wanted.only or contestant.name in wanted.only) and contestant.name not in wanted.skip
     )
+    if not taken:
+        missing = [f"{name}: {field.left_out[name]}" for name in wanted.only if name in field.left_out]
+        raise RefusedError("; ".join(("--only, --skip: no contestant is left", *missing)))
     return Field(contestants=taken, left_out=field.left_out)
 
 
@@ -200,7 +205,6 @@ def _contestant(contestant: Contestant, seen: Seen) -> Mapping[str, Any]:
 
 
 def _publish(found: Found, results: Path) -> None:
-    results.mkdir(parents=True, exist_ok=True)
     when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
     path = results / f"race-{when}.json"
     path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")

@@ -107,6 +107,7 @@ def _measured(options: TuneOptions, settings: Settings, existing: Mapping[str, A
     tree = CgroupTree.discover()
     check_calm(tree, settings)
     tool = compiled_tool()
+    options.results.mkdir(parents=True, exist_ok=True)  # before minutes of measuring: their results go there
     section = existing.get("reactor") or {}
     plan = Plan(
         seconds=options.minutes * 60,

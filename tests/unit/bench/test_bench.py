@@ -104,8 +104,8 @@ def test_a_run_that_is_broken_off_before_its_first_figure_has_none(error: BaseEx
 
 def test_what_was_measured_is_stored_with_when_and_on_what(tmp_path: Path) -> None:
     found: dict[str, Any] = {"about": {"date": "2026-11-21T03:04:05+00:00", "kernel": "6"}, "rows": {}}
-    path = module._store(found, tmp_path / "new")
-    assert tmp_path / "new" / "2026-11-21T030405.json" == path
+    path = module._store(found, tmp_path)
+    assert tmp_path / "2026-11-21T030405.json" == path
     assert found == json.loads(path.read_text())
 
 
@@ -116,6 +116,16 @@ def test_without_root_it_says_what_it_needs(
     assert 2 == bench(Wanted(results=tmp_path))
     assert "needs root" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
+
+
+def test_results_that_can_not_be_stored_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(module, "compiled_tool", lambda: tmp_path)
+    (tmp_path / "file").touch()
+    assert 2 == bench(Wanted(results=tmp_path / "file", parts=["pass-110"]))
+    assert f"reactor bench: {tmp_path}/file: File exists\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

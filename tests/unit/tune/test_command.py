@@ -190,6 +190,19 @@ def test_without_root_it_says_what_it_needs(
     assert "needs root" in capsys.readouterr().err
 
 
+def test_results_that_can_not_be_stored_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("reactor.tune.check_calm", lambda *_: None)
+    monkeypatch.setattr("reactor.tune.compiled_tool", lambda: tmp_path)
+    (tmp_path / "file").touch()
+    config = tmp_path / "config.yaml"
+    config.write_text("{}\n")
+    assert 2 == main(["tune", "--config", str(config), "--results", str(tmp_path / "file")])
+    assert f"reactor tune: {tmp_path}/file: File exists\n" == capsys.readouterr().err
+
+
 def test_progress_outside_a_terminal_is_a_line_for_each_thing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

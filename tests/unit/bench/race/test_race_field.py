@@ -93,8 +93,10 @@ def test_pressure_alone_is_no_contestant_and_the_reason_is_reported() -> None:
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        ({"only": ("earlyom",)}, "'earlyom' is none of"),
-        ({"skip": ("c_floor",)}, "'c_floor' is none of"),
+        ({"only": ("earlyom",)}, "--only: 'earlyom' is none of"),
+        ({"skip": ("c_floor",)}, "--skip: 'c_floor' is none of"),
+        ({"only": ("c-floor",), "skip": ("c-floor",)}, "--only, --skip: no contestant is left\n"),
+        ({"only": ("oomd",)}, "no contestant is left; oomd: "),
         ({"courses": ("steep",)}, "'steep' is none of step, ramp-100"),
     ],
 )
@@ -109,6 +111,16 @@ def test_a_name_that_is_none_is_refused_with_those_that_are(
     monkeypatch.setattr("bench.race.command._prepared", lambda: (tree, tmp_path))
     assert 2 == race(Wanted(results=tmp_path, rounds=1, heats_a_turn=1, **wanted))
     assert problem in capsys.readouterr().err
+
+
+def test_results_that_can_not_be_stored_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=tmp_path)
+    monkeypatch.setattr("bench.race.command._prepared", lambda: (tree, tmp_path))
+    (tmp_path / "file").touch()
+    assert 2 == race(Wanted(results=tmp_path / "file", rounds=1, heats_a_turn=1, only=("c-floor",)))
+    assert f"reactor bench race: {tmp_path}/file: File exists" in capsys.readouterr().err
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
