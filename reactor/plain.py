@@ -82,6 +82,8 @@ def write_whole(path: Path, text: str) -> None:
     try:
         unfinished.write_bytes(content)
         unfinished.replace(to)
+    except OSError as error:  # with the name that the user knows
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -64,9 +64,11 @@ def write(
         else:
             os.link(beside, path)
             beside.unlink()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         raise
     _sync_directory(path.parent)
 

@@ -117,7 +117,8 @@ def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path: Path) 
 def test_a_directory_and_a_fifo_that_no_process_reads_are_errors_with_their_path(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    for path in (tmp_path, fifo):
-        with pytest.raises(OSError, match=str(path)):
+    for path in (tmp_path, fifo, tmp_path / "missing" / "page.html"):
+        with pytest.raises(OSError, match=str(path)) as refused:
             write_whole(path, "text")
+        assert str(path) == refused.value.filename
     assert fifo.is_fifo()

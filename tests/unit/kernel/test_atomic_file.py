@@ -73,3 +73,11 @@ def test_a_file_that_can_not_be_written_stays_and_nothing_is_left_beside_it(
     with pytest.raises(OSError, match="No space left"):
         write(path, "two\n")
     assert ("one\n", ["kept.yaml"]) == (path.read_text(), os.listdir(path.parent))
+
+
+def test_an_error_names_the_file_and_not_the_one_beside_it(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError) as refused:
+        write(path, "one\n")
+    assert str(path) == refused.value.filename
+    assert ["kept.yaml"] == os.listdir(path.parent)
