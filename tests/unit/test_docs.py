@@ -228,6 +228,21 @@ def test_the_readme_has_the_figures_of_their_page() -> None:
     assert at_rest == [(f"{float(pss):.0f}", cpu)]
 
 
+def test_the_page_on_latency_begins_with_the_figures_of_their_page() -> None:
+    """The medians, idle by the race and busy by the bench, of the fewest pods to the most."""
+    page = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
+    idle = re.findall(
+        r"^\| reactor-memcg-eventfd \| ([\d.]+) / [^|]+\|[^|]+\| ([\d.]+) /", page, re.MULTILINE
+    )
+    busy = re.findall(r"^\| full speed, \d+ pods \|[^|]+\| ([\d.]+) / [^|]+\| ([\d.]+) /", page, re.MULTILINE)
+    killed, back = ([float(one) for one in column] for column in zip(*idle, *busy, strict=True))
+    begins = f"the kill comes {min(killed):.1f} to {max(killed):.1f} ms after the crossing, "
+    begins += f"the memory {min(back):.0f} to {max(back):.0f} ms"
+
+    assert (len(idle), len(busy)) == (1, 3)
+    assert begins in (ROOT / "docs/latency.md").read_text(encoding="utf-8")
+
+
 def test_help_names_the_commands_that_the_pages_use() -> None:
     """What follows `reactor` in a console block is a command of its command line."""
     help_text = subprocess.run(
