@@ -65,7 +65,8 @@ class BorrowedHigh:
         """Lower memory.high to this; return False if the operator's own value is as low already, and stays.
 
         Raises OSError with the path: ENOENT if the cgroup is gone or is the root, EOPNOTSUPP if it keeps no
-        extended attributes (before 5.7): without them a killed daemon would leave its value.
+        extended attributes (before 5.7), EPERM if another user may write them: without them a killed daemon
+        would leave its value.
         """
         with self._lock:
             self._wanted = _rounded(high_bytes)
@@ -100,6 +101,8 @@ class BorrowedHigh:
             with suppress(OSError):
                 os.removexattr(self._directory, _ATTRIBUTE)
         elif present != wanted:
+            if not _is_own(self._directory):
+                raise PermissionError(errno.EPERM, "another user may write to the cgroup", str(self._path))
             known = dict.fromkeys([operators, wanted, present])  # all of ours that may be found in the file
             os.setxattr(self._directory, _ATTRIBUTE, " ".join([*known, f"{BY}{self._owner}"]).encode())
             return wanted
@@ -138,13 +141,23 @@ def _gone_ignored() -> Iterator[None]:
 
 
 def remembered(directory: Path) -> list[str]:
-    """Return the words of a cgroup's attribute, none if it has none; the last one names its owner."""
+    """Return the words of a cgroup's attribute, none if it has none; the last one names its owner.
+
+    It counts only if none but root and we can have written it: a tenant must not be able to lift the limit of
+    its cgroup. `trusted.*` would say so by itself, but takes CAP_SYS_ADMIN; memory.high stands in without.
+    """
     try:
-        return os.getxattr(directory, _ATTRIBUTE).decode("ascii", "replace").split()
+        raw = os.getxattr(directory, _ATTRIBUTE) if _is_own(directory) else b""
+        return raw.decode("ascii", "replace").split()
     except OSError as error:
         if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
             return []
         raise
+
+
+def _is_own(directory: Path | str) -> bool:
+    status = os.stat(directory)
+    return status.st_uid in {0, os.geteuid()} and not status.st_mode & 0o022
 
 
 def _rounded(high_bytes: int) -> str:
@@ -182,8 +195,7 @@ class BorrowedHighs:
     def restore_abandoned(self, root: Path) -> list[str]:
         """Restore what daemons that have ended left anywhere below `root`; return a line for each.
 
-        An attribute counts only on a cgroup of root's or our own: a tenant must not be able to lift the
-        memory.high of its cgroup by writing one. What a running daemon has borrowed stays as it is.
+        What a running daemon has borrowed stays as it is.
         """
         lines = []
         for directory in _own_directories(root):
@@ -200,7 +212,7 @@ class BorrowedHighs:
 
 
 def _own_directories(root: Path) -> Iterator[Path]:
-    """Yield the directories at and below `root` that belong to root or to us.
+    """Yield the directories at and below `root` to which none but root and we can write.
 
     Not by os.walk, which recurses, and ends at some 1,000 levels with what called it. Where a path is longer
     than a path may be (PATH_MAX) no reactor has borrowed anything.
@@ -209,7 +221,7 @@ def _own_directories(root: Path) -> Iterator[Path]:
     while waiting:
         spelled = waiting.pop()
         with suppress(OSError):  # gone meanwhile
-            if os.lstat(spelled).st_uid in {0, os.geteuid()}:
+            if _is_own(spelled):
                 yield Path(spelled)
             with os.scandir(spelled) as entries:
                 below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -143,10 +143,23 @@ def test_what_a_living_daemon_has_borrowed_is_left_to_it(cgroup: FakeCgroup) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to somebody else: run as root")
-def test_an_attribute_on_a_foreign_cgroup_lifts_nothing(cgroup: FakeCgroup) -> None:
-    leave_behind(cgroup, "")
-    os.chown(cgroup.directory, 12345, 12345)
+@pytest.mark.parametrize(
+    ("uid", "mode"), [(12345, 0o755), (0, 0o775), (0, 0o757)], ids=["a tenant's", "a group's", "everyone's"]
+)
+def test_where_another_user_may_write_an_attribute_none_counts_and_nothing_is_borrowed(
+    cgroup: FakeCgroup, uid: int, mode: int
+) -> None:
+    """Who owns a cgroup may not lift the limit that the operator has set on it."""
+    cgroup.high = text(100)
+    os.setxattr(cgroup.directory, ATTRIBUTE, f"max {text(100)} by=1:0".encode())
+    os.chown(cgroup.directory, uid, 12345)
+    cgroup.directory.chmod(mode)
     assert [] == BorrowedHighs().restore_abandoned(cgroup.directory)
+    high = BorrowedHigh(cgroup.directory)
+    high.restore()
+    with pytest.raises(PermissionError, match="another user"):
+        high.set(50 * MIB)
+    high.restore()
     assert text(100) == cgroup.high
 
 
