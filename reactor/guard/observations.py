@@ -43,6 +43,7 @@ from reactor.policy.messages import absurd_thresholds
 from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, thresholds_met
 from reactor.sources.oom import OomSource
 from reactor.workloads.cgroups import PodList
+from reactor.workloads.parents import all_spared
 
 _PAUSE_SECONDS: Final = 0.00025  # to read some pods takes 0.4 ms
 
@@ -255,7 +256,8 @@ class Observations:
 
     def eligible_pods(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
-        return self.node.eligible(self.present_pods(), now_seconds, self.is_populated)
+        pods = all_spared(self.present_pods()) if self.usages.unseen else self.present_pods()
+        return self.node.eligible(pods, now_seconds, self.is_populated)
 
     def held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""

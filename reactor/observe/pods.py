@@ -93,6 +93,7 @@ class PodObserver:
     A number that can't be read stays what it was for `fresh_seconds`, and is named as unreadable after that;
     why is in `problems`. A pod that has vanished is absent from the answers. `vanished` names those whose
     cgroup turned out to be gone since the last `track`: they are no victims, and absent is not unreadable.
+    `unseen` names those that there were no descriptors to read.
 
     Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading. What
     counts as available of the node counts for no pod: nothing of it comes back when the pod dies.
@@ -125,6 +126,7 @@ class PodObserver:
         self._parent_files: dict[str, MemoryCounters] = {}
         self._problems: dict[str, str] = {}
         self._vanished: set[str] = set()
+        self.unseen: set[str] = set()
         self._without_cgroup: tuple[str, ...] = ()
         self._fresh_seconds = fresh_seconds
         self._clock_seconds = clock_seconds
@@ -164,6 +166,7 @@ class PodObserver:
         self._failing_since_seconds = {key: since for key, since in failing.items() if key[0] in wanted}
         self._problems.clear()
         self._vanished.clear()
+        self.unseen &= wanted.keys()
         missing = [uid for uid in wanted if uid not in self._counters]
         if missing:
             most = room_for(len(wanted)) if self._most_held is None else self._most_held
@@ -228,7 +231,7 @@ class PodObserver:
         parents, swap that is counted, a reading that failed or took long.
         """
         charges, parents, pread = self._charges, self._parents, os.pread
-        if charges is None or parents is None or self._vanished or self._counts_swap:
+        if charges is None or parents is None or self._vanished or self.unseen or self._counts_swap:
             return None  # the pods have changed, and `bounds` says how; or there are many parents
         began_seconds = self._clock_seconds()
         found, left = dict[str, int](), dict[str, int]()
@@ -426,11 +429,15 @@ class PodObserver:
     def _opened(self, uid: str) -> _PodCounters:
         """Return a pod's counters, with another's descriptors if there are too few. Raises as they do."""
         cgroup, inode = self._cgroups[uid], self._inodes[uid]
+        self.unseen.discard(uid)
         while True:
             try:
                 return _PodCounters(self._tree, cgroup, self._kind, inode, counts_swap=self._counts_swap)
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS or not self._counters:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                if not self._counters:
+                    self.unseen.add(uid)
                     raise
             self._charges = None  # a descriptor that is closed may be another's next
             self._counters.popitem()[1].close()

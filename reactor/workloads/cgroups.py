@@ -38,7 +38,7 @@ from reactor.workloads.attributes import (
     is_written_by_root,
     read_attributes,
 )
-from reactor.workloads.parents import Children, NamedParents, Parents, PodBoundaries
+from reactor.workloads.parents import UNREAD, Children, NamedParents, Parents, PodBoundaries, all_spared
 from reactor.workloads.search import Search
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # refresh until then. How many a refresh reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
-_UNREAD: Final = "its cgroup can't be read"
-_BLIND: Final = "reactor has no descriptors left to see which pods there are"
 # What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
 # last time is this long ago: not twice on the way to a kill.
 _BEING_MADE_SECONDS: Final = 0.1
@@ -139,8 +137,8 @@ class CgroupPods:
         self._main_process = partial(MainProcessFiles, proc, with_name=settings.pod_lists.wants_processes)
         self._honours_oomd = settings.pod_lists.honours_oomd
         self._known: dict[str, _Known] = {}  # by uid, in the order of the parents
-        self._is_whole = True  # none of them is gone, or could be there again unnoticed
         self._is_blind = False  # for want of descriptors: the hog may have come since
+        self._is_whole = True  # none of them is gone, or could be there again unnoticed
         self._young: list[_Known] = []  # those that came last at the end
         self._pods: tuple[Pod, ...] = ()
         self._changes = DirectoryChanges(CONTENTS)
@@ -271,7 +269,7 @@ class CgroupPods:
 
     def _present(self) -> tuple[Pod, ...]:
         pods = (one.pod for one in self._known.values() if one.pod is not None)
-        return tuple(replace(pod, critical_because=_BLIND) for pod in pods) if self._is_blind else tuple(pods)
+        return all_spared(pods) if self._is_blind else tuple(pods)
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
         return pods if self._specs is None else self._specs.with_specs(pods)
@@ -316,7 +314,7 @@ class CgroupPods:
                 one.found, one.is_listed = child, children is not None
                 if one.pod is None and self._read_again(one, now_seconds):
                     self._young.append(one)
-                is_unseen |= one.pod is not None and one.pod.critical_because == _UNREAD
+                is_unseen |= one.pod is not None and one.pod.critical_because == UNREAD
         self._is_blind = is_unseen and not self._reserve.fill()
         # One that is gone, or can't be listed, may be there again without a change of the directory.
         self._is_whole = not (
@@ -357,7 +355,7 @@ class CgroupPods:
                 return None
             one.problem = str(error)
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
-            return one.pod or replace(unread, critical_because=_UNREAD)
+            return one.pod or replace(unread, critical_because=UNREAD)
 
     def _is_renamed(self, found: _Found) -> bool:
         """Return whether a cgroup has not the path any more by which it was listed; on v2 none is renamed."""

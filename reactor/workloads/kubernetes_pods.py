@@ -21,7 +21,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_memory import MemoryCounters
 from reactor.kernel.directories import CachedListing
-from reactor.kernel.files import GONE
+from reactor.kernel.files import GONE, Reserve
 from reactor.kernel.procfs import PROC, read_meminfo, read_name, read_oom_score_adj
 from reactor.kernel.scheduling import Bounded
 from reactor.model.pods import (
@@ -47,14 +47,13 @@ from reactor.workloads.kubepods import (
     partition_of,
     pod_cgroups,
 )
-from reactor.workloads.parents import PodBoundaries
+from reactor.workloads.parents import UNREAD, PodBoundaries, all_spared
 
 _NAME: Final = "pause"
 _MOST_BYTES: Final = 16 << 20
 
 UNKNOWN_NAMESPACE: Final = "kubepods"
 _SYSTEM_NAMESPACE: Final = "kube-system"
-
 
 # Returns the oom_score_adj that a process in a cgroup has of its own, whatever reactor has written for the
 # sake of the OOM killer's order. Raises OSError, ReactorError.
@@ -178,7 +177,7 @@ def _is_small(tree: CgroupTree, container: ContainerCgroup, was: bool) -> bool: 
 
 def _static_because(found: PodCgroup, reported: RuntimePod | None, files: NodeFiles) -> str | None:
     if is_config_hash(found.uid) or found.uid in files.static_uids:
-        return "static pod"
+        return _STATIC
     return None if reported is None else reported.source.critical_because
 
 
@@ -249,6 +248,8 @@ class KubernetesPods:
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
         self._listing = CachedListing[list[PodCgroup]]()
+        self._reserve = Reserve()
+        self._is_blind = False
         self._finding = Bounded(self._places, self.timeout_seconds)
 
     @property
@@ -290,7 +291,8 @@ class KubernetesPods:
         """
         for _ in self._turns(afresh=False):
             pass
-        return tuple(one.pod for one in self._known.values())
+        pods = tuple(one.pod for one in self._known.values())
+        return all_spared(pods) if self._is_blind else pods
 
     def _places(self) -> Mapping[str, tuple[StoragePlace, ...]]:
         return self._storage.places({uid: one.pod for uid, one in self._known.items()})
@@ -303,10 +305,8 @@ class KubernetesPods:
         is_new = not afresh and inventory is not self._inventory  # a sandbox may be new
         if is_new:
             self._inventory = inventory
-        known: dict[str, _Known] = {}
-        listing = None if afresh else self._listing
-        found_now = partial(self._found, problems, listing)
-        for found in found_now() if listing is None else listing.get(found_now):
+        known, unlisted, lent = dict[str, _Known](), dict[str, str](), self._reserve.lent
+        for found in self._listing.get(lent()(partial(self._found, unlisted)), again=afresh):
             before = self._known.get(found.uid)
             spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
             if before is not None and _is_unprotecting(before.spec, spec):
@@ -319,32 +319,30 @@ class KubernetesPods:
             reported = inventory.get(found.uid)
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
             is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self.is_complete()
-            pod = self._pod(found, spec, reported, before, problems, is_unlisted=is_unlisted)
+            pod = lent()(self._pod)(found, spec, reported, before, problems, is_unlisted=is_unlisted)
             if len(known) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             if pod is not None:
                 sandboxes = () if reported is None else reported.sandboxes
                 known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
-        if afresh:
-            problems |= _missing_specs(known)
-        self._known = known
-        self._problems = problems
+        missing = _missing_specs(known) if afresh else {}
+        self._known, self._problems = known, {**problems, **unlisted, **missing}
+        self._is_blind = not self._reserve.fill() and (
+            bool(unlisted) or any(one.pod.critical_because == UNREAD for one in known.values())
+        )
 
-    def _found(
-        self, problems: dict[str, str], listing: CachedListing[list[PodCgroup]] | None
-    ) -> list[PodCgroup]:
+    def _found(self, unlisted: dict[str, str]) -> list[PodCgroup]:
         """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
         found: list[PodCgroup] = []
         for parent in self._parents:
             try:
-                found += pod_cgroups(self.tree, parent, None if listing is None else listing.watch)
+                found += pod_cgroups(self.tree, parent, self._listing.watch)
             except FileNotFoundError:
                 continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
             except (OSError, ReactorError) as error:
                 # Out of descriptors, say: the very moment at which a pod may have to be evicted.
-                problems[parent] = str(error)
-                if listing is not None:
-                    listing.invalidate()
+                unlisted[parent] = str(error)
+                self._listing.invalidate()
                 found += [
                     PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
                     for uid, one in self._known.items()
@@ -373,9 +371,7 @@ class KubernetesPods:
                 proc=self.paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
-            pod = (
-                spec if spec is not None else self._unspecified(found, own, reported, is_unlisted=is_unlisted)
-            )
+            pod = spec or self._unspecified(found, own, reported, is_unlisted=is_unlisted)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -383,7 +379,9 @@ class KubernetesPods:
             if before is not None:
                 return before.pod
             inside, spared, own = (), (), []
-            pod = spec or _unread(found)
+            name, qos_class = f"pod{found.uid}", found.qos_class
+            unread = Pod(name=name, namespace=UNKNOWN_NAMESPACE, uid=found.uid, qos_class=qos_class)
+            pod = spec or replace(unread, critical_because=UNREAD)
         critical_because = (
             pod.critical_because
             or self._boundaries.spared.get(found.cgroup)
@@ -476,16 +474,6 @@ def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:
 def _by_name(containers: Sequence[ContainerCgroup], reported: RuntimePod | None) -> dict[str, str]:
     names = reported.containers if reported is not None else {}
     return {names.get(one.id, one.id): one.cgroup for one in containers}
-
-
-def _unread(found: PodCgroup) -> Pod:
-    return Pod(
-        name=f"pod{found.uid}",
-        namespace="kubepods",
-        uid=found.uid,
-        qos_class=found.qos_class,
-        critical_because="its cgroup can't be read",
-    )
 
 
 def _missing_specs(known: Mapping[str, _Known]) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -14,11 +14,14 @@ from reactor.kernel.cgroup_directory import cgroup_components
 from reactor.kernel.directories import CachedListing
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import PodParent
+from reactor.model.pods import Pod
 from reactor.workloads.attributes import names_are_trusted
 
 # The most that is taken from a part of the tree that was delegated (search.py).
 MOST_OF_A_PART: Final = 256
 MOST_ENTRIES: Final = 2_048
+UNREAD: Final = "its cgroup can't be read"
+_BLIND: Final = "reactor has no descriptors left to see which pods there are"
 Matches = Callable[[str], bool] | None
 Names = Sequence[tuple[str, int]]
 _Read = TypeVar("_Read")
@@ -41,6 +44,11 @@ class Parents(NamedTuple):
 
     children: Mapping[str, Children | None]
     matches: Mapping[str, Sequence[str]]
+
+
+def all_spared(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Return pods of which none is evicted: the hog may be one that lacks the descriptors to be seen."""
+    return tuple(replace(pod, critical_because=_BLIND) for pod in pods)
 
 
 class Listing(NamedTuple):

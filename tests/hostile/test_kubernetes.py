@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 from reactor.testbed.virtual_node import VirtualNode
 from tests.hostile.test_annotations import NODE, api_server, document, start
 from tests.hostile.test_steward import killed_every_200_ms
-from tests.support.daemon import RunningDaemon, after_passes, without_steward
-from tests.support.kubelet_tree import HOG, OTHER, kubeconfig, pods_of_a_kubelet
+from tests.support.daemon import RunningDaemon, after_housekeeping, after_passes, without_steward
+from tests.support.kubelet_tree import HOG, OTHER, add_pod, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.suite("crash-only")
 
+COMES = "0e4a3c0a-3333-4222-8333-0123456789ab"
 _PODS = [document("hog", HOG), document("critical", OTHER, priority=2_000_001_000)]
 
 
@@ -130,6 +132,27 @@ def test_what_a_kubelet_starts_again_in_an_evicted_pod_is_killed_without_a_stewa
     assert -signal.SIGKILL == again.wait(10 * PATIENCE)
     assert innocent.poll() is None
     assert 0 == daemon.stop()
+
+
+@pytest.mark.parametrize("descriptors", [20, 25, 30, 40])
+def test_a_guard_whose_descriptors_are_taken_away_evicts_the_hog_or_nobody(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path, descriptors: int
+) -> None:
+    """By `prlimit --nofile`, below what it has open; the pod of the hog comes then.
+
+    If it evicts nobody, the kernel's OOM killer takes the hog.
+    """
+    innocents = [node.spawn(cgroup, hold(60)) for cgroup in pods_of_a_kubelet(node).values()]
+    trial.right.add(f"pod{COMES}")
+    trial.must_live(innocents)
+    with api_server([document("innocent", HOG), document("another", OTHER)]) as url:
+        start(daemon, node, kubeconfig(tmp_path, url))
+        after_housekeeping(daemon, 1)
+        assert daemon.process is not None
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+        hog = node.spawn(add_pod(node, COMES), hold(440))
+        assert -signal.SIGKILL == hog.wait(30 * PATIENCE)
+        assert [None, None] == [innocent.poll() for innocent in innocents]
 
 
 def test_the_guard_of_a_kubernetes_node_is_small(

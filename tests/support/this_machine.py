@@ -109,3 +109,14 @@ def lift_quotas(tree: CgroupTree, cgroup: str) -> int:
     """Take the CPU quotas off a cgroup and what is below it; return how many that were."""
     with tree.open(cgroup, "cpu") as directory:
         return lift_cpu_quota(directory, tree.version)
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Let no file be opened inside the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -84,6 +84,7 @@ class FakeUsages:
         self.cached: dict[str, int] = {}
         self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
+        self.unseen: set[str] = set()
         self.memory_reads = 0
         self.bound_reads = 0
         self.wide_reads = 0

@@ -348,6 +348,24 @@ async def test_pod_that_can_not_be_killed_is_passed_over_for_the_next(make_loop,
     assert "outside the parents" in record.decision.ranking[-1].pod.critical_because
 
 
+async def test_no_pod_is_evicted_while_descriptors_lack_to_read_one_and_the_hog_is_once_it_was_read(
+    make_loop, make_pod, observation
+):
+    """The one that is not read may be the hog."""
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("other"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.usages.meanwhile = lambda: loop.usages.unseen.add("hog")
+    loop.passes.make([wake()])
+    assert [] == loop.kills.killed
+    assert loop.passes.is_powerless
+
+    loop.usages.meanwhile = loop.usages.unseen.clear
+    loop.now_seconds += 0.01
+    loop.passes.make([wake()])
+    assert ["hog"] == loop.kills.killed
+
+
 async def test_memory_wake_does_not_look_at_processes_but_housekeeping_does(make_loop, observation):
     loop = make_loop()
     loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(10, 100)}

@@ -14,7 +14,7 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
-from tests.support.this_machine import no_descriptor_to_spare, open_descriptors
+from tests.support.this_machine import no_descriptor_to_spare, open_descriptors, without_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -380,6 +380,18 @@ def test_a_pod_for_which_no_descriptor_is_left_is_read_with_those_of_another(pod
     with closing(observer), no_descriptor_to_spare():
         used = observer.full()
     assert all(used[name].memory_working_set_bytes is not None for name in ("a", "b", "c"))
+
+
+def test_a_pod_that_lacks_descriptors_to_be_read_is_named_until_it_is_read_or_gone(pods: FakeTree) -> None:
+    with closing(PodObserver(pods.tree, most_held=0)) as observer:
+        observer.track([pod("a"), pod("gone"), pod("b")])
+        with without_descriptors():
+            assert {"a": UNREADABLE, "b": UNREADABLE, "gone": UNREADABLE} == observer.memory()
+        assert {"a", "b", "gone"} == observer.unseen
+        observer.of(["b", "gone"])
+        assert {"a"} == observer.unseen
+        observer.track([pod("b")])
+        assert set() == observer.unseen
 
 
 def test_pods_beyond_the_room_for_descriptors_are_read_all_the_same(pods: FakeTree) -> None:

@@ -20,7 +20,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import PodBoundaries
-from tests.support.this_machine import no_descriptor_to_spare
+from tests.support.this_machine import no_descriptor_to_spare, without_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -498,12 +498,8 @@ def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeT
         if is_changed:
             for cgroup in ("/a/z", "/b/z"):
                 fake.add(cgroup)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        with without_descriptors():
             refreshed, again = listing.refresh(), listing.list()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert ({"/a", "/b"} if is_changed else set()) == listing.problems.keys()
         why = "reactor has no descriptors left to see which pods there are" if is_changed else None
         assert refreshed == again == tuple(replace(pod, critical_because=why) for pod in before)

@@ -22,6 +22,7 @@ from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import container_cgroups
 from reactor.workloads.kubernetes_pods import KubernetesPods, OwnScore
 from tests.support.api_faults import pod_document
+from tests.support.this_machine import without_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -31,6 +32,7 @@ GIB = 1 << 30
 UID = "0e4a3c0a-1111-4222-8333-0123456789ab"
 HASH = "8ef1c1bd3a0b4f5a9d2e7c6b5a493827"
 BURSTABLE = f"/kubepods/burstable/pod{UID}"
+OTHER = f"/kubepods/burstable/pod{UID.replace('1111', '2222')}"
 SANDBOX, APP, SIDECAR = "a" * 64, "b" * 64, "c" * 64
 
 
@@ -574,6 +576,38 @@ def test_a_tree_that_can_not_be_listed_leaves_the_pods_as_they_were_known(node: 
     os.symlink("elsewhere", kubepods)  # refused, as a name from outside would be
     assert before == pods.refresh()
     assert "symlink" in pods.problems["/kubepods"]
+
+
+BLIND = "reactor has no descriptors left to see which pods there are"
+
+
+def test_no_pod_is_evicted_if_descriptors_lack_to_list_what_has_come(node: Node) -> None:
+    """It may be the hog. Where nothing has changed nothing is listed, and all are known."""
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec()}
+    pods = node.list()
+    before = trio.run(pods.listed)
+    with without_descriptors():
+        assert before == pods.refresh()
+    node.pod(OTHER)
+    with without_descriptors():
+        assert tuple(replace(pod, critical_because=BLIND) for pod in before) == pods.refresh()
+    assert [None, None] == [pod.critical_because for pod in pods.refresh()]
+
+
+def test_no_pod_is_evicted_if_descriptors_lack_while_one_has_not_been_read(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.pod(OTHER)
+    node.specs = {UID: spec()}
+    meminfo = node.proc / "meminfo"
+    read = meminfo.read_text()
+    meminfo.write_text("what is left of a pod without a spec can't be read")
+    pods = node.list()
+    assert {None, "its cgroup can't be read"} == {pod.critical_because for pod in trio.run(pods.listed)}
+    with without_descriptors():
+        assert [BLIND, BLIND] == [pod.critical_because for pod in pods.refresh()]
+    meminfo.write_text(read)
+    assert [None, None] == [pod.critical_because for pod in trio.run(pods.listed)]
 
 
 def test_a_node_without_any_pods_yet_has_none_and_no_problem(node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import MOST_ENTRIES, MOST_OF_A_PART
 from reactor.workloads.search import Selected, find_selected, matches_of
+from tests.support.this_machine import without_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -322,12 +322,8 @@ def test_a_match_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: Fake
     listing = listing_of(fake, tmp_path, APPLICATIONS)
     before = listing.list()
     fake.add(application(8, "c"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    with without_descriptors():
         refreshed = listing.refresh()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert {pod.uid for pod in before} == {pod.uid for pod in refreshed}
     assert all(pod.critical_because is not None for pod in refreshed), "they may not be all"
     assert f"{USER.format(8)}/app.slice" in listing.problems
