@@ -371,7 +371,7 @@ async def test_a_crossing_while_victims_are_prepared_is_attended_to_without_its_
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
     loop.kills.prepare = prepared
-    no_levels: Any = SimpleNamespace()
+    no_levels: Any = SimpleNamespace(usage_bytes=None)  # there is none to read
     passes = WakePasses(loop.passes, no_levels, lambda _: None)
 
     passes.on_memory_wake((wake(),))
