@@ -149,6 +149,7 @@ class _Steward:
         )
         self._sampler = Sampler(self._settings)
         self._page: LivePage | None = None
+        self._no_metrics: str | None = None
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
@@ -226,6 +227,7 @@ class _Steward:
                 every=self._metrics.registry,
                 refresh=self._refresh,
                 live=self._live,
+                on_address=self._metrics_at,
             )
             nursery.start_soon(keep, "metrics", metrics)
         nursery.start_soon(partial(keep, "earlier journal", partial(self._remember, orders), ends=True))
@@ -505,15 +507,19 @@ class _Steward:
         return {**document, "parts": parts, "notifications": notifications, "swap_traffic": swap}
 
     def _own_problems(self) -> dict[str, str]:
-        problems = self._loops.problems(time.time())
-        if self._journal is not None and self._journal.problem is not None:
-            problems["journal"] = self._journal.problem
-        if self._sampler.problem is not None:
-            problems["black box"] = self._sampler.problem
-        problems |= self._storage.problems
+        own = {
+            "journal": None if self._journal is None else self._journal.problem,
+            "black box": self._sampler.problem,
+            "metrics": self._no_metrics,
+        }
+        problems = self._loops.problems(time.time()) | self._storage.problems
+        problems |= {what: why for what, why in own.items() if why is not None}
         for part in (self._disks, self._notifications, self._oom1, self._kubernetes):
             problems |= {} if part is None else part.problems
         return problems | self._supervisor.problems
+
+    def _metrics_at(self, problem: str | None) -> None:
+        self._no_metrics = problem
 
     def _live(self) -> bytes:
         # What draws it takes a quarter of a mebibyte, and few ask for the page.

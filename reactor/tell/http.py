@@ -68,6 +68,7 @@ async def serve_metrics(  # noqa: PLR0913 - what is served
     every: CollectorRegistry | None = None,
     refresh: Refresh = trio.lowlevel.checkpoint,
     live: Callable[[], bytes] | None = None,
+    on_address: Callable[[str | None], None] = lambda _: None,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
@@ -77,10 +78,10 @@ async def serve_metrics(  # noqa: PLR0913 - what is served
     `refresh` brings what the registry collects up to date. A page that fails is answered by 500, and
     `on_failure` is called with the reason.
 
-    An address that is taken is reported and tried again every half a minute: a predecessor may still be
-    ending, and nothing else depends on this.
+    An address that is taken is reported, to `on_address` too, and tried again every half a minute: a
+    predecessor may still be ending, and nothing else depends on this.
     """
-    listeners = await _listen(address, task_status)
+    listeners = await _listen(address, on_address, task_status)
     pages: dict[str, Page] = {
         "/metrics": Exposition(registry, on_failure, refresh, every=every).page,
         "/healthz": lambda *_: _health(is_alive),
@@ -102,7 +103,9 @@ async def serve_metrics(  # noqa: PLR0913 - what is served
 
 
 async def _listen(
-    address: tuple[str, int], task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]]
+    address: tuple[str, int],
+    on_address: Callable[[str | None], None],
+    task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]],
 ) -> list[trio.SocketListener]:
     host, port = address
     reported = False
@@ -113,12 +116,14 @@ async def _listen(
             if not reported:
                 why = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
                 _LOG.error("no metrics at %s:%d: %s; trying again", host, port, why)
+                on_address(f"none at {host}:{port}: {why}; trying again")
                 reported = True
                 task_status.started(())
             await trio.sleep(_RETRY_SECONDS)
             continue
         if reported:
             _LOG.info("metrics at %s:%d", host, port)
+            on_address(None)
         else:
             task_status.started(tuple(listeners))
         return listeners

@@ -27,6 +27,7 @@ from reactor.model.settings import (
 )
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
+from reactor.tell import http
 from reactor.tell.status_socket import ask
 from tests.support.json_lines import json_lines
 from tests.support.privileged import may_run
@@ -52,6 +53,7 @@ class Guard:
         self.connection = trio.socket.from_stdlib_socket(ours)
         self.journal = directory / "journal.jsonl"
         self.socket_path = directory / "s.sock"
+        self.metrics_address: tuple[str, int] | None = None
         self.taken: list[tuple[int, int]] = []
         self.number = 0
         self.heard: list[object] = []
@@ -65,7 +67,7 @@ class Guard:
         self.number += 1
         settings = Settings(
             journal=JournalSettings(path=str(self.journal)),
-            metrics_address=None,
+            metrics_address=self.metrics_address,
             state_path=str(self.journal.with_name("state.json")),
             podman=False,
             housekeeping_interval_seconds=0.2,
@@ -318,6 +320,21 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
         "skipped": 0,
         "waiting": 0,
     } == counted
+
+
+async def test_a_port_of_the_metrics_that_is_taken_is_a_problem_of_status_until_it_is_free(
+    guard, monkeypatch
+):
+    monkeypatch.setattr(http, "_RETRY_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        guard.metrics_address = other.getsockname()
+        async with steward(guard):
+            taken = await guard.status_with(lambda status: status["problems"])
+            other.close()
+            await guard.status_with(lambda status: not status["problems"])
+
+    where = f"127.0.0.1:{guard.metrics_address[1]}"
+    assert taken["problems"] == {"metrics": f"none at {where}: the port is taken; trying again"}
 
 
 async def test_a_command_that_fails_is_a_problem_of_status(guard):
