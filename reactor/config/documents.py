@@ -302,7 +302,7 @@ class Layers:
 
     def origin(self, path: str) -> str | None:
         """Return the name of the file that says what is at a path, or below it; None where no file does."""
-        is_given = any(_is_within(one, path) or _is_within(path, one) for one in _leaves(self.document, ""))
+        is_given = any(_is_within(one, path) for one in _leaves(self.document, ""))
         return self.file_of(path) if is_given else None
 
     def _merged(self, target: Any, patch: Mapping[Any, Any], name: str | None, path: str) -> dict[Any, Any]:

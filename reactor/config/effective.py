@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode, key_of
 from reactor.config.kubelet import KubeletConfiguration, ignored_signals
-from reactor.config.scalars import Seconds
-from reactor.config.section import Interval, Section, Size, SoftReclaimTime
+from reactor.config.section import Section, Size
 from reactor.errors import join
 from reactor.model.quantity import format_bytes, parse_quantity
 from reactor.model.rules import RuleAction
@@ -296,6 +295,8 @@ def _fields(part: Any, raw: Mapping[Any, Any], path: str) -> Iterator[Effective]
         if not path and key in _THRESHOLDS:
             continue
         if dataclasses.is_dataclass(value) and not isinstance(value, ThresholdValue):
+            if given == {}:  # which may say much, as `kubernetes: {}` does
+                yield Effective(at, {})
             yield from _fields(value, given or {}, at)
         else:
             yield Effective(at, _written(value, types[field.name]) if given is None else given)
@@ -305,7 +306,7 @@ def _written(value: Any, declared: Any) -> Any:
     """Return a value as its author would write it."""
     if value is None:
         return None
-    if declared in {Seconds, Interval, SoftReclaimTime}:
+    if getattr(declared, "__supertype__", None) is float:  # each such type of a key is a time
         return _seconds(value)
     if declared is Size:
         return format_bytes(value)

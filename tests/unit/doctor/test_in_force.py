@@ -95,6 +95,22 @@ def test_a_default_parent_is_reported_as_what_it_comes_to(config, node, tmp_path
     assert (["/node"], None) == by_key["reactor.pods.parents"]
 
 
+def test_what_an_empty_mapping_does_not_say_is_a_default(config, node, tmp_path):
+    config.write_text(
+        "{mergeDefaultEvictionSettings: true, evictionHard: {}, "
+        "reactor: {nodeCgroup: /node, kubernetes: {kubelet: {}, role: alongside}}}"
+    )
+    document = in_force(load_settings(config), layers_of(config), node.tree, proc=tmp_path)
+    by_key = {one["key"]: (one["value"], one["file"]) for one in document["settings"]}
+    assert ("120s", None) == by_key["reactor.kubernetes.leaseDuration"]
+    assert ("0s", None) == by_key["reactor.kubernetes.evictedPodTTL"]
+    assert ({}, str(config)) == by_key["reactor.kubernetes.kubelet"]
+    assert (False, None) == by_key["reactor.kubernetes.kubelet.insecure"]
+    assert ("alongside", str(config)) == by_key["reactor.kubernetes.role"]
+    assert {None} == {one["file"] for one in document["thresholds"]}
+    assert document["thresholds"]
+
+
 def test_who_is_guarded_spared_and_never_touched(document):
     pods = {one["cgroup"]: one for one in document["pods"]}
     assert ["/node/jobs/hog", "/node/jobs/idle"] == sorted(pods)
