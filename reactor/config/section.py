@@ -540,7 +540,7 @@ def _hook_problems(raw: Mapping[str, Any]) -> Iterator[Refused]:
     if not has_hook:
         yield Refused(dict(raw), "one of commands, urls and prekill: true, with a timeout")
     elif raw.get("timeout") is None:
-        yield Refused(None, "a duration such as 2s, the one time limit of all hooks", at="timeout")
+        yield Refused("nothing", "a duration such as 2s, the one time limit of all hooks", at="timeout")
 
 
 check_document(_BeforeEviction, _hook_problems)

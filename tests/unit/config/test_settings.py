@@ -212,6 +212,11 @@ def test_hooks_that_can_not_be_are_refused(written: str, path: str) -> None:
     assert [path] == _paths(f"{{reactor: {{beforeEviction: {written}}}}}")
 
 
+def test_hooks_without_a_time_limit_are_refused_in_words_of_a_file() -> None:
+    with pytest.raises(ConfigError, match="timeout: got 'nothing'; accepted: a duration such as 2s"):
+        _read("{reactor: {beforeEviction: {prekill: true}}}")
+
+
 @pytest.mark.parametrize(
     ("others", "why"),
     [
