@@ -168,19 +168,24 @@ def _no_victim(time: str, number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "makers",
-    [(_decision,), (_decision, _evicted), (_decision, _oom_kill), (_no_victim, _oom_kill, _evicted)],
+    ("makers", "within_seconds"),
+    [
+        ((_decision,), 600.0),
+        ((_decision, _evicted), 600.0),
+        ((_decision, _oom_kill), 600.0),
+        ((_no_victim, _oom_kill, _evicted), 0.1),
+    ],
     ids=["alone", "evicted", "oom-kills", "no-victims"],
 )
 def test_twice_the_events_of_ten_minutes_take_twice_the_steps(
-    makers: Sequence[Callable[[str, int], dict[str, Any]]],
+    makers: Sequence[Callable[[str, int], dict[str, Any]]], within_seconds: float
 ) -> None:
     def steps_of(count: int) -> int:
         made = (
             makers[number * len(makers) // count](_time(number, count), number) for number in range(count)
         )
         lines = [json.dumps(line).encode() + b"\n" for line in made]
-        return _steps(lambda: node_of(lines, "a"))
+        return _steps(lambda: node_of(lines, "a", within_seconds=within_seconds))
 
     assert steps_of(800) < 2.5 * steps_of(400)
 
