@@ -14,10 +14,12 @@ from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 from tests.support.waiting import eventually
 
-# Grows by so many MiB a second; saves its state at SIGTERM, which takes a moment, and says that it has.
+# Grows by so many MiB a second, and by 400 once there is a file of the last name; saves its state at SIGTERM,
+# which takes a moment, and says that it has. If it gets no CPU for a while, it makes up for half a second of
+# that alone: it never leaps over the thresholds.
 GROWS = """
 import mmap, os, signal, sys, time
-start, rate, saved = int(sys.argv[1]) << 20, int(sys.argv[2]) << 20, sys.argv[3]
+start, rate, (saved, asked) = int(sys.argv[1]) << 20, int(sys.argv[2]) << 20, sys.argv[3:]
 def save(*_):
     time.sleep(0.3)
     open(saved, "w").write("saved")
@@ -28,23 +30,26 @@ def touch(begin, end):
     for offset in range(begin, end, 4096):
         memory[offset] = 1
 touch(0, start)
-size, began = start, time.monotonic()
+size, at = start, time.monotonic()
 while True:
-    wanted = start + int((time.monotonic() - began) * rate) // 4096 * 4096
-    touch(size, wanted)
-    size = max(size, wanted)
     time.sleep(0.005)
+    if asked and os.path.exists(asked):
+        rate = 400 << 20
+    before, at = at, time.monotonic()
+    more = min(0.5, 4 * (1 << 20) / rate, at - before) * rate
+    touch(int(size) // 4096 * 4096, int(size + more) // 4096 * 4096)
+    size += more
 """
 THRESHOLDS = {
     "evictionHard": {"memory.available": "32Mi"},
     "evictionSoft": {"memory.available": "200Mi"},
-    "evictionSoftGracePeriod": {"memory.available": "1m"},
+    "evictionSoftGracePeriod": {"memory.available": "10m"},
     "evictionMaxPodGracePeriod": 30,
 }
 
 
-def grows(start_mib: int, rate_mib: int, saved: Path) -> list[str]:
-    return [sys.executable, "-S", "-c", GROWS, str(start_mib), str(rate_mib), str(saved)]
+def grows(start_mib: int, rate_mib: int, saved: Path, asked: Path | str = "") -> list[str]:
+    return [sys.executable, "-S", "-c", GROWS, str(start_mib), str(rate_mib), str(saved), str(asked)]
 
 
 @pytest.mark.parametrize("mode", ["inTime", "upstream"])
@@ -56,7 +61,7 @@ def test_a_pod_that_would_cross_within_the_grace_period_has_saved(
     daemon.configure(THRESHOLDS, {"softEviction": mode})
     daemon.start()
     survivor = node.spawn(other, hold(30))
-    victim = node.spawn(hog, grows(10, 25, saved))
+    victim = node.spawn(hog, grows(10, 10 if mode == "inTime" else 25, saved))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
     assert victim.wait(60) == (0 if mode == "inTime" else -9)
     assert saved.exists() == (mode == "inTime")
@@ -69,7 +74,7 @@ def test_a_pod_that_would_cross_within_the_grace_period_has_saved(
     if mode == "inTime":
         assert line["threshold"]["threshold"] == "memory.available<200Mi"
         assert eviction["in_time"] == left
-        assert left["earliest_seconds"] <= left["seconds"] <= left["latest_seconds"] < 60
+        assert left["earliest_seconds"] <= left["seconds"] <= left["latest_seconds"] < 600
         eventually(
             lambda: daemon.status()["time_left"]["in_time"]["being_judged"] == 1,
             "the eviction is being judged",
@@ -87,7 +92,7 @@ def test_the_time_left_is_shown_while_memory_is_short(
     daemon.configure(THRESHOLDS)
     daemon.start()
     assert daemon.status()["time_left"]["signals"] == []
-    victim = node.spawn(hog, grows(20, 6, tmp_path / "saved"))
+    victim = node.spawn(hog, grows(45, 4, tmp_path / "saved"))
 
     foreseen: list[dict[str, Any]] = []
 
@@ -98,32 +103,36 @@ def test_the_time_left_is_shown_while_memory_is_short(
     eventually(is_foreseen, "the crossing is foreseen")
     (signal,) = (one for one in foreseen[0]["signals"] if one["signal"] == "memory.available")
     hard = next(one for one in signal["thresholds"] if one["kind"] == "hard")
-    assert 0 < hard["reached_in_seconds"] < 60
+    assert 0 < hard["reached_in_seconds"] <= 120  # for twice as long as a fall is observed, a minute at most
     victim.kill()
     eventually(lambda: daemon.status()["time_left"]["signals"] == [], "memory is not short any more")
     still = node.spawn(hog, hold(100))
-    eventually(lambda: bool(daemon.status()["time_left"]["signals"]), "memory is short")
-    (shown,) = daemon.status()["time_left"]["signals"]
-    assert shown["seconds"] is None
+
+    def is_unforeseen() -> bool:
+        foreseen[:] = daemon.status()["time_left"]["signals"]
+        return any(one["seconds"] is None for one in foreseen)
+
+    eventually(is_unforeseen, "memory is short, and falls no more")
+    (shown,) = foreseen
     assert shown["because"]
     assert still.poll() is None
 
 
-@pytest.mark.parametrize("rate_mib", [10, 400])
+@pytest.mark.parametrize("timeout", ["2s", "60s"])
 def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, rate_mib: int
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, timeout: str
 ) -> None:
-    """With time the pod ends by itself after it; without, the crossing kills while the hook hangs."""
+    """With time the pod ends by itself after it; a crossing that comes sooner kills while the hook hangs."""
     hook, asked, saved = tmp_path / "hook", tmp_path / "asked", tmp_path / "saved"
-    hook.write_text(f"#!/bin/sh\ncat > {asked}\nsleep 600\n")
+    hook.write_text(f"#!/bin/sh\ncat > {asked}.new\nmv {asked}.new {asked}\nsleep 600\n")
     hook.chmod(0o755)
     hog = node.add_pod("hog")
-    section = {"softEviction": "inTime", "beforeEviction": {"commands": [str(hook)], "timeout": "2s"}}
+    is_fast = timeout == "60s"
+    section = {"softEviction": "inTime", "beforeEviction": {"commands": [str(hook)], "timeout": timeout}}
     daemon.configure(THRESHOLDS, section)
     daemon.start()
-    victim = node.spawn(hog, grows(10, rate_mib, saved))
-    is_fast = rate_mib > 100
-    assert victim.wait(60) == (-9 if is_fast else 0)
+    victim = node.spawn(hog, grows(10, 10, saved, asked if is_fast else ""))
+    assert victim.wait(90) == (-9 if is_fast else 0)
 
     def attempts_of(outcomes: set[str]) -> list[dict[str, Any]]:
         every = [one for line in daemon.evictions() for one in line["evictions"]]
@@ -140,10 +149,10 @@ def test_a_hook_that_hangs_costs_its_time_limit_and_no_crossing_waits_for_it(
         assert saved.exists()
         assert [one["outcome"] for one in attempts] == ["terminated"]
         assert any("not done within 2 s" in problem for problem in attempts[0]["problems"])
-        if asked.exists():  # a starved one is killed before it has begun
-            given = json.loads(asked.read_text() or "null")
-            assert given is None or (given["pod"], given["cgroup"]) == ("cgroup/hog", hog)
-            assert given is None or given["time_left"]["seconds"] > 0
+    if asked.exists():  # a starved one is killed before it has begun
+        given = json.loads(asked.read_text())
+        assert (given["pod"], given["cgroup"]) == ("cgroup/hog", hog)
+        assert given["time_left"]["seconds"] > 0
 
 
 def test_no_pod_is_asked_to_end_if_a_hook_has_ended_the_shortage(

@@ -248,23 +248,40 @@ def with_steward_of_another_version(
 
     It is the same program, but for the number that a module of `reactor.link` has for its messages.
     """
+    number = {"_VERSION": version}
+    with_other_numbers(
+        directory, monkeypatch, module=f"reactor.link.{module}", numbers=number, ends_at=ends_at
+    )
+
+
+def with_other_numbers(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    module: str,
+    numbers: Mapping[str, float],
+    ends_at: Path | None = None,
+) -> None:
+    """Have every steward be the same program but for constants of a module, until there is that file."""
     other = directory / "other"
     other.mkdir()
     (other / "sitecustomize.py").write_text(
         "import os, re, sys\n"
-        f"if 'reactor.steward' in sys.orig_argv and not os.path.exists({str(ends_at)!r}):\n"
+        f"if 'reactor.steward' in sys.orig_argv and not os.path.exists({str(ends_at or '')!r}):\n"
         "    from importlib.machinery import PathFinder, SourceFileLoader\n"
         "    class Other(SourceFileLoader):\n"
         "        def get_code(self, name):\n"
         "            path = self.get_filename(name)\n"
-        "            source = self.get_data(path)\n"
-        f"            replaced = re.sub(rb'(?m)^_VERSION: Final = \\d+$', b'_VERSION = {version}', source)\n"
-        "            assert replaced != source, name\n"
-        "            return self.source_to_code(replaced, path)\n"
+        "            source = self.get_data(path).decode()\n"
+        f"            for constant, number in {dict(numbers)}.items():\n"
+        "                line = rf'(?m)^{constant}: Final = [0-9.]+$'\n"
+        "                source, count = re.subn(line, f'{constant} = {number}', source)\n"
+        "                assert count == 1, constant\n"
+        "            return self.source_to_code(source, path)\n"
         "    class Finder(PathFinder):\n"
         "        @classmethod\n"
         "        def find_spec(cls, name, path=None, target=None):\n"
-        f"            if name != 'reactor.link.{module}':\n"
+        f"            if name != {module!r}:\n"
         "                return None\n"
         "            found = super().find_spec(name, path, target)\n"
         "            found.loader = Other(name, found.origin)\n"
