@@ -195,6 +195,7 @@ class KubernetesNode:
             runtime=lambda: facts.runtime,
             files=lambda: facts.files,
             is_complete=facts.is_complete,
+            take_waiting=self._link.take_waiting,
             own_score=self.own_score,
         )
 

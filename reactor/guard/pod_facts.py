@@ -228,8 +228,7 @@ def _read_runtime(record: bytes) -> tuple[str, RuntimePod]:
 
 
 def _read_files(record: bytes) -> tuple[str, FileNames]:
-    names = read_files(record)
-    return names.uid, names
+    return (names := read_files(record)).uid, names
 
 
 def _files(names: Any) -> NodeFiles:

@@ -51,7 +51,6 @@ from reactor.workloads.parents import UNREAD, PodBoundaries, all_spared
 
 _NAME: Final = "pause"
 _MOST_BYTES: Final = 16 << 20
-
 UNKNOWN_NAMESPACE: Final = "kubepods"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 
@@ -221,9 +220,9 @@ class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
     `specs`, by the uids of cgroups, `runtime` and `files` return what is known at present, without waiting;
-    `is_complete` whether the source of specs has listed all and still reports changes; `own_score` reads what
-    oom_score_adj a process has of its own. A pod keeps the spec that
-    it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
+    `is_complete` whether the source of specs has listed all and still reports changes; `take_waiting` takes
+    over what was sent by now; `own_score` reads what oom_score_adj a process has of its own. A pod keeps the
+    spec that it had while its cgroup is there: deleting its object changes nothing of what runs.
     """
 
     tree: CgroupTree
@@ -233,6 +232,7 @@ class KubernetesPods:
     runtime: Callable[[], Inventory] = dict
     files: Callable[[], NodeFiles] = NodeFiles
     is_complete: Callable[[], bool] = lambda: False
+    take_waiting: Callable[[], object] = bool
     own_score: OwnScore | None = None
     paths: NodePaths = field(default_factory=NodePaths)
     clock_seconds: Callable[[], float] = time.monotonic
@@ -255,13 +255,8 @@ class KubernetesPods:
     @property
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read when last listed, and whose spec is missing: one line each."""
-        why = self._finding.problem
-        unwatched = self._listing.unwatched_because
-        return {
-            **self._problems,
-            **({} if why is None else {"pods' files": why}),
-            **({} if unwatched is None else {"pods' cgroups": unwatched}),
-        }
+        found = {"pods' files": self._finding.problem, "pods' cgroups": self._listing.unwatched_because}
+        return {**self._problems, **{name: why for name, why in found.items() if why is not None}}
 
     def changed_fd(self) -> int:
         return self._listing.fileno()
@@ -301,12 +296,13 @@ class KubernetesPods:
         """Bring up to date what is known; yield after every few pods that are read."""
         now_seconds = self.clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
-        specs, inventory = self.specs(), self.runtime()
-        is_new = not afresh and inventory is not self._inventory  # a sandbox may be new
-        if is_new:
-            self._inventory = inventory
         known, unlisted, lent = dict[str, _Known](), dict[str, str](), self._reserve.lent
-        for found in self._listing.get(lent()(partial(self._found, unlisted)), again=afresh):
+        listed = self._listing.get(lent()(partial(self._found, unlisted)), again=afresh)
+        if not self.specs().keys() >= {found.uid for found in listed}:
+            self.take_waiting()  # what makes it critical may lie there
+        specs, inventory = self.specs(), self.runtime()
+        is_new, self._inventory = inventory is not self._inventory, inventory  # a sandbox may be new
+        for found in listed:
             before = self._known.get(found.uid)
             spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
             if before is not None and _is_unprotecting(before.spec, spec):

@@ -29,6 +29,7 @@ from reactor.guard.single_instance import AnotherDaemonError, listen
 from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.usage_facts import StorageCounts, UsageFacts
 from reactor.link.frames import FrameKind
+from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import (
     MOST_USAGES,
     QUESTIONS,
@@ -43,7 +44,7 @@ from reactor.link.requests import (
     Usages,
     write_request,
 )
-from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
+from reactor.model.pods import Pod, PodSource, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.model.thresholds import Observed
@@ -52,7 +53,7 @@ from reactor.tell.status_socket import ask
 from tests.support.json_lines import json_lines
 from tests.support.processes import descendants, descendants_called, is_running
 from tests.support.this_machine import open_descriptors
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 STATUS = {
     "status": {
@@ -778,6 +779,41 @@ async def test_reports_reach_the_next_steward_where_one_ends_before_they_are_saf
         nursery.cancel_scope.cancel()
     assert guard.link.starts >= 2
     assert guard.link.refused == 0
+
+
+async def test_what_the_steward_has_sent_is_taken_before_the_loop_comes_to_it_and_in_its_turn(tmp_path):
+    """One at a time where there is no time for more."""
+    go, sent = tmp_path / "go", tmp_path / "sent"
+    listings = [(1, ("a",)), (2, ("a", "b")), (3, ("c",))]
+    datagrams = [
+        write_request(piece)
+        for number, uids in listings
+        for piece in pieces(Section.SPECS, number, [_spec_record(uid) for uid in uids])
+    ]
+    script = f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go)!r}), True)]\n"
+    script += f"[guard.send(one) for one in {datagrams!r}]\nopen({str(sent)!r}, 'w')\ntime.sleep(1000)"
+    guard = Guard(tmp_path, fake(script))
+    pods = PodFacts(replace(guard.settings, kubernetes=KubernetesSettings()))
+    guard.link.attend_cluster(pods, ClusterReports())
+    assert not guard.link.take_waiting()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link._session is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        go.touch()
+        eventually(sent.exists, "all is sent, and the loop had no turn since")
+        assert {} == pods.specs
+        for _, uids in listings[:2]:
+            assert guard.link.take_waiting(0.0)
+            assert set(uids) == pods.specs.keys()
+        await until(lambda: {"c"} == pods.specs.keys())
+        assert guard.link.take_waiting(60.0)
+        assert (0, 1) == (guard.link.refused, guard.link.starts)
+        nursery.cancel_scope.cancel()
+
+
+def _spec_record(uid: str) -> bytes:
+    return spec_record(PodSource.API, Pod(name=uid, namespace="n", uid=uid)) or b""
 
 
 async def test_pods_of_a_cluster_are_refused_on_a_plain_node(tmp_path):

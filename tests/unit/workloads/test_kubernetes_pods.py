@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class Node:
     now_seconds: float = 1000.0
     next_pid: int = 100
     own_score: OwnScore | None = None
+    take_waiting: Callable[[], object] = bool
 
     def list(self, *, timeout_seconds: float = 5.0, **settings: Any) -> KubernetesPods:
         return KubernetesPods(
@@ -58,6 +60,7 @@ class Node:
             runtime=lambda: self.inventory,
             is_complete=lambda: self.is_complete,
             own_score=self.own_score,
+            take_waiting=self.take_waiting,
             files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
@@ -527,6 +530,25 @@ def test_a_refresh_takes_over_a_spec_that_has_come_or_changed(node: Node) -> Non
     assert only(pods.refresh()).priority == 7
     node.specs = {UID: spec(priority=8)}
     assert only(pods.refresh()).priority == 8
+
+
+def test_a_pod_has_no_spec_only_if_none_was_sent_by_now(node: Node) -> None:
+    """It may be critical: without its spec, it is a pod like any other."""
+    sent = {UID: spec(critical_because="priority 2000000000")}
+    taken: list[str] = []
+
+    def take_waiting() -> None:
+        taken.append("taken")
+        node.specs = sent
+
+    node.take_waiting = take_waiting
+    pods = node.list()
+    assert () == trio.run(pods.listed)
+    assert [] == taken
+    node.pod(BURSTABLE)
+    for _ in range(2):
+        assert "priority 2000000000" == only(pods.refresh()).critical_because
+    assert ["taken"] == taken
 
 
 def test_a_refresh_looks_again_for_the_pause_container_of_a_pod_that_is_starting(node: Node) -> None:
