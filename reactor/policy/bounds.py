@@ -31,7 +31,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.decide import Due, kept_because, observed
 from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
-from reactor.policy.kill_results import is_little_left, stuck_victims
+from reactor.policy.kill_results import stuck_victims
 from reactor.policy.storm import memory_slowdowns, with_slowdowns
 from reactor.policy.thresholds import is_hard_memory
 
@@ -123,7 +123,7 @@ def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | Non
     known = Bounded(inputs, known.standings, known.likely, known.are_charges)
     if len(memory) < len(fresh) or _asks_for_all(known, memory):
         return None
-    yield from (uid for uid in _asked_by_name(known, memory) if uid in bounds)
+    yield from (uid for uid in _asked_by_name(known) if uid in bounds)
     if any(stuck_victims(inputs, one) for one in memory):
         return None
     slowed = yield from _slowdowns(known)
@@ -179,21 +179,20 @@ def _may_be_reclaimed(known: Bounded, threshold: Threshold) -> bool:
     return outside_bytes >= worth_bytes
 
 
-def _asked_by_name(known: Bounded, memory: Sequence[Threshold]) -> list[str]:
+def _asked_by_name(known: Bounded) -> list[str]:
     """Return the pods, by uid, that are asked for whatever they hold: the likely ones first.
 
     The others are victims, what came after the first kill, and pods that could not be evicted.
     """
-    inputs, kills = known.inputs, known.inputs.state.hard_memory_kills
-    found = [*known.likely, *(claim.uid for claim in inputs.state.claims if claim.uid is not None)]
-    if kills:
-        found += inputs.snapshot.bounds.keys() - known.standings.listed.keys()
+    state = known.inputs.state
+    found = [*known.likely, *(claim.uid for claim in state.claims if claim.uid is not None)]
+    if state.hard_memory_kills:
+        found += known.inputs.snapshot.bounds.keys() - known.standings.listed.keys()
         found += known.standings.could_not_be_ended
-        first = min(filter(None, (kill.newest_inode for kill in kills)), default=0)
-        matters = any(kill.bystanders for kill in kills) or any(is_little_left(inputs, one) for one in memory)
-        if first and matters:
+        if any(kill.bystanders for kill in state.hard_memory_kills):
+            first = min(filter(None, (kill.newest_inode for kill in state.hard_memory_kills)), default=0)
             found += [pod.uid for pod in known.standings.pods if (pod.cgroup_inode or 0) > first]
-        for kill in kills:
+        for kill in state.hard_memory_kills:
             found += [kill.uid, *kill.kept]
     return found
 
@@ -320,9 +319,12 @@ def completed(settings: EvictionSettings, snapshot: Snapshot, read: Mapping[str,
     Each held no more than its bound at the decision, and is taken to: so the ranking of all has the same
     first pod. One that has gone since is known by its bound.
     """
-    late = dict(read)
-    for uid in read.keys() & snapshot.bounds.keys():
-        late[uid] = _at_most(read[uid], snapshot.bounds[uid], with_swap=settings.ranks_swap)
+    late = {
+        uid: _at_most(used, snapshot.bounds[uid], with_swap=settings.ranks_swap)
+        if uid in snapshot.bounds
+        else used
+        for uid, used in read.items()
+    }
     return snapshot._replace(pods={**late, **snapshot.pods})
 
 

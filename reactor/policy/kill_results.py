@@ -85,8 +85,9 @@ class NodeAtThreshold(NamedTuple):
         if outside_bytes is None:
             return None
         ended = self.used.keys() - {pod.uid for pod in self.pods}
-        ended_bytes = sum(working_set_bytes(self.used, uid) or 0 for uid in ended)
-        return max(0, outside_bytes - ended_bytes) - less_bytes
+        return (
+            max(0, outside_bytes - sum(working_set_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
+        )
 
     def outgrown_bytes(self) -> int:
         """Return by how much memory outside the parents, and of pods never evicted, has outgrown the others.
@@ -158,7 +159,8 @@ class NodeAtThreshold(NamedTuple):
 
 def with_calm(inputs: Inputs) -> Inputs:
     """Return the inputs with what was observed, by which later kills are judged; no hard threshold is met."""
-    if (kept_bytes := _never_evicted_bytes(inputs)) is None:
+    kept_bytes = _never_evicted_bytes(inputs)
+    if kept_bytes is None:
         return inputs
     return inputs.with_state(inputs.state._replace(calm=Calm(inputs.snapshot.signals, kept_bytes)))
 
@@ -177,8 +179,12 @@ def with_kill(
     if threshold is None or not is_judged(settings, threshold):
         return state
     known = (process_bytes, held_bytes, working_set_bytes(snapshot.pods, eviction.pod.uid))
-    credited_bytes = next((one for one in known if one is not None), None)
-    kill = HardMemoryKill(eviction.pod.uid, threshold.signal, now_seconds, credited_bytes)
+    kill = HardMemoryKill(
+        uid=eviction.pod.uid,
+        signal=threshold.signal,
+        at_seconds=now_seconds,
+        credited_bytes=next((one for one in known if one is not None), None),
+    )
     if threshold.signal in snapshot.signals:
         node = NodeAtThreshold.of(inputs, threshold)
         others = node if process_bytes is not None else node._replace(dying=node.dying | {eviction.pod.uid})
@@ -235,8 +241,9 @@ def hopeless(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
 
 def stuck_victims(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
     """Return the victims that have freed little for long, if so little is left that it matters."""
-    state = inputs.state
-    if not is_hard_memory(threshold) or not is_little_left(inputs, threshold, _NEED_SHARE):
+    state, seen = inputs.state, inputs.seen(threshold)
+    wanted_bytes = int(threshold.value.of(seen.capacity))
+    if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
         return frozenset()
     kills = {kill.uid: kill for kill in state.hard_memory_kills}
     return frozenset(
@@ -246,12 +253,6 @@ def stuck_victims(inputs: Inputs, threshold: Threshold) -> frozenset[str]:
         and inputs.now_seconds - kill.at_seconds >= _STUCK_SECONDS
         and 4 * (working_set_bytes(inputs.snapshot.pods, uid) or 0) > 3 * (kill.credited_bytes or 0)
     )
-
-
-def is_little_left(inputs: Inputs, threshold: Threshold, share: int = _GROWN_SHARE) -> bool:
-    """Return whether less than this share of a threshold is left: by default, of what pods can grow by."""
-    seen = inputs.seen(threshold)
-    return seen.available < int(threshold.value.of(seen.capacity)) // share
 
 
 def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:
@@ -356,7 +357,8 @@ def _slowdown(
 ) -> Slowdown:
     """Return the slowdown for a pause, which names the pod that holds much and can't be evicted."""
     message = f"{why}; one eviction in {node.pause_seconds:g} s"
-    if (holder := node.holder()) is not None:
+    holder = node.holder()
+    if holder is not None:
         kept = "could not be evicted" if holder[0].could_not_be_ended else "is never evicted"
         message += f"; {bytes_text(holder[1])} are held by {printable(holder[0].key)}, which {kept}"
     return Slowdown(
@@ -418,10 +420,6 @@ def _pods_have_grown(kill: HardMemoryKill, node: NodeAtThreshold, by_bytes: int 
         return None
     if by_bytes is None:
         by_bytes = node.wanted_bytes // _GROWN_SHARE + _replaced_bytes([kill], node)
-        if is_little_left(node.inputs, node.threshold):  # so much that a leak took less of the credit
-            credited_bytes, left_bytes = kill.credited_bytes or 0, node.seen.available
-            least_bytes = max(node.noise_bytes, left_bytes, (credited_bytes - left_bytes) // 2)
-            by_bytes = min(by_bytes, least_bytes + min(credited_bytes, node.came_bytes(kill)))
     return now_bytes - before_bytes > by_bytes
 
 

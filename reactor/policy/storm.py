@@ -8,8 +8,8 @@ kill_results.py judges the kills.
     rate           as many as are allowed in a minute
 
 The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal. If
-the pods have grown by a quarter of the threshold since the last kill, or by what is left if that is less, the
-second does not hold. Evictions in time are judged likewise, those for process ids in judged_evictions.py.
+the pods have grown by a quarter of the threshold since the last kill, the second does not hold. Evictions in
+time are judged likewise, and those for process ids in judged_evictions.py.
 """
 
 from __future__ import annotations

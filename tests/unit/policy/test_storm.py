@@ -497,35 +497,6 @@ def test_hog_among_the_pods_explains_a_shortage_however_much_is_used_outside():
     assert ["hog"] == node.killed
 
 
-@pytest.mark.parametrize("size", [8, 12])
-def test_hog_behind_others_is_killed_before_all_is_used_up_though_a_leak_has_slowed_evictions_down(size):
-    """Each kill begins anew: a quarter of the threshold for each of them is more than there is."""
-    node = Node(outside=30, hog=20, **innocents(7, size))
-    node.priorities = {"hog": 1}
-    node.step()
-    node.outside = 427 - 20 - 7 * size
-    node.step()
-    assert (len(node.killed), node.step().evictions, node.reasons) == (1, (), [SlowReason.UNHELPFUL])
-
-    while "hog" in node.pods:
-        node.pods["hog"] += 1
-        assert node.outside + sum(node.pods.values()) < CAPACITY
-        node.step(0.001)
-
-
-def test_leak_that_uses_all_up_costs_no_pod_for_the_little_that_pods_take_beside_it():
-    node = Node(outside=30, growing=20, **innocents(7, 30))
-    node.priorities = {"growing": 1}
-    node.step()
-    node.outside = 487 - 20 - 7 * 30
-    while node.outside + sum(node.pods.values()) < CAPACITY:
-        node.outside += 0.8
-        node.pods["growing"] += 0.2
-        node.step(0.001)
-
-    assert len(node.killed) == 1
-
-
 def test_memory_that_stays_after_its_writer_spares_the_others():
     node = Node(outside=10, tmpfs=400, **innocents())
     node.sticky["tmpfs"] = 395
@@ -1435,12 +1406,3 @@ def test_hog_that_grows_while_pods_that_came_back_are_spared_is_killed_within_a_
 
     assert node.deepest <= 5 + 25 + 2
     assert hog in node.killed[before:]
-
-
-def test_pods_that_take_again_what_a_kill_brought_back_are_spared_though_a_leak_has_left_next_to_nothing():
-    node = Restarting(100, **innocents(12, 12))
-    node.after(1)
-    node.outside = CAPACITY - 9 - 12 * 12
-    node.after(200)
-
-    assert (len(node.killed), node.reasons) == (1, [SlowReason.UNHELPFUL])
