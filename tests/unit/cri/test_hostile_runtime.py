@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from reactor.cri import client, messages
 from reactor.cri.messages import Message, WireError
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
+from tests.support.executed_lines import executed_lines
 
 pytestmark = pytest.mark.suite("hostile peers")
 
@@ -162,22 +163,7 @@ def entry(number: int, key: str, value: str) -> bytes:
 
 def steps_of(raw: bytes) -> int:
     """Return how many lines of Python are run to decode these sandboxes."""
-    import sys  # noqa: PLC0415
-
-    lines = 0
-
-    def trace(_frame: object, event: str, _argument: object) -> object:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        messages.Sandboxes.decode(raw)
-    finally:
-        sys.settrace(before)
-    return lines
+    return executed_lines(lambda: messages.Sandboxes.decode(raw))
 
 
 def test_what_tenants_annotate_costs_linear_time_and_is_not_kept() -> None:

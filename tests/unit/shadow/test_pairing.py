@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,6 +14,7 @@ from hypothesis import given
 from reactor import shadow
 from reactor.link.documents import instant
 from reactor.shadow import Decided, Done, node_of
+from tests.support.executed_lines import executed_lines
 
 _T = 1_790_000_000.0
 _SIGNALS = {
@@ -185,30 +184,10 @@ def test_twice_the_events_of_ten_minutes_take_twice_the_steps(
             makers[number * len(makers) // count](_time(number, count), number) for number in range(count)
         )
         lines = [json.dumps(line).encode() + b"\n" for line in made]
-        return _steps(lambda: node_of(lines, "a", within_seconds=within_seconds))
+        return executed_lines(lambda: node_of(lines, "a", within_seconds=within_seconds), shadow.__file__)
 
     assert steps_of(800) < 2.5 * steps_of(400)
 
 
 def _time(number: int, count: int) -> str:
     return instant(_T + 600.0 * number / count)
-
-
-def _steps(work: Callable[[], object]) -> int:
-    """Return how many lines of `reactor.shadow` are executed."""
-    taken = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal taken
-        if frame.f_code.co_filename != shadow.__file__:
-            return None
-        taken += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return taken
