@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from reactor.act.reap import let_die
 from reactor.guard.ahead import KernelKills, NoKernelKills
 from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
 from reactor.guard.node import Node
@@ -44,8 +45,6 @@ from reactor.policy.thresholds import is_hard_memory, is_kept_by_cache, threshol
 from reactor.sources.oom import OomSource
 from reactor.workloads.cgroups import PodList
 from reactor.workloads.parents import all_spared
-
-_PAUSE_SECONDS: Final = 0.00025  # to read some pods takes 0.4 ms
 
 
 class Seen(NamedTuple):
@@ -164,11 +163,11 @@ class Observations:
     def complete(self, seen: Seen) -> Seen:
         """Return what was seen with all pods, once what was decided over it is carried out.
 
-        The victim has the CPU before each few pods: it can't die beside a real-time reader. All are read even
-        if memory runs out meanwhile: a kill of which it is not known what the others held can't be judged,
-        and the next would take an innocent where another pod, never evicted, is what grows.
+        The victim has the CPU before each few pods. All are read even if memory runs out meanwhile: a kill of
+        which it is not known what the others held can't be judged, and the next would take an innocent where
+        another pod, never evicted, is what grows.
         """
-        used = self.usages.memory(lambda: time.sleep(_PAUSE_SECONDS))
+        used = self.usages.memory(let_die)
         return seen._replace(snapshot=completed(self._settings, seen.snapshot, used))
 
     def _is_moving(self) -> bool:

@@ -158,7 +158,10 @@ class PodFacts:
         elif section is Section.RUNTIME:
             self.runtime = found
         else:
-            self.files = _files(found.values())
+            self.files = NodeFiles(
+                names={one.uid: (one.namespace, one.name) for one in found.values() if one.name is not None},
+                static_uids=frozenset(one.uid for one in found.values() if one.is_static),
+            )
         self._is_changed.set()
 
     def _read_spec(self, record: bytes) -> tuple[str, Pod]:
@@ -229,13 +232,6 @@ def _read_runtime(record: bytes) -> tuple[str, RuntimePod]:
 
 def _read_files(record: bytes) -> tuple[str, FileNames]:
     return (names := read_files(record)).uid, names
-
-
-def _files(names: Any) -> NodeFiles:
-    return NodeFiles(
-        names={one.uid: (one.namespace, one.name) for one in names if one.name is not None},
-        static_uids=frozenset(one.uid for one in names if one.is_static),
-    )
 
 
 _READERS: Final = {Section.RUNTIME: _read_runtime, Section.FILES: _read_files}

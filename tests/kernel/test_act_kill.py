@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from reactor.act.kill_path import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod
 from tests.support.this_machine import cgroup_tree, open_descriptors
 from tests.support.waiting import eventually
@@ -55,6 +56,29 @@ async def test_kill_spares_the_neighbours(yard: Yard, kill_path: KillPath) -> No
     await kill_path.reap(pod)
     assert spared.poll() is None
     assert [spared.pid] == yard.tree.processes(neighbour.cgroup)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["pod", "one-process"])
+def test_cpu_is_left_to_the_victim_before_the_killer_goes_on(
+    yard: Yard, kill_path: KillPath, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    """A victim on the CPU of a real-time process dies only once that waits for something."""
+    pod = dataclasses.replace(yard.pod(), process_victim=ProcessVictim(entry="unit pod"))
+    child = yard.spawn(pod.cgroup)
+    waits = []
+
+    def note(_pidfds: Iterable[int]) -> None:  # and no thread, which would take turns with this one
+        waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw)
+
+    monkeypatch.setattr(kill_path._release, "release", note)
+    if is_whole:
+        kill_path.kill_now(pod)
+    else:
+        kill_path.one_process.kill_first(pod, None).close()
+    waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw)
+    at_kill, on_return = waits
+    assert at_kill < on_return
+    assert -signal.SIGKILL == child.wait(60)
 
 
 async def test_a_fork_storm_is_ended_to_the_last_process(
