@@ -120,6 +120,9 @@ def _listed(tree: CgroupTree, cgroup: str) -> Iterator[int]:
 
 
 def _seen(pid: int, proc: Path) -> SeenProcess | None:
+    command = ""  # read first: of one that still has its memory afterwards it is whole
+    with suppress(OSError):
+        command = command_text(_head(f"{proc}/{pid}/cmdline", _READ_BYTES))
     status = _head(f"{proc}/{pid}/status", _STATUS_BYTES)
     memory = parse_process_memory(status, pid)
     if memory is None:
@@ -129,9 +132,6 @@ def _seen(pid: int, proc: Path) -> SeenProcess | None:
     with suppress(OSError, ReactorError):
         started_seconds = read_start_ticks(proc, pid) / os.sysconf("SC_CLK_TCK")
         age_seconds = round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_seconds), 1)
-    command = ""
-    with suppress(OSError):
-        command = command_text(_head(f"{proc}/{pid}/cmdline", _READ_BYTES))
     return SeenProcess(
         pid=pid,
         name=name,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.blackbox.processes import MOST_PROCESSES, command_text, largest_processes
+from reactor.blackbox.processes import MOST_PROCESSES, _head, command_text, largest_processes
 from tests.support.processes import PAUSE
 
 
@@ -74,6 +74,23 @@ def test_largest_processes_are_the_first_five_with_memory_age_and_command(fake, 
     assert first.anonymous_bytes + first.file_bytes > 0
     assert first.age_seconds is not None
     assert 0 <= first.age_seconds < 600
+
+
+def test_process_that_dies_while_it_is_read_is_never_shown_without_its_command(
+    fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add("/pod")
+    with subprocess.Popen(PAUSE) as child:
+        fake.file("/pod", "cgroup.procs", f"{child.pid}\n")
+
+        def dies_after(path: str, most_bytes: int) -> bytes:
+            found = _head(path, most_bytes)
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            return found
+
+        monkeypatch.setattr("reactor.blackbox.processes._head", dies_after)
+        assert () == largest_processes(fake.tree, "/pod").processes
 
 
 def test_cgroup_that_is_gone_is_an_error(fake) -> None:
