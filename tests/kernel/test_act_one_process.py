@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -23,13 +21,13 @@ from reactor.act.reap import MemoryRelease
 from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_directory import CgroupVersion
-from reactor.kernel.procfs import PROC, read_process_memory
+from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import ProcessVictim, VictimUnit
 from reactor.model.pods import Pod
 from tests.support.processes import MIB
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
-from tests.support.yard import FORK_STORM, WAIT_FOR_EVER, Yard, home
+from tests.support.yard import FORK_STORM, Yard, home
 
 HOLD = """
 import ctypes, mmap, signal
@@ -41,7 +39,6 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-_CLONE3 = 435  # on every architecture
 PID_MAX = 4 << 20  # no process has so high an id
 NAMED = "open('/proc/self/comm', 'w').write({name!r})"
 
@@ -219,47 +216,26 @@ def test_one_of_another_pod_that_has_the_id_of_one_that_was_prepared_is_not_kill
     chosen.close()
 
 
-def _with_id(pid: int, cgroup: str, yard: Yard) -> int:
-    """Return that process id, of a process in the cgroup that was made by it and holds next to nothing."""
-
-    class Asked(ctypes.Structure):
-        _fields_ = (
-            *((name, ctypes.c_uint64) for name in ("flags", "pidfd", "child_tid", "parent_tid")),
-            *((name, ctypes.c_uint64) for name in ("exit_signal", "stack", "stack_size", "tls")),
-            *((name, ctypes.c_uint64) for name in ("set_tid", "set_tid_size", "cgroup")),
-        )
-
-    wanted = ctypes.c_int(pid)
-    asked = Asked(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(wanted), set_tid_size=1)
-    made = ctypes.PyDLL(None, use_errno=True).syscall(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
-    if made == 0:
-        os.execv(sys.executable, [sys.executable, "-S", "-c", WAIT_FOR_EVER])  # noqa: S606
-    assert made == pid, os.strerror(ctypes.get_errno())
-    for directory in yard.directories(cgroup):
-        (directory / "cgroup.procs").write_text(str(pid))
-    return made
-
-
 @pytest.mark.parametrize("unit", VictimUnit)
 def test_an_innocent_that_has_the_id_of_one_that_was_read_before_is_not_killed(
     yard: Yard, kills: OneProcess, unit: VictimUnit
 ) -> None:
-    """It has the name of the other, too, and is in the same pod."""
+    """It has the name of the other, too, and is in the same pod.
+
+    The kernel gives an id again when it likes. So the other is shown under the innocent's id from the start.
+    """
     pod = replace(yard.pod("session"), process_victim=ProcessVictim(entry="unit session", unit=unit))
     cgroups = [yard.make(f"{pod.cgroup}/{name}") for name in ("ends", "stays")]
     ends, stays = (holding(yard, cgroup, mib) for cgroup, mib in zip(cgroups, (20, 10), strict=True))
-    read = [read_process_memory(child.pid) for child in (ends, stays)]
+    ended, stayed = one_process._read_those([ends.pid, stays.pid], PROC)
     ends.kill()
     ends.wait()
-    innocent = _with_id(ends.pid, cgroups[0], yard)
-    try:
-        with closing(kills.opened(pod)) as target:
-            chosen = hold_first(pod, target, [one for one in read if one], None, (), PROC)
-        assert [stays.pid] == list(chosen.pidfds)
-        chosen.close()
-    finally:
-        os.kill(innocent, signal.SIGKILL)
-        os.waitpid(innocent, 0)
+    innocent = holding(yard, cgroups[0], 1)
+    assert ended.name == one_process._read_those([innocent.pid], PROC)[0].name
+    with closing(kills.opened(pod)) as target:
+        chosen = hold_first(pod, target, [replace(ended, pid=innocent.pid), stayed], None, (), PROC)
+    assert [stays.pid] == list(chosen.pidfds)
+    chosen.close()
 
 
 def test_where_the_cgroup_was_made_anew_no_process_is_killed(yard: Yard, kills: OneProcess) -> None:
