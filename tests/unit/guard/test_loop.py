@@ -433,6 +433,20 @@ class ListedPods:
         return self.fd
 
 
+@pytest.fixture
+def standing_clock(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> trio.testing.MockClock:
+    """Virtual time, which stands while anything is done: no thread works, for which it would not wait."""
+
+    async def call_at_once(call: Callable[..., object], *arguments: object, **_: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return call(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", call_at_once)
+    return autojump_clock
+
+
 @asynccontextmanager
 async def shortage(fake: FakeTree, pods: ListedPods, *, dry_run: bool) -> AsyncIterator[list[PassRecord]]:
     """Yield the passes over a node of 512 MiB of which 12 MiB are available, in virtual time."""
@@ -451,7 +465,7 @@ FEW = 30  # a tick in ten seconds, and one for each source that is tried again
 
 
 async def test_a_dry_run_makes_few_passes_while_its_threshold_stays_met_and_one_record_of_it(
-    fake: FakeTree, autojump_clock: trio.testing.MockClock
+    fake: FakeTree, standing_clock: trio.testing.MockClock
 ) -> None:
     async with shortage(fake, ListedPods(make_pod("hog")), dry_run=True) as records:
         await trio.sleep(VIRTUAL_SECONDS)
@@ -462,7 +476,7 @@ async def test_a_dry_run_makes_few_passes_while_its_threshold_stays_met_and_one_
 
 
 async def test_few_passes_and_looks_are_made_while_no_pod_can_be_evicted_and_a_newcomer_goes_at_once(
-    fake: FakeTree, autojump_clock: trio.testing.MockClock
+    fake: FakeTree, standing_clock: trio.testing.MockClock
 ) -> None:
     pods = ListedPods(NEVER)
     async with shortage(fake, pods, dry_run=False) as records:
@@ -479,7 +493,7 @@ async def test_few_passes_and_looks_are_made_while_no_pod_can_be_evicted_and_a_n
 
 
 async def test_a_cgroup_that_comes_while_no_pod_can_be_evicted_wakes_the_guard(
-    fake: FakeTree, autojump_clock: trio.testing.MockClock
+    fake: FakeTree, standing_clock: trio.testing.MockClock
 ) -> None:
     """Its first process comes later, and no event reports it: it is looked for often for a second."""
     pods = ListedPods(NEVER)
@@ -510,7 +524,7 @@ class Waits(trio.abc.Instrument):
 
 
 async def test_the_guard_is_seldom_woken_while_evictions_are_slowed_down_and_a_hog_goes_all_the_same(
-    fake: FakeTree, autojump_clock: trio.testing.MockClock
+    fake: FakeTree, standing_clock: trio.testing.MockClock
 ) -> None:
     unit = 40 * MIB  # with so much left no hog can take it before it is observed
     fake.add("/node", usage_bytes=420 * unit)
