@@ -1,10 +1,15 @@
 """The parts of the bench on this machine's cgroups, as short as they can be."""
 
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bench import parts
 from bench.parts import (
     FLOOR,
     HERE,
@@ -19,6 +24,8 @@ from bench.parts import (
     tree_at,
 )
 from reactor.kernel.cgroup import CgroupTree
+from reactor.testbed.crossing import cpu_ns
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly  # whole measurements, of a program that no node has
@@ -62,8 +69,37 @@ def test_a_pass_in_which_nothing_is_met_takes_time(tool: Path, tmp_path: Path) -
     assert all(values[UNMET][0] > 0 for values in found.values())
 
 
-@pytest.mark.timeout(180)
-def test_at_rest_both_processes_and_what_wakes_them_are_measured(tool: Path, tmp_path: Path) -> None:
+class UntilEachIsWoken:
+    """What the bench sleeps by: until each process that it has looked at has run, however seldom."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, Mapping[str, int]]] = {}
+        self._look = parts._switches
+
+    def switches(self, pid: int) -> Mapping[str, int]:
+        self._seen[pid] = cpu_ns(pid), self._look(pid)
+        return self._seen[pid][1]
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        for pid in self._seen:
+            with suppress(OSError):  # the daemon of another turn
+                eventually(lambda pid=pid: self._was_woken(pid), f"process {pid} is woken")
+        self._seen.clear()
+
+    def _was_woken(self, pid: int) -> bool:
+        used_ns, before = self._seen[pid]
+        now = self._look(pid)
+        return cpu_ns(pid) > used_ns and sum(now[task] - before.get(task, 0) for task in now) > 0
+
+
+@pytest.mark.timeout(400)
+def test_at_rest_both_processes_and_what_wakes_them_are_measured(
+    tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = UntilEachIsWoken()
+    monkeypatch.setattr(parts, "_switches", rest.switches)
+    monkeypatch.setattr(parts, "time", SimpleNamespace(sleep=rest.sleep, monotonic_ns=time.monotonic_ns))
     values = values_of("rest-110", tool, tmp_path, runs=1)["reactor"]
     for when in ("at rest", "under MemoryPressure"):
         for process in ("guard", "steward"):
