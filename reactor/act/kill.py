@@ -24,7 +24,7 @@ from reactor.act import processes
 from reactor.act.cgroup_changes import boost_cpu, frozen, without_forks
 from reactor.act.processes import SignalSweep
 from reactor.act.protect import Untouchable
-from reactor.act.reap import Dying, Key, KillReport, MemoryRelease, let_die
+from reactor.act.reap import Dying, Key, KillReport, MemoryRelease
 from reactor.act.target import Target
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
@@ -98,7 +98,6 @@ class HardKills:
                 self.on_struck(target.directory, struck.processes)
             self._boost_cpu(target, problems)
             self._hold(pod, target, struck)
-            let_die()
             if struck.is_cut:
                 self._unfinished.add(key_of(pod))
         finally:

@@ -31,7 +31,7 @@ import trio
 
 from reactor.act.processes import close_all, has_exited
 from reactor.act.protect import Untouchable
-from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport, let_die
+from reactor.act.reap import REAP_DEADLINE_SECONDS, KillReport, MemoryRelease, ReapReport
 from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, fail, walk
@@ -438,7 +438,6 @@ class OneProcess:
             at_seconds = time.monotonic()
             for pid, pidfd in killed.items():
                 struck.append(_DyingProcess(pid, os.dup(pidfd), at_seconds))
-        let_die()
         return True
 
     def _add_forked(self, chosen: Chosen, *, kill: bool) -> list[int]:

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from reactor.act.reap import let_die
 from reactor.guard.ahead import Served
 from reactor.guard.approach import Approach, LastStretch
 from reactor.guard.endings import Results
@@ -248,6 +249,8 @@ class Passes:
         self.is_unfinished = False
         fresh = self._rehearsed.news(decision, state, self.known.pods) if self.dry_run else decision.evictions
         attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
+        if any(attempt.killed_ns is not None for attempt in attempts):
+            let_die()  # once, however many were killed: another crossing waits meanwhile
         for attempt in attempts:
             if served is None and is_hard_memory(attempt.eviction.threshold):
                 attempt.not_served_because = self.observations.kernel.why_not_served()

@@ -843,6 +843,30 @@ async def test_hard_memory_threshold_does_not_wait_for_a_pod_over_its_storage_li
     assert not loop.passes.is_unfinished
 
 
+async def test_cpu_is_left_to_victims_before_the_pass_goes_on_once_however_many_there_are(
+    make_loop, make_pod, observation, monkeypatch
+):
+    """A victim on the CPU of a real-time process dies once that waits; the last of 30 was 12 ms late."""
+    loop = make_loop()
+    volume = Volume(name="v", is_local=False, size_limit=parse_quantity("10"))
+    loop.have(*(replace(make_pod(f"filler-{number}"), volumes=(volume,)) for number in range(12)))
+    over = PodUsage(memory_working_set_bytes=MIB, volumes={"v": FilesystemUsage(used_bytes=99)})
+    loop.usages.seen = dict.fromkeys(loop.usages.seen, over)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    steps: list[str] = []
+    loop.kills.meanwhile = lambda: steps.append("kill")
+    monkeypatch.setattr(time, "sleep", lambda _: steps.append("pause"))
+    monkeypatch.setattr(loop.passes, "arm_memory", lambda _: steps.append("arm") or ())
+
+    loop.passes.make([wake()])
+    assert [*["kill"] * 12, "pause", "arm"] == steps[:14]
+
+    del steps[:]
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
+    loop.passes.make([wake()])
+    assert ["arm"] == steps
+
+
 async def test_a_dry_run_decides_for_thresholds_after_it_has_reported_a_pod_over_its_storage_limit(
     make_loop, make_pod, make_threshold, observation
 ):
