@@ -322,9 +322,9 @@ class StewardLink:
                 self._pods.take(request)
             else:
                 self._do(request, session)
-        except FormError as error:
+        except Exception as error:  # noqa: BLE001 - a defect at one ends no pass, in the middle of which it is
             if self.problem is None:
-                _LOG.error("steward: a request is refused: %s", error)
+                _LOG.error("steward: a request is refused: %s", error, exc_info=type(error) is not FormError)
             self.refused += 1
             self._refused_at, self._refused_last = trio.current_time(), str(error)
             return

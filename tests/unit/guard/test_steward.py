@@ -816,6 +816,26 @@ def _spec_record(uid: str) -> bytes:
     return spec_record(PodSource.API, Pod(name=uid, namespace="n", uid=uid)) or b""
 
 
+async def test_what_the_guard_itself_fails_at_is_refused_as_well_since_a_pass_may_take_it(
+    tmp_path, monkeypatch, caplog
+):
+    """A listing of pods takes what the steward has sent, on the way to a kill."""
+    guard = Guard(tmp_path)
+
+    def fail(_: Usages) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(guard.link.storage, "take", fail)
+    usage = PlaceUsage(place=1, kind=UsageKind.COUNTED)
+    for _ in range(2):
+        guard.link._obey(write_request(Usages(at_ns=0, places=(usage,))), _Session(None))
+    assert guard.link.refused == 2
+    assert "a defect" in (guard.link.problem or "")
+    (record,) = caplog.records
+    assert record.exc_info
+    assert ZeroDivisionError is record.exc_info[0]
+
+
 async def test_pods_of_a_cluster_are_refused_on_a_plain_node(tmp_path):
     guard = Guard(tmp_path)
     piece = Piece(section=Section.SPECS, number=1, index=0, total_bytes=0, is_last=True, content=b"")
