@@ -149,6 +149,7 @@ class KubernetesNode:
         self._supervisor = supervisor
         self.own_score: OwnScore | None = None  # what a process has, whatever was written for an order
         self.facts = PodFacts(settings)
+        self._pods: KubernetesPods | None = None
         self.reports = ClusterReports()
         link.attend_cluster(self.facts, self.reports)
         self.kills = RuntimeKills(tree, settings.pod_parents, link)
@@ -187,17 +188,18 @@ class KubernetesNode:
         self._is_dry, self._thresholds = settings.dry_run, settings.eviction.thresholds
         if not settings.dry_run and not any(rule.mark for rule in settings.rules):
             self.reports.marks(Marks())  # with such rules they report
-        facts = self.facts
-        return KubernetesPods(
+        self._pods = KubernetesPods(
             self._tree,
             settings,
-            specs=lambda: facts.specs,
-            runtime=lambda: facts.runtime,
-            files=lambda: facts.files,
-            is_complete=facts.is_complete,
+            specs=lambda: self.facts.specs,
+            runtime=lambda: self.facts.runtime,
+            files=lambda: self.facts.files,
+            is_complete=self.facts.is_complete,
             take_waiting=self._link.take_waiting,
             own_score=self.own_score,
+            known={} if self._pods is None else self._pods.known,
         )
+        return self._pods
 
     def passed(self, record: PassRecord, nursery: Nursery) -> None:
         """Report a pass: which pods it evicted, what it tried to get back, which conditions are in force."""

@@ -222,7 +222,8 @@ class KubernetesPods:
     `specs`, by the uids of cgroups, `runtime` and `files` return what is known at present, without waiting;
     `is_complete` whether the source of specs has listed all and still reports changes; `take_waiting` takes
     over what was sent by now; `own_score` reads what oom_score_adj a process has of its own. A pod keeps the
-    spec that it had while its cgroup is there: deleting its object changes nothing of what runs.
+    spec that it had while its cgroup is there: deleting its object changes nothing of what runs. What the
+    list of an earlier configuration has `known` is read again, but for its spec.
     """
 
     tree: CgroupTree
@@ -235,6 +236,7 @@ class KubernetesPods:
     take_waiting: Callable[[], object] = bool
     own_score: OwnScore | None = None
     paths: NodePaths = field(default_factory=NodePaths)
+    known: Mapping[str, _Known] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
     timeout_seconds: float = _TIMEOUT_SECONDS
 
@@ -245,7 +247,7 @@ class KubernetesPods:
         self._storage = KubeletStorage(tree, self.paths)
         self._capacity_bytes = 0
         self._inventory: Inventory = {}
-        self._known: dict[str, _Known] = {}
+        self.known = {uid: one._replace(inode=0) for uid, one in self.known.items()}
         self._problems: Mapping[str, str] = {}
         self._listing = CachedListing[list[PodCgroup]]()
         self._reserve = Reserve()
@@ -271,9 +273,9 @@ class KubernetesPods:
         for _ in self._turns(afresh=True):
             await trio.lowlevel.checkpoint()
         places = await self._finding.ask()
-        self._known = {
+        self.known = {
             uid: _with_places(one, (places or {}).get(uid, one.pod.storage))
-            for uid, one in self._known.items()
+            for uid, one in self.known.items()
         }
         return self.refresh()
 
@@ -286,11 +288,11 @@ class KubernetesPods:
         """
         for _ in self._turns(afresh=False):
             pass
-        pods = tuple(one.pod for one in self._known.values())
+        pods = tuple(one.pod for one in self.known.values())
         return all_spared(pods) if self._is_blind else pods
 
     def _places(self) -> Mapping[str, tuple[StoragePlace, ...]]:
-        return self._storage.places({uid: one.pod for uid, one in self._known.items()})
+        return self._storage.places({uid: one.pod for uid, one in self.known.items()})
 
     def _turns(self, *, afresh: bool) -> Iterator[None]:
         """Bring up to date what is known; yield after every few pods that are read."""
@@ -303,10 +305,8 @@ class KubernetesPods:
         specs, inventory = self.specs(), self.runtime()
         is_new, self._inventory = inventory is not self._inventory, inventory  # a sandbox may be new
         for found in listed:
-            before = self._known.get(found.uid)
-            spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
-            if before is not None and _is_unprotecting(before.spec, spec):
-                spec = before.spec
+            before = self.known.get(found.uid)
+            spec = _in_force(specs.get(found.uid), None if before is None else before.spec)
             if before is not None and not afresh and _stands(before, found, spec, now_seconds):
                 reported = inventory.get(found.uid) if is_new else None
                 if reported is None or reported.sandboxes == before.sandboxes:
@@ -322,7 +322,7 @@ class KubernetesPods:
                 sandboxes = () if reported is None else reported.sandboxes
                 known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
         missing = _missing_specs(known) if afresh else {}
-        self._known, self._problems = known, {**problems, **unlisted, **missing}
+        self.known, self._problems = known, {**problems, **unlisted, **missing}
         self._is_blind = not self._reserve.fill() and (
             bool(unlisted) or any(one.pod.critical_because == UNREAD for one in known.values())
         )
@@ -341,7 +341,7 @@ class KubernetesPods:
                 self._listing.invalidate()
                 found += [
                     PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
-                    for uid, one in self._known.items()
+                    for uid, one in self.known.items()
                     if self.tree.contains(parent, one.pod.cgroup or "")
                 ]
         return found
@@ -386,6 +386,7 @@ class KubernetesPods:
         )
         partition = None if critical_because else partition_of(found.cgroup, self._parents)
         lists = self.settings.pod_lists
+        names = {} if reported is None else reported.containers
         return replace(
             pod,
             uid=found.uid,
@@ -395,7 +396,7 @@ class KubernetesPods:
             # Without a spec a namespace is a guess: by names of files, or what the runtime was told.
             process_victim=None if spec is None else namespaced_victim(lists, spec.namespace, spec.labels),
             partition=partition,
-            container_cgroups=_by_name(own, reported),
+            container_cgroups={names.get(one.id, one.id): one.cgroup for one in own},
             spared_cgroups=spared,
             storage=before.pod.storage if before is not None else (),
         )
@@ -448,28 +449,25 @@ def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: flo
     return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
 
 
-def _kept_spec(before: _Known) -> Pod | None:
-    """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
-    is_mirror = before.spec is not None and before.spec.critical_because == _MIRROR
-    return None if is_mirror else before.spec
+def _in_force(listed: Pod | None, before: Pod | None) -> Pod | None:
+    """Return a pod's spec, which outlives its object; a mirror's claim ends with the mirror.
 
-
-def _is_unprotecting(before: Pod | None, spec: Pod | None) -> bool:
-    """Return whether a spec lacks the priority by which its pod was critical: no server changes that."""
-    if before is None or spec is None:
-        return False
-    return spec.priority < SYSTEM_CRITICAL_PRIORITY <= before.priority
+    No server makes a mirror of a pod, or takes away that by which it is critical: its priority, its source.
+    """
+    if before is None:
+        return listed
+    if listed is None:
+        return None if before.critical_because == _MIRROR else before
+    why = before.critical_because
+    was_critical = why not in {None, _MIRROR} or before.priority >= SYSTEM_CRITICAL_PRIORITY
+    is_less = was_critical and listed.critical_because is None
+    return before if is_less or listed.critical_because == _MIRROR != why else listed
 
 
 def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:
     if known.pod.storage == places:
         return known
     return known._replace(pod=replace(known.pod, storage=places))
-
-
-def _by_name(containers: Sequence[ContainerCgroup], reported: RuntimePod | None) -> dict[str, str]:
-    names = reported.containers if reported is not None else {}
-    return {names.get(one.id, one.id): one.cgroup for one in containers}
 
 
 def _missing_specs(known: Mapping[str, _Known]) -> dict[str, str]:

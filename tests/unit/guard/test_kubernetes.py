@@ -397,6 +397,17 @@ def leaving_node(directory, link: LeavingLink, **changes) -> KubernetesNode:
     return KubernetesNode(settings, tree, link, Supervisor(), lambda: ())
 
 
+async def test_what_makes_a_pod_critical_outlives_the_configuration_though_it_is_listed_no_more(tmp_path):
+    node, settings = node_in(tmp_path), settings_in(tmp_path)
+    (tmp_path / f"cgroup/kubepods/burstable/pod{POD.uid}").mkdir(parents=True)
+    node.facts.specs = {POD.uid: replace(POD, priority=2_000_000_000, critical_because="priority 2000000000")}
+    await node.pod_list(settings).listed()
+    node.facts.specs = {}
+    for _ in range(2):
+        (pod,) = await node.pod_list(settings).listed()
+        assert "priority 2000000000" == pod.critical_because
+
+
 async def test_what_becomes_of_the_nodes_conditions_is_logged_as_the_steward_tells(tmp_path, caplog):
     caplog.set_level("INFO")
     link = LeavingLink(ReclaimOver(number=1, did=("node one: removed 2 taints",), problems=("not all",)))

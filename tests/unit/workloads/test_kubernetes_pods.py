@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,9 @@ class Node:
     own_score: OwnScore | None = None
     take_waiting: Callable[[], object] = bool
 
-    def list(self, *, timeout_seconds: float = 5.0, **settings: Any) -> KubernetesPods:
+    def list(
+        self, *, timeout_seconds: float = 5.0, known: Mapping[str, Any] | None = None, **settings: Any
+    ) -> KubernetesPods:
         return KubernetesPods(
             self.fake.tree,
             Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),
@@ -61,6 +63,7 @@ class Node:
             is_complete=lambda: self.is_complete,
             own_score=self.own_score,
             take_waiting=self.take_waiting,
+            known=known or {},
             files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
@@ -341,6 +344,50 @@ def test_no_later_listing_takes_away_the_priority_by_which_a_pod_is_critical(nod
     node.specs[UID] = dataclasses.replace(critical, priority=1_999_999_999, critical_because=None)
     assert only(pods.refresh()).critical_because == "priority 2000000000"
     assert only(trio.run(pods.listed)).critical_because == "priority 2000000000"
+
+
+def test_no_later_listing_makes_a_pod_of_a_static_one(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(critical_because="static pod (source file)")}
+    pods = node.list()
+    trio.run(pods.listed)
+    for specs in ({UID: spec()}, {}):
+        node.specs = specs
+        assert only(pods.refresh()).critical_because == "static pod (source file)"
+
+
+def test_no_later_listing_makes_a_mirror_of_a_pod_to_end_its_claim_with_it(node: Node) -> None:
+    node.pod(BURSTABLE)
+    critical = spec(priority=2_000_000_000, critical_because="priority 2000000000")
+    node.specs = {UID: critical}
+    pods = node.list()
+    trio.run(pods.listed)
+    for specs in ({UID: replace(critical, critical_because="mirror pod")}, {}):
+        node.specs = specs
+        assert only(pods.refresh()).critical_because == "priority 2000000000"
+
+
+@pytest.mark.parametrize("later", [{}, {UID: spec()}], ids=["left out", "of less priority"])
+def test_another_configuration_takes_no_priority_away_either(node: Node, later: dict[str, Pod]) -> None:
+    """The steward asks for another one where it sees another layout of the disks."""
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(priority=2_000_000_000, critical_because="priority 2000000000")}
+    pods = node.list()
+    trio.run(pods.listed)
+    node.specs = later
+    again = node.list(known=pods.known)
+    assert only(again.refresh()).critical_because == "priority 2000000000"
+    assert only(trio.run(again.listed)).critical_because == "priority 2000000000"
+
+
+def test_what_an_earlier_configuration_has_known_is_read_by_the_new_one(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(labels={"app": "a"})}
+    pods = node.list()
+    assert only(trio.run(pods.listed)).spared_cgroups
+    node.run(f"{BURSTABLE}/{SIDECAR}")
+    again = node.list(known=pods.known)
+    assert 2 == len(only(again.refresh()).container_cgroups)
 
 
 def test_a_static_pod_stays_one_though_the_api_server_does_not_list_it(node: Node) -> None:
