@@ -50,7 +50,19 @@ def check_needed(options: argparse.Namespace, needed: str, *names: str) -> None:
 
 def check_unused(options: argparse.Namespace, beside: str, *names: str) -> None:
     """Exit with 2 if options are given that have no effect beside another one, which is given."""
-    _refuse(options, names, f"not with {beside}")
+    _refuse(options, names, f"not with {beside}; accepted: one or the other")
+
+
+def check_socket(options: argparse.Namespace) -> None:
+    """Exit with 2 if the configuration is given, of which `--socket` leaves nothing that would be read."""
+    if options.socket is not None:
+        check_unused(options, "--socket", "--config", "--config-dir")
+
+
+def check_journal(options: argparse.Namespace) -> None:
+    """Exit with 2 if the configuration is given beside a journal, for which alone it would be read."""
+    if options.journal not in {None, CONFIGURED}:
+        check_unused(options, "--journal FILE", "--config", "--config-dir")
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:

@@ -14,6 +14,7 @@ from reactor.commands.arguments import (
     add_config_dir,
     add_output,
     check_needed,
+    check_unused,
     warn_of,
 )
 from reactor.text import counted, printable
@@ -81,6 +82,8 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def _file(options: argparse.Namespace) -> Path:
+    if options.file is not None:
+        check_unused(options, "FILE", "--config")
     return Path(options.file or options.config or DEFAULT_CONFIG)
 
 
@@ -137,13 +140,15 @@ def _init(options: argparse.Namespace) -> int:
     from reactor.doctor.first_configuration import Preset, first_configuration, this_machine, warnings
     from reactor.kernel.small_file import write
 
+    if str(options.file) == "-":
+        options.file = None
     check_needed(options, "FILE", "--force")
     machine = this_machine()
     preset = None if options.preset is None else Preset(options.preset)
     text = first_configuration(machine, options.thresholds_from, preset)
     for warning in warnings(text, machine):
         print(f"reactor: {printable(warning)}", file=sys.stderr)
-    if options.file is None or str(options.file) == "-":
+    if options.file is None:
         print(text, end="")
         return 0
     try:

@@ -12,6 +12,7 @@ from reactor.commands.arguments import (
     add_config,
     add_config_dir,
     add_output,
+    check_journal,
     check_needed,
     check_unused,
     config_sought,
@@ -340,7 +341,9 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.benchmark:
         check_unused(options, "--benchmark", "--sweep", "--csv", "--report")
         if options.scenarios:
-            options.usage_error("SCENARIO: not with --benchmark")
+            options.usage_error("SCENARIO: not with --benchmark; accepted: one or the other")
+        if options.output != "table":
+            options.usage_error(f"--output {options.output}: not with --benchmark; accepted: --output table")
         with from_checkout("reactor simulate --benchmark"):
             from bench.simulate import benchmark
         return benchmark()
@@ -467,6 +470,7 @@ def _shadow(options: argparse.Namespace) -> int:
     from reactor.shadow.fleet import Found, Options, Source, journal_files
     from reactor.shadow.page import run
 
+    check_journal(options)
     name = socket.gethostname()
     journal = journal_of(options)
     source = Source(name=name, journals=journal_files(journal))
@@ -587,6 +591,13 @@ def _record(options: argparse.Namespace) -> int:
     check_needed(options, "--rotate-hours", "--keep")
     if options.journal is not None:
         check_unused(options, "--journal", "--interval-seconds", "--seconds")
+    labels = dict(options.label)
+    twice = next((f"{key}={value}" for key, value in options.label if labels[key] != value), None)
+    if twice is not None:
+        key = twice.partition("=")[0]
+        options.usage_error(
+            f"--label {twice}: not with --label {key}={labels[key]}; accepted: one or the other"
+        )
     return record(
         RecordOptions(
             config=options.config,
@@ -597,6 +608,6 @@ def _record(options: argparse.Namespace) -> int:
             journal=options.journal,
             rotate_seconds=None if options.rotate_hours is None else 3600 * options.rotate_hours,
             keep=options.keep or 30,
-            labels=dict(options.label),
+            labels=labels,
         )
     )
