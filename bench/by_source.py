@@ -137,6 +137,11 @@ def by_source(
             yield measured.figures()
 
 
+def check_skipped(skip: Sequence[str]) -> None:
+    """Raise RefusedError for a name that is none on this machine, OSError if its cgroups are unknown."""
+    _but(contenders(CgroupTree.discover().version), skip)
+
+
 def _but(found: Sequence[Contender], skip: Sequence[str]) -> list[Contender]:
     names = [*(contender.name for contender in found), PROBE_COST]
     for name in skip:

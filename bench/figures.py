@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import reactor
-from bench.baseline import BASELINE, kind_of, report, update
-from bench.by_source import PROBE_COST, by_source, probe_cost
+from bench.baseline import BASELINE, kind_of, report, stored_in, update
+from bench.by_source import PROBE_COST, by_source, check_skipped, probe_cost
 from bench.page import PAGE, write_page
-from bench.parts import FLOOR, HERE, Contestant, Effort, Part, measured, parts_named, tree_at
+from bench.parts import FLOOR, HERE, Contestant, Effort, Part, check_tree, measured, parts_named, tree_at
 from bench.rows import Turns, against
 from reactor.errors import ReactorError, RefusedError, what_failed
 from reactor.kernel.bpf.objects import absent_because
@@ -59,6 +59,10 @@ def bench(wanted: Wanted) -> int:
         parts = parts_named(wanted.parts)
         if wanted.is_update and (wanted.against or wanted.parts):
             raise RefusedError("--update-baseline: not with --against or --parts: a baseline has all parts")
+        if wanted.against:
+            check_tree(wanted.against, _ROOT)
+        else:
+            stored_in(wanted.baseline)
     except ReactorError as error:
         _say(str(error))
         return 2
@@ -112,6 +116,11 @@ def bench_by_source(
     results: Path = Path("bench-results"), *, rounds: int = 5, skip: Sequence[str] = ()
 ) -> int:
     """Measure each source of wakes beside the others, and on v2 what the eBPF probes cost; as `bench`."""
+    try:
+        check_skipped(skip)
+    except (ReactorError, OSError) as error:
+        _say(what_failed(error))
+        return 2
     return _measured(results, lambda tree, tool, directory: _sources(tree, tool, directory, rounds, skip))
 
 

@@ -353,6 +353,14 @@ def parts_named(names: Sequence[str]) -> Mapping[str, Part]:
     return {name: part for name, part in PARTS.items() if name in names or (not names and part.is_default)}
 
 
+def check_tree(wanted: str, root: Path) -> None:
+    """Raise RefusedError for what names no other tree, before anything is measured."""
+    if Path(wanted).is_dir():
+        _daemon_of(Path(wanted), wanted)
+    else:
+        _commit(wanted, root)
+
+
 @contextmanager
 def tree_at(wanted: str, root: Path, directory: Path) -> Iterator[Contestant]:
     """Yield the daemon of another tree: a checkout's directory, or a commit of this one.
@@ -364,26 +372,27 @@ def tree_at(wanted: str, root: Path, directory: Path) -> Iterator[Contestant]:
     if there.is_dir():
         yield _daemon_of(there.resolve(), wanted)
         return
-    git = ["git", "-C", str(root)]
-    named = subprocess.run(
-        [*git, "rev-parse", "--verify", "--short", f"{wanted}^{{commit}}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    commit = _commit(wanted, root)
+    unpacked = directory / f"tree-{commit}"
+    unpacked.mkdir()
+    command = ["git", "-C", str(root), "archive", commit, "reactor"]
+    archive = subprocess.run(command, capture_output=True, check=False)
+    if archive.returncode:
+        raise RefusedError(f"--against: {wanted}: {archive.stderr.decode(errors='replace').strip()}")
+    subprocess.run(["tar", "-x", "-C", str(unpacked)], input=archive.stdout, check=True)
+    yield _daemon_of(unpacked, wanted if wanted == commit else f"{wanted} ({commit})")
+
+
+def _commit(wanted: str, root: Path) -> str:
+    """Return a commit's short name. Raises RefusedError for what is none."""
+    command = ["git", "-C", str(root), "rev-parse", "--verify", "--short", f"{wanted}^{{commit}}"]
+    named = subprocess.run(command, capture_output=True, text=True, check=False)
     if named.returncode:
         raise RefusedError(
             f"--against: got {wanted!r}, which is no directory and no commit of {root}; "
             "accepted: a checkout's directory, or a commit such as main or HEAD~3"
         )
-    commit = named.stdout.strip()
-    unpacked = directory / f"tree-{commit}"
-    unpacked.mkdir()
-    archive = subprocess.run([*git, "archive", commit, "reactor"], capture_output=True, check=False)
-    if archive.returncode:
-        raise RefusedError(f"--against: {wanted}: {archive.stderr.decode(errors='replace').strip()}")
-    subprocess.run(["tar", "-x", "-C", str(unpacked)], input=archive.stdout, check=True)
-    yield _daemon_of(unpacked, wanted if wanted == commit else f"{wanted} ({commit})")
+    return named.stdout.strip()
 
 
 def _daemon_of(tree: Path, name: str) -> Contestant:

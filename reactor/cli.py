@@ -32,9 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     if arguments is None and sys.argv[1:2] == ["run"]:
         return _called(partial(run_by_child, _order))
+    return _called(partial(_command, arguments))
+
+
+def _command(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    command: Call = options.call
-    return _called(partial(command, options))
+    call: Call = options.call
+    return call(options)
 
 
 def _order(give: Callable[[Order], int]) -> int:

@@ -20,11 +20,13 @@ from bench.race.pressed_contestants import pressed_field, replay_field
 from bench.race.results import Found, plot, report, table, usage_plot
 from reactor.errors import ReactorError, RefusedError, what_failed
 from reactor.kernel.cgroup import CgroupTree
+from reactor.plain import read_regular
 from reactor.report import write, write_figure
 from reactor.testbed.allocator import MIB, compiled_tool
 from reactor.testbed.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLD_BYTES, about, check_machine
 from reactor.testbed.virtual_node import ended_by_signals
 
+_LARGEST_BYTES: Final = 1 << 30
 _KEYS: Final = ("about", "courses", "contestants", "left_out", "heats", "traces")
 
 
@@ -99,8 +101,8 @@ def render(
 def read_result(path: Path) -> Found:
     """Return a stored result. Raises RefusedError, naming the file, for anything else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(read_regular(path, _LARGEST_BYTES))
+    except (ValueError, RecursionError) as error:
         raise RefusedError(f"{path}: not JSON: {error}; expected a result of reactor bench race") from None
     missing = [key for key in _KEYS if not isinstance(found, dict) or key not in found]
     if missing:

@@ -313,7 +313,8 @@ def record(options: RecordOptions) -> int:
             _run(_plain, CgroupTree.discover(), settings, scenario, options)
         else:
             _run(_poll, settings.kubernetes, scenario, options, settings.eviction.thresholds)
-    print(f"reactor: {counted(scenario.steps, 'step')} recorded", file=sys.stderr)
+    of = "" if scenario.steps or options.journal is None else f"{options.journal}: no decision is in it; "
+    print(f"reactor: {printable(of)}{counted(scenario.steps, 'step')} recorded", file=sys.stderr)
     return 0 if scenario.steps else 1
 
 

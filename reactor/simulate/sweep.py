@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ from reactor.model.decisions import Decision, Snapshot
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, IN_BYTES, MEMORY_SIGNALS, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation
+from reactor.plain import write_whole
 from reactor.policy.thresholds import is_met
 from reactor.report import Bars, Figure, Lines, Report, Section, write
 from reactor.report import Table as ReportTable
@@ -545,8 +547,9 @@ def sweep_files(options: SweepOptions) -> int:
     else:
         print_table(axes, rows)
     if options.csv_path is not None:
-        with options.csv_path.open("w", encoding="utf-8", newline="") as file:
-            write_csv(axes, rows, file)
+        content = io.StringIO(newline="")
+        write_csv(axes, rows, content)
+        write_whole(options.csv_path, content.getvalue())
     if options.report_path is not None:
         write(report_of(axes, rows, speed), options.report_path)
     print(
@@ -579,7 +582,8 @@ def _with_steps(path: str) -> Scenario:
 
 
 def _in_file(problem: Problem, path: str) -> Problem:
-    return problem if problem.path == path else problem._replace(path=f"{path}: {problem.path}")
+    is_named = problem.path == path or problem.path.startswith(f"{path}:")
+    return problem if is_named else problem._replace(path=f"{path}: {problem.path}")
 
 
 def _shown(swept: Iterable[Swept], count: int) -> Iterator[Swept]:

@@ -101,6 +101,7 @@ def test_a_first_configuration_refuses_thresholds_from_what_is_no_text(tmp_path,
         ("tune", "--from"),
         ("cluster", "clean", "--all", "--kubeconfig"),
         ("shadow", "--journal", "/dev/null", "--anonymise"),
+        ("bench", "race", "--render"),
     ],
     ids=" ".join,
 )
@@ -116,6 +117,74 @@ def test_a_fifo_as_input_is_refused_and_not_waited_for(command, tmp_path):
     assert done.returncode in {1, 2}
     assert f"{tmp_path}/fifo: " in done.stderr
     assert "not a regular file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "SCENARIO: document: got [1]; accepted: a mapping"),
+        ("[" * 200, "SCENARIO:1:101: got more than 100 levels"),
+        ("", "SCENARIO: got an empty file; accepted: one document"),
+    ],
+    ids=["list", "deep", "empty"],
+)
+def test_what_is_wrong_in_a_scenario_of_a_sweep_is_named_once_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_text(text)
+    assert 2 == main(["simulate", str(path), "--sweep", "memory.available<1Gi,2Gi"])
+    assert capsys.readouterr().err.startswith(f"reactor: {said.replace('SCENARIO', str(path))}")
+
+
+def test_a_stored_race_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "race.json"
+    path.write_text("[" * 100_000)
+    assert 2 == main(["bench", "race", "--render", str(path)])
+    assert f"{path}: not JSON: " in capsys.readouterr().err
+
+
+def test_a_fifo_that_no_process_reads_is_not_waited_for_by_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text('{"apiVersion": "reactor/v1alpha1", "kind": "Scenario", "steps": [{"at": "0s"}]}')
+    os.mkfifo(tmp_path / "fifo")
+    arguments = ["--sweep", "memory.available<1Gi,2Gi", "--csv", str(tmp_path / "fifo")]
+    assert 1 == main(["simulate", str(scenario), *arguments])
+    assert f"reactor: {tmp_path}/fifo: " in capsys.readouterr().err
+
+
+def test_a_journal_without_a_decision_that_is_to_be_a_recording_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, journal = tmp_path / "config.yaml", tmp_path / "journal.jsonl"
+    config.write_text("evictionHard: {memory.available: 100Mi}\n")
+    journal.write_text("[1, 2]\n")
+    assert 1 == main(["record", "--config", str(config), "--journal", str(journal), "-"])
+    assert f"reactor: {journal}: no decision is in it; 0 steps recorded\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["managed-oom"]], ids=["all", "one"])
+def test_help_is_readable_where_the_locale_lacks_a_character(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "reactor", *command, "--help"],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (0, b"") == (done.returncode, done.stderr)
+    assert b"ManagedOOM" in done.stdout
+
+
+def test_an_interrupt_while_the_arguments_are_read_has_no_traceback(monkeypatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reactor.cli._parser", interrupted)
+    assert 130 == main(["doctor"])
 
 
 def test_a_first_configuration_that_has_no_name_is_not_written(capsys):

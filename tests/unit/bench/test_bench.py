@@ -134,6 +134,11 @@ def test_results_that_can_not_be_stored_are_not_measured(
         (Wanted(parts=["kill-max", "kill"]), "--parts: got 'kill'; accepted: kill-1, "),
         (Wanted(parts=["kill-max"], is_update=True), "--update-baseline: not with --against or --parts"),
         (Wanted(against="main", is_update=True), "--update-baseline: not with --against or --parts"),
+        (Wanted(against="no-such"), "--against: got 'no-such', which is no directory and no commit"),
+        (
+            Wanted(baseline=Path(__file__)),
+            "test_bench.py: Expecting value: line 1 column 1 (char 0); accepted:",
+        ),
     ],
 )
 def test_what_can_not_be_measured_is_refused_before_anything_is(
@@ -141,6 +146,15 @@ def test_what_can_not_be_measured_is_refused_before_anything_is(
 ) -> None:
     assert 2 == bench(wanted)
     assert message in capsys.readouterr().err
+
+
+def test_an_unknown_source_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_measured", lambda *_: 0)
+    assert 0 == module.bench_by_source(skip=["psi"])
+    assert 2 == module.bench_by_source(skip=["pis"])
+    assert "--skip: 'pis' is none of " in capsys.readouterr().err
 
 
 def test_parts_are_measured_in_their_order_and_the_default_ones_if_none_is_named() -> None:
