@@ -53,18 +53,6 @@ def check_unused(options: argparse.Namespace, beside: str, *names: str) -> None:
     _refuse(options, names, f"not with {beside}; accepted: one or the other")
 
 
-def check_socket(options: argparse.Namespace) -> None:
-    """Exit with 2 if the configuration is given, of which `--socket` leaves nothing that would be read."""
-    if options.socket is not None:
-        check_unused(options, "--socket", "--config", "--config-dir")
-
-
-def check_journal(options: argparse.Namespace) -> None:
-    """Exit with 2 if the configuration is given beside a journal, for which alone it would be read."""
-    if options.journal not in {None, CONFIGURED}:
-        check_unused(options, "--journal FILE", "--config", "--config-dir")
-
-
 def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
     given = [name for name in names if _given(options, name)]
     if given:

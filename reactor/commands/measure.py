@@ -12,7 +12,6 @@ from reactor.commands.arguments import (
     add_config,
     add_config_dir,
     add_output,
-    check_journal,
     check_needed,
     check_unused,
     config_sought,
@@ -470,7 +469,6 @@ def _shadow(options: argparse.Namespace) -> int:
     from reactor.shadow.fleet import Found, Options, Source, journal_files
     from reactor.shadow.page import run
 
-    check_journal(options)
     name = socket.gethostname()
     journal = journal_of(options)
     source = Source(name=name, journals=journal_files(journal))

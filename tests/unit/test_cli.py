@@ -314,18 +314,6 @@ def test_a_stored_result_that_is_not_there_is_named_with_the_reason(tmp_path, ca
         (["config", "check", "a", "--config", "b"], "--config: not with FILE; accepted: one or the other"),
         (["config", "show", "a", "--config", "b"], "--config: not with FILE; accepted: one or the other"),
         (["config", "init", "-", "--force"], "--force: only with FILE"),
-        (
-            ["explain", "--journal", "j", "--socket", "s"],
-            "--socket: not with --journal; accepted: one or the other",
-        ),
-        (["explain", "web", "--journal", "--socket", "s"], "--socket: not with --journal"),
-        (["explain", "--journal", "j", "--config", "c"], "--config: not with --journal FILE"),
-        (["report", "--journal", "j", "--config-dir", "c"], "--config-dir: not with --journal FILE"),
-        (["shadow", "--journal", "j", "--config", "c"], "--config: not with --journal FILE"),
-        (["status", "--socket", "s", "--config", "c"], "--config: not with --socket"),
-        (["top", "--once", "--socket", "s", "--config-dir=c"], "--config-dir: not with --socket"),
-        (["explain", "--socket", "s", "--config", "c"], "--config: not with --socket"),
-        (["top", "--once", "--interval-seconds", "5"], "--interval-seconds: not with --once"),
         (["simulate", "--benchmark", "--output", "json"], "--output json: not with --benchmark"),
         (
             ["report", "--since", "2026-11-22T10:14", "--until", "2026-11-22T10:13"],

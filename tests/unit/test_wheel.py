@@ -164,7 +164,7 @@ ANSWERS = {
     "fleet": (["--help"], 0, "usage: reactor fleet"),
     "status": (["--socket", "absent.sock"], 1, "absent.sock"),
     "top": (["--once", "--socket", "absent.sock"], 1, "absent.sock"),
-    "explain": (["--journal", "absent.jsonl", "pod"], 1, "absent"),
+    "explain": (["--socket", "absent.sock", "--journal", "absent.jsonl", "pod"], 1, "absent"),
     "report": (["--help"], 0, "usage: reactor report"),
     "doctor": (["--config", "good.json"], None, "memory controller"),
     "demo": (["--help"], 0, "usage: reactor demo"),
