@@ -98,8 +98,7 @@ def with_victims(known: Forecast, nearby: Collection[Signal], settle: Settle = l
     what will be missing seems to be outside them. Without earlier evictions no conclusion is drawn from that:
     neither that they did not help, nor that there is something to be reclaimed first.
     """
-    first = _first_at(known, dict.fromkeys(nearby, 0), settle)
-    if first:
+    if first := _first_at(known, dict.fromkeys(nearby, 0), settle):
         return replace(known, first=first, prepared=first)
     # Where all pods together hold less than the threshold none goes for a node with nothing left, since
     # evicting could not end that. The crossing itself evicts one.
@@ -123,10 +122,12 @@ def _first_at(known: Forecast, available: Mapping[Signal, int], settle: Settle) 
         signal: seen.signals[signal]._replace(available=left, taken_at_seconds=None)
         for signal, left in available.items()
     }
-    state = state._replace(hard_memory_kills=(), evicted_at=())
-    inputs = Inputs(settings, state, seen._replace(signals=signals), pods, now_seconds)
+    calm = state._replace(hard_memory_kills=(), evicted_at=())
+    inputs = Inputs(settings, calm, seen._replace(signals=signals), pods, now_seconds)
     if not settle(inputs):
         return ()
+    if state.hard_memory_kills:  # the crossing judges them: that is rehearsed, and nothing concluded
+        decide(*inputs.with_state(state))
     _, decision = decide(*inputs)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
 

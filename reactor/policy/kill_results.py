@@ -85,9 +85,8 @@ class NodeAtThreshold(NamedTuple):
         if outside_bytes is None:
             return None
         ended = self.used.keys() - {pod.uid for pod in self.pods}
-        return (
-            max(0, outside_bytes - sum(working_set_bytes(self.used, uid) or 0 for uid in ended)) - less_bytes
-        )
+        left_bytes = sum(working_set_bytes(self.used, uid) or 0 for uid in ended)
+        return max(0, outside_bytes - left_bytes) - less_bytes
 
     def outgrown_bytes(self) -> int:
         """Return by how much memory outside the parents, and of pods never evicted, has outgrown the others.
@@ -275,12 +274,12 @@ def with_what_is_left(
 
     Once such a cgroup is gone, what was left in it counts against no later kill and for no other signal.
     """
-    if not any(kill.left_bytes or kill.uid in used for kill in kills):  # on the way to a kill
-        return kills
     listed = {pod.uid for pod in pods}
     found = list(kills)
     for uid, index in _last_of(kills).items():
         kill = found[index]
+        if not kill.left_bytes and (uid in listed or uid not in used):  # as nearly all, on the way to a kill
+            continue
         held_bytes = 0 if uid in listed else working_set_bytes(used, uid)
         if held_bytes is None and kill.left_bytes:
             for other, one in enumerate(found):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from reactor.model.decisions import Calm, Inputs, PolicyState, Snapshot
+import pytest
+
+from reactor.model.decisions import Calm, Decision, Inputs, PolicyState, Snapshot
+from reactor.model.kills import HardMemoryKill
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Threshold
+from reactor.policy.decide import decide
 from reactor.policy.forecast import Ahead, Forecast, is_unchanged, near, with_victims
 from tests.support.builders import make_observation, make_pod, make_threshold
 
@@ -48,6 +54,26 @@ def test_a_forecast_names_whom_the_crossing_evicts_of_thresholds_that_are_near()
     assert ["hog", "small"] == [pod.name for pod in found.first]
     assert found.first == found.prepared
     assert 1.0 == found.now_seconds
+
+
+def test_what_past_kills_brought_back_is_judged_for_practice_and_names_no_other_pod(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kill = HardMemoryKill("uid-gone", Signal.MEMORY_AVAILABLE, at_seconds=0.5, credited_bytes=400)
+    fresh = known(HARD)
+    after_kill = replace(fresh, inputs=fresh.inputs.with_state(PolicyState(hard_memory_kills=(kill,))))
+    judged = []
+
+    def noted(settings: EvictionSettings, state: PolicyState, *others: Any) -> tuple[PolicyState, Decision]:
+        found = decide(settings, state, *others)
+        judged.append((state.hard_memory_kills, found[1].thresholds_met))
+        return found
+
+    monkeypatch.setattr("reactor.policy.forecast.decide", noted)
+    found = with_victims(after_kill, near((HARD,), SEEN))
+
+    assert [((kill,), (HARD,)), ((), (HARD,))] == judged
+    assert with_victims(fresh, near((HARD,), SEEN)).first == found.first
 
 
 def test_a_state_is_unchanged_if_only_the_time_of_an_observation_has_moved_on() -> None:
