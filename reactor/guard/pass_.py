@@ -249,7 +249,7 @@ class Passes:
         self.is_unfinished = False
         fresh = self._rehearsed.news(decision, state, self.known.pods) if self.dry_run else decision.evictions
         attempts = [self._begun(one, seen.snapshot, served) for one in fresh]
-        if any(attempt.killed_ns is not None for attempt in attempts):
+        if killed := [attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None]:
             let_die()  # once, however many were killed: another crossing waits meanwhile
         for attempt in attempts:
             if served is None and is_hard_memory(attempt.eviction.threshold):
@@ -264,7 +264,6 @@ class Passes:
             inputs = Inputs(self.known.settings, state, seen.snapshot, seen.pods, decision.at_seconds)
             decision = with_whole_ranking(inputs, decision)
         self._record_attempts(attempts, decision, seen, decided_ns)
-        killed = (attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None)
         times = StageTimes(
             woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
             started_ns=started_ns,
