@@ -27,7 +27,12 @@ from reactor.policy.forecast import READY_PODS, Forecast, near, with_victims
 from reactor.policy.thresholds import is_hard_memory
 from reactor.sources.levels import MemoryLevel, MemoryLevels
 
+# Long enough from one early level to the next where nothing is slower than an allocator at 0.6 GiB/s.
+_FRESH_SECONDS: Final = 0.05
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
+
+_Memory = Mapping[Signal, Observation]
+_Nearby = frozenset[Signal]
 
 
 class Approach:
@@ -38,6 +43,7 @@ class Approach:
         self._node = pods.node
         self._pods = pods
         self._has_forecast = False
+        self._fresh_until_seconds = -math.inf
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether a fresh forecast is wanted though nothing has woken the loop."""
@@ -47,10 +53,11 @@ class Approach:
         """Prepare by what is observed now; nothing is decided. See `after`."""
         self.after(self._pods.observer.memory(), self._node.clock_seconds(), again=again)
 
-    def after(self, memory: Mapping[Signal, Observation], now_seconds: float, *, again: bool = False) -> None:
+    def after(self, memory: _Memory, now_seconds: float, *, again: bool = False) -> None:
         """Prepare after a pass that has seen so much memory, if a crossing is near.
 
         `again`: all was prepared a moment ago, and of many pods only as much is read as at the crossing.
+        After a pass so, too, if that shows the same victim: a crossing would have to wait for the rest.
         """
         nearby = near(self._node.settings.thresholds, memory)
         self.is_near = bool(nearby)
@@ -60,29 +67,27 @@ class Approach:
         if self._has_forecast:
             with suppress(GivesWayError):  # to a crossing: what was prepared before stays so
                 self._prepare(memory, nearby, now_seconds, again=again)
-        elif self.is_near:
+            return
+        self._fresh_until_seconds = -math.inf
+        if self.is_near:
             self._pods.kernel.far()
         else:
             for one in self._pods.ahead:
                 one.far()
 
-    def _prepare(
-        self,
-        memory: Mapping[Signal, Observation],
-        nearby: frozenset[Signal],
-        now_seconds: float,
-        *,
-        again: bool,
-    ) -> None:
+    def _prepare(self, memory: _Memory, nearby: _Nearby, now_seconds: float, *, again: bool) -> None:
         bounded = self._pods.bounded
-        if again and len(self._node.pods) > FEW_PODS:
+        if len(self._node.pods) > FEW_PODS and (again or now_seconds < self._fresh_until_seconds):
             self._pods.refresh_pods()
+            victims: Sequence[Pod] = ()
             if (few := bounded.observe_few()) is not None:
-                self._forecast(memory, nearby, few, now_seconds, heads=1, most=MOST_BY_WIDE_BOUNDS)
-            return
+                victims = self._forecast(memory, nearby, few, now_seconds, by_few=True).prepared
+            if again or [pod.uid for pod in victims[:1]] == [*bounded.likely[:1]] != []:
+                return
         self._pods.kernel.begin()
         self._pods.refresh_pods()
-        if len(self._node.pods) <= FEW_PODS or any(one.reads_all for one in self._pods.ahead):
+        reads_all = any(one.reads_all for one in self._pods.ahead)
+        if len(self._node.pods) <= FEW_PODS or reads_all:
             known = Known({}, dict(self._pods.usages.memory(self._give_way)))
         else:
             known = bounded.observe(self._give_way)
@@ -93,20 +98,15 @@ class Approach:
         bounded.expect(charged, found.prepared)
         for one in self._pods.ahead:
             one.near(found, self._pods.shortage_has_grown)
+        if not reads_all and not any(pod.process_victim for pod in found.prepared):
+            self._fresh_until_seconds = now_seconds + _FRESH_SECONDS
 
     def _give_way(self) -> None:
         if self._pods.shortage_has_grown():
             raise GivesWayError
 
     def _forecast(
-        self,
-        memory: Mapping[Signal, Observation],
-        nearby: frozenset[Signal],
-        known: Known,
-        now_seconds: float,
-        *,
-        heads: int = READY_PODS,
-        most: float = math.inf,
+        self, memory: _Memory, nearby: _Nearby, known: Known, now_seconds: float, *, by_few: bool = False
     ) -> Forecast:
         pods = self._pods.eligible_pods(now_seconds)
         node = self._node
@@ -124,6 +124,7 @@ class Approach:
             self._give_way()
             if bounded.hold_too_little(inputs, known):
                 return False
+            heads, most = (1, MOST_BY_WIDE_BOUNDS) if by_few else (READY_PODS, math.inf)
             due = bounded.settle(inputs, known, heads=heads, most=most)
             if due is Wanted.ALL:
                 known.used.update(self._pods.usages.memory(self._give_way))

@@ -234,6 +234,72 @@ async def test_an_early_level_reads_the_charges_and_the_first_two(make_bare_loop
     assert (loop.usages.bound_reads, loop.usages.memory_reads) == (1, 0)
 
 
+async def test_the_nearer_early_level_reads_few_if_the_victim_is_the_same(
+    make_bare_loop, make_pod, observation
+):
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(120 * MIB)}
+    loop.passes.make([wake()])
+    ready = loop.kills.ready
+    loop.now_seconds += 0.01
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(102 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert (loop.usages.wide_reads, loop.usages.bound_reads, loop.usages.memory_reads) == (1, 1, 0)
+    assert loop.kills.ready == ready != []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "next_bytes", "ready"),
+    [
+        pytest.param(0.06, 250 * MIB, ["hog", "next"], id="a-while-later"),
+        pytest.param(0.01, 350 * MIB, ["next", "hog"], id="another-victim"),
+    ],
+)
+async def test_the_nearer_early_level_prepares_anew(
+    make_bare_loop, make_pod, observation, seconds, next_bytes, ready
+):
+    loop, hog, other = make_bare_loop(), make_pod("hog"), make_pod("next")
+    with_many(loop, make_pod, hog, other)
+    hold(loop, hog, 300 * MIB)
+    hold(loop, other, 250 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(120 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += seconds
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(102 * MIB)}
+    hold(loop, other, next_bytes)
+
+    loop.passes.make([wake()])
+
+    assert loop.usages.bound_reads == 2
+    assert loop.kills.ready == ready
+
+
+async def test_after_a_kill_the_next_victims_are_prepared_whatever_was_a_moment_ago(
+    make_bare_loop, make_pod, observation
+):
+    loop, pods = make_bare_loop(), [make_pod(name) for name in ("hog", "next", "third")]
+    with_many(loop, make_pod, *pods)
+    for pod, held_bytes in zip(pods, (300, 200, 150), strict=True):
+        hold(loop, pod, held_bytes * MIB)
+    await approach(loop, observation)
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["hog"]
+    seen = {pod.uid: loop.usages.seen[pod.uid] for pod in pods[1:]}
+    with_many(loop, make_pod, *pods[1:])
+    loop.usages.seen |= seen
+    loop.passes.results.pod_ended(pods[0].uid)
+    loop.now_seconds += 0.001
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready == ["next", "third"]
+
+
 async def test_the_crossing_reads_the_charges_of_few_if_their_parents_bound_the_others(
     make_bare_loop, make_pod, observation
 ):
