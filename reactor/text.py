@@ -58,6 +58,7 @@ def wrapped(text: str, columns: int) -> str:
 
 
 _LONGEST_SHOWN: Final = 80
+_BEGIN: Final = (b"{", b"\xef")  # an object, with a byte order mark or without
 
 
 class JsonError(ReactorError, ValueError):
@@ -90,6 +91,21 @@ def loads(raw: bytes | bytearray, *, most_values: int = MOST_VALUES) -> Any:
     except ValueError as error:
         shown = bytes(raw[:_LONGEST_SHOWN])
         raise JsonError(f"got {shown!r} ({error!s:.{_LONGEST_SHOWN}}); accepted: JSON") from error
+
+
+def object_in_line(line: bytes, key: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line, None where there is none, or where it has no such key.
+
+    `key` is as it stands there, in quotes. A file of another kind has millions of lines, and an error of the
+    parser takes ten times as long as to see that a line begins as no object does, or names no such key.
+    """
+    if key not in line or line.lstrip()[:1] not in _BEGIN:
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def nearest(word: object, known: Iterable[str], *, likeness: float = _LIKENESS) -> str | None:

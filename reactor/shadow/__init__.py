@@ -11,7 +11,6 @@ can't be read is named and passed over.
 from __future__ import annotations
 
 import bisect
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from reactor.link.documents import NO_VICTIM, NODE, NODE_CONDITION, OOM_KILL, PO
 from reactor.model.kills import OomScope
 from reactor.model.quantity import amount_text, duration_text
 from reactor.model.signals import RESOURCE, Resource
-from reactor.text import printable
+from reactor.text import object_in_line, printable
 
 WITHIN_SECONDS: Final = 600.0
 LATER_SECONDS: Final = 1.0
@@ -169,15 +168,11 @@ def node_of(lines: Iterable[bytes], name: str, *, within_seconds: float = WITHIN
     return reading.node(within_seconds)
 
 
-def read_line(line: bytes) -> Mapping[str, Any] | None:
-    """Return the object in a line, None where there is none that is accepted."""
+def read_line(line: bytes, key: bytes = b"") -> Mapping[str, Any] | None:
+    """Return the object in a line, None where there is none that is accepted, or none with this key."""
     if len(line) > _LONG_BYTES and line.count(b",") + line.count(b"[") + line.count(b"{") > _MANY_VALUES:
         return None
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
+    return object_in_line(line, key)
 
 
 def unix_seconds(value: object) -> float | None:
@@ -221,7 +216,7 @@ class _Reading:
         """Take one line over."""
         node = self._node
         node.lines += 1
-        document = read_line(line)
+        document = read_line(line, b'"time"')
         at = None if document is None else unix_seconds(document.get("time"))
         if document is None or at is None:
             node.unread += 1

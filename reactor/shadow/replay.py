@@ -233,7 +233,7 @@ def _of_journals(
     bad = 0
     for path in paths:
         for line in lines_of(path):
-            document = read_line(line)
+            document = read_line(line, b'"time"')
             if document is None:
                 continue  # counted where decisions are paired
             try:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from reactor.model.settings import JournalSettings
 from reactor.plain import open_regular
 from reactor.tell.log import LineWriter
+from reactor.text import object_in_line
 
 _LOG: Final = logging.getLogger("reactor.journal")
 _CLOSE_SECONDS: Final = 2.0
@@ -124,7 +125,8 @@ def _read_tail(path: Path, count: int) -> tuple[Document, ...]:
 def read_all(path: Path) -> Iterator[Document]:
     """Yield all whole documents of a journal, oldest first: of its older files, then of the newest.
 
-    What is no document is passed over. Raises OSError or ReactorError if a file can't be read.
+    What is no document, or is of no kind, is passed over. Raises OSError, and
+    ReactorError if a file can't be read.
     """
     older: list[Path] = []
     while path.with_name(f"{path.name}.{len(older) + 1}").exists():
@@ -132,10 +134,9 @@ def read_all(path: Path) -> Iterator[Document]:
     for each in (*reversed(older), path):
         with open_regular(each) as journal:
             for line in journal:
-                with contextlib.suppress(ValueError, RecursionError):
-                    document = json.loads(line)
-                    if isinstance(document, dict):
-                        yield document
+                document = object_in_line(line, b'"kind"')
+                if document is not None:
+                    yield document
 
 
 class _RotatingFile:

@@ -9,7 +9,6 @@ time in between. It is a mean: the fastest moment was no slower.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from reactor.link.documents import Outcome
 from reactor.model.signals import NodeCondition, Signal
 from reactor.plain import open_regular
 from reactor.shadow.fleet import lines_of, sources_in
-from reactor.text import printable
+from reactor.text import object_in_line, printable
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
 _TOGETHER_SECONDS: Final = 600.0
@@ -150,9 +149,12 @@ def _entries(lines: Iterable[bytes]) -> tuple[list[tuple[float, Document]], int]
     unread = 0
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry = object_in_line(line, b'"time"')
+            if entry is None:
+                unread += 1
+                continue
             entries.append((datetime.fromisoformat(entry["time"]).timestamp(), entry))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             unread += 1
     return entries, unread
 

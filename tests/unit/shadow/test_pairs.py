@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from reactor.link.documents import instant
 from reactor.shadow import DISAGREEMENTS, Node, Pair, Verdict, node_of, resource_in
+from tests.support.executed_lines import executed_lines
 from tests.support.fleet import BEGAN
 from tests.support.fleet import Node as MadeUp
 
@@ -304,3 +305,15 @@ def test_of_very_many_events_the_first_are_held(node: MadeUp) -> None:
     line = json.dumps({"kind": "oom-kill", "time": instant(_T), "scope": "node", "kills": 1}).encode()
     read = node_of((line for _ in range(25_000)), "a")
     assert (20_000, 5_000) == (len(read.pairs), read.cut)
+
+
+@pytest.mark.parametrize("line", [b"x\n", b"\n", b"\xff\xfe\n", b'{"kind":\n', b"[" * 900 + b"\n", b"{}\n"])
+def test_a_line_of_no_journal_is_counted_without_being_parsed(line: bytes) -> None:
+    lines = [line] * 100
+    assert 0 == executed_lines(lambda: node_of(lines, "a"), json.decoder.__file__)
+    assert 100 == node_of(lines, "a").unread
+
+
+def test_a_line_of_a_journal_after_a_byte_order_mark_is_read() -> None:
+    line = json.dumps({"kind": "no-victim", "time": instant(_T), "message": "x"}).encode()
+    assert 0 == node_of([b"\xef\xbb\xbf" + line, b"  " + line], "a").unread

@@ -11,8 +11,9 @@ import pytest
 
 from reactor.guard.outbox import encode
 from reactor.model.settings import JournalSettings
-from reactor.tell.journal import Journal, read_tail
+from reactor.tell.journal import Journal, read_all, read_tail
 from reactor.tell.log import LineWriter
+from tests.support.executed_lines import executed_lines
 
 
 def settings(tmp_path, max_bytes=1 << 20, files=2):
@@ -171,3 +172,11 @@ def test_tail_with_lines_that_nest_too_deeply_is_read_without_them(tmp_path):
     path.write_bytes(b"[" * 100_000 + b'\n{"n": 1}\n')
 
     assert read_tail(path, 5) == ({"n": 1},)
+
+
+def test_a_line_of_another_kind_of_file_is_passed_over_without_being_parsed(tmp_path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'x\n\n{}\n[1]\n{"no":\n' * 100)
+    assert 0 == executed_lines(lambda: list(read_all(path)), json.decoder.__file__)
+    path.write_bytes(b'x\n{"kind": "decision"}\n{}\n')
+    assert [{"kind": "decision"}] == list(read_all(path))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reactor.cli import main
 from reactor.tune.history import history_in, history_of
 from reactor.tune.report import history_lines
+from tests.support.executed_lines import executed_lines
 
 MIB = 1 << 20
 Line = Callable[..., bytes]
@@ -166,3 +167,9 @@ def test_a_directory_has_many_nodes_whose_histories_are_added_and_not_mixed(
     found = history_in([tmp_path], 300)
     assert (4, 2, (250.0 * MIB, 250.0 * MIB)) == (found.decisions, len(found.crossings), found.rates_bytes)
     assert f"{tmp_path}/c.jsonl.gz: " in capsys.readouterr().err
+
+
+def test_a_line_of_no_journal_is_counted_without_being_parsed() -> None:
+    lines = [b"x\n", b"\n", b"{}\n", b"[1]\n"] * 100
+    assert 0 == executed_lines(lambda: history_of(lines), json.decoder.__file__)
+    assert 400 == history_of(lines).unread
