@@ -77,12 +77,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What one node came to; `changes` is what another policy would change, None without one."""
+    """What one node came to; `changes` is what another policy would change, None without one.
+
+    `recordings` are those that could be read: without a policy they are if its journals show nothing.
+    """
 
     node: Node
     pool: str
     problems: tuple[str, ...] = ()
     changes: tuple[Changed, ...] | None = None
+    recordings: int = 0
     passes: int = 0
     steps: int = 0
 
@@ -231,14 +235,14 @@ def read(source: Source, options: Options) -> Read:
         problems.append(f"{of}: {node.unread} of {node.lines} lines are none of a journal's")
     if node.cut:
         problems.append(f"{source.name}: {node.cut} events more than are held of a node")
-    changes, counted = None, (0, 0)
-    if options.policy is not None or (source.recordings and not source.journals):
+    changes, counted = None, (0, 0, 0)
+    if options.policy is not None or (source.recordings and node.first is None):
         try:
             found = changes_of(source, node, options.policy, partial(lines_of, problems=problems), problems)
         except (ReactorError, OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
             problems.append(f"{source.name}: {what_failed(error)}")
         else:
-            counted = found.passes, found.steps
+            counted = found.recordings, found.passes, found.steps
             changes = None if options.policy is None else found.changes
             if found.labels and not node.labels:
                 node.labels = found.labels
@@ -250,8 +254,9 @@ def read(source: Source, options: Options) -> Read:
         pool=pool,
         problems=tuple(map(printable, problems[:_MOST_PROBLEMS])),
         changes=changes,
-        passes=counted[0],
-        steps=counted[1],
+        recordings=counted[0],
+        passes=counted[1],
+        steps=counted[2],
     )
     return made if options.key is None else anonymised(made, Names(options.key))
 
@@ -424,6 +429,7 @@ class Fleet:
     first: float | None = None
     last: float | None = None
     dry: set[bool] = field(default_factory=set)
+    recordings: int = 0
     passes: int = 0
     steps: int = 0
     has_policy: bool = False
@@ -447,6 +453,7 @@ class Fleet:
         self.last = max(filter(None, (self.last, node.last)), default=None)
         if node.is_dry is not None:
             self.dry.add(node.is_dry)
+        self.recordings += made.recordings
         self.passes += made.passes
         self.steps += made.steps
         self.has_policy |= made.changes is not None

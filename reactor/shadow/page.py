@@ -122,7 +122,7 @@ def run(
         fleet.add_problems(found.problems)
     for one in fleet.problems[:_MOST_NODES]:
         print(f"reactor: {printable(one)}", file=sys.stderr)
-    are_recorded = any(one.recordings for one in found.sources) and options.policy is None
+    are_recorded = fleet.recordings and options.policy is None
     if fleet.first is None and not (fleet.steps or are_recorded):
         raise ReactorError(f"{found.where}: no line of a journal, and no step of a recording, can be read")
     if output == "json":

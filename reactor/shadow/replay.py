@@ -114,9 +114,13 @@ class Changed:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """What a node's files come to. `passes` were made in full, of `steps` in all, for both policies."""
+    """What a node's files come to. `passes` were made in full, of `steps` in all, for both policies.
+
+    `recordings` are those of which at least the beginning could be read.
+    """
 
     changes: tuple[Changed, ...] = ()
+    recordings: int = 0
     passes: int = 0
     steps: int = 0
     name: str = ""
@@ -165,6 +169,7 @@ def _of_recording(
         if isinstance(error, ReactorError):
             raise
         raise ReactorError("no recording: its beginning is not JSON") from error
+    made.recordings += 1
     made.name, made.labels = shown(scenario.node.name) or made.name, _labels(scenario.node) or made.labels
     if policy is None:
         return

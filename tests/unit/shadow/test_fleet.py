@@ -254,6 +254,30 @@ def test_what_is_no_journal_is_an_error_that_names_it(
     assert 1 == main(["fleet", str(tmp_path / "nowhere")])
 
 
+@pytest.mark.parametrize("name", ["node.json", "node.json.gz"])
+@pytest.mark.parametrize("content", [b"", b"no recording\n", b"\xff\xfe", b"{}", None])
+def test_recordings_of_which_none_can_be_read_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, name: str
+) -> None:
+    path = tmp_path / name
+    path.symlink_to("/etc/hostname") if content is None else path.write_bytes(content)
+    assert 1 == main(["fleet", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert "" == out
+    assert err.startswith(f"reactor: {path}: ")
+    assert f"reactor: {tmp_path}: no line of a journal, and no step of a recording, can be read\n" in err
+
+
+def test_one_recording_that_can_be_read_is_enough_beside_a_journal_that_can_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "node.jsonl").write_bytes(b"no journal\n")
+    (tmp_path / "other.json").write_bytes(b"no recording\n")
+    write_recording(tmp_path / "node.json", days=1)
+    assert 0 == main(["fleet", "--jobs", "1", str(tmp_path)])
+    assert f"{tmp_path}/node.jsonl: 1 of 1 lines are none of a journal's" in capsys.readouterr().err
+
+
 def test_shadow_reads_one_journal_with_its_older_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
