@@ -70,7 +70,7 @@ def add_config(command: argparse.ArgumentParser, *, is_needed: bool = False) -> 
     command.add_argument(
         "--config",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         default=DEFAULT_CONFIG if is_needed else None,
         help=f"the configuration ({DEFAULT_CONFIG}{'' if is_needed else ', if it exists'}): "
         "KubeletConfiguration's keys and a section of reactor's own",
@@ -81,7 +81,7 @@ def add_config_dir(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config-dir",
         metavar="DIR",
-        type=Path,
+        type=path_given,
         help="drop-ins (*.conf), merged over the configuration as by the kubelet",
     )
 
@@ -94,7 +94,9 @@ def add_socket(command: argparse.ArgumentParser) -> None:
     """Add the options for where the daemon listens; `socket_of` reads it."""
     add_config(command)
     add_config_dir(command)
-    command.add_argument("--socket", metavar="PATH", help="the daemon's socket (the configuration's)")
+    command.add_argument(
+        "--socket", metavar="PATH", type=path_given, help="the daemon's socket (the configuration's)"
+    )
 
 
 def socket_of(options: argparse.Namespace) -> Path:
@@ -169,6 +171,28 @@ def from_checkout(command: str) -> Iterator[None]:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+
+
+def path_given(text: str) -> Path:
+    """Return a path. Raises ArgumentTypeError for an empty one, as a variable that is not set leaves it."""
+    return Path(not_empty(text, "a path"))
+
+
+def path_or_dash(text: str) -> str:
+    """Return a path, or `-` for a standard stream. Raises ArgumentTypeError for an empty one."""
+    return not_empty(text, "a path, or - for a standard stream")
+
+
+def pod_name(text: str) -> str:
+    """Return what a pod or a rule is called. Raises ArgumentTypeError for an empty name."""
+    return not_empty(text, "name, namespace/name or uid; without it all")
+
+
+def not_empty(text: str, accepted: str) -> str:
+    """Return the text. Raises ArgumentTypeError, which argparse reports, if there is none."""
+    if not text:
+        raise argparse.ArgumentTypeError(f"got ''; accepted: {accepted}")
+    return text
 
 
 def positive_seconds(text: str) -> float:

@@ -16,6 +16,8 @@ from reactor.commands.arguments import (
     check_needed,
     instant_or_ago,
     journal_of,
+    path_given,
+    pod_name,
     positive_number,
     positive_seconds,
     settings_sought,
@@ -81,13 +83,14 @@ def add_explain(commands: Commands) -> None:
         "pod",
         metavar="POD",
         nargs="?",
+        type=pod_name,
         help="name, namespace/name or uid, or the name of a rule; without it: all",
     )
     command.add_argument(
         "--journal",
         metavar="FILE",
         nargs="?",
-        type=Path,
+        type=path_given,
         const=CONFIGURED,
         help="read the journal on disk, with its older files, and ask no daemon (FILE: the configuration's)",
     )
@@ -122,7 +125,9 @@ def add_report(commands: Commands) -> None:
         "span of the last one",
         "sudo reactor report web.service --out web.html; sudo reactor report --since 2h",
     )
-    command.add_argument("pod", metavar="POD", nargs="?", help="this pod alone, named as for explain")
+    command.add_argument(
+        "pod", metavar="POD", nargs="?", type=pod_name, help="this pod alone, named as for explain"
+    )
     when = "an instant such as 2026-11-22T10:14 (UTC unless it has a zone), or how long ago: 90s, 30m, 2h, 3d"
     command.add_argument("--since", metavar="WHEN", type=instant_or_ago, help=when)
     command.add_argument("--until", metavar="WHEN", type=instant_or_ago, help="likewise (now)")
@@ -132,12 +137,15 @@ def add_report(commands: Commands) -> None:
     command.add_argument(
         "--out",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         default=Path("reactor-report.html"),
         help="where to write the page, - for standard output (reactor-report.html)",
     )
     command.add_argument(
-        "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
+        "--journal",
+        metavar="FILE",
+        type=path_given,
+        help="the journal, with its older files (the configuration's)",
     )
     add_config(command)
     add_config_dir(command)

@@ -15,6 +15,7 @@ from reactor.commands.arguments import (
     add_output,
     check_needed,
     check_unused,
+    path_given,
     warn_of,
 )
 from reactor.text import counted, printable
@@ -57,7 +58,7 @@ def add(commands: Commands) -> None:
         "write a first configuration for this machine, with the reason of each line",
         f"sudo reactor config init {DEFAULT_CONFIG}",
     )
-    init.add_argument("file", metavar="FILE", type=Path, nargs="?", help="where to (standard output)")
+    init.add_argument("file", metavar="FILE", type=path_given, nargs="?", help="where to (standard output)")
     init.add_argument(
         "--preset",
         choices=("server", "desktop", "containers"),
@@ -67,7 +68,7 @@ def add(commands: Commands) -> None:
     init.add_argument(
         "--thresholds-from",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         help="take the thresholds of this configuration, such as the reactor.yaml of reactor tune",
     )
 
@@ -75,9 +76,9 @@ def add(commands: Commands) -> None:
 def _add_file(command: argparse.ArgumentParser) -> None:
     """Add the file and its drop-ins; `--config` as the other commands have it is the same file."""
     command.add_argument(
-        "file", metavar="FILE", type=Path, nargs="?", help=f"the configuration ({DEFAULT_CONFIG})"
+        "file", metavar="FILE", type=path_given, nargs="?", help=f"the configuration ({DEFAULT_CONFIG})"
     )
-    command.add_argument("--config", metavar="FILE", type=Path, help="the same")
+    command.add_argument("--config", metavar="FILE", type=path_given, help="the same")
     add_config_dir(command)
 
 

@@ -13,6 +13,7 @@ from reactor.commands.arguments import (
     add_command,
     add_config,
     add_config_dir,
+    path_given,
     warn_of,
 )
 from reactor.errors import ConfigError, ReactorError, what_failed
@@ -222,14 +223,18 @@ def add_cluster(commands: Commands) -> None:
     nodes.add_argument("--all", action="store_true", help="every node of the cluster")
     nodes.add_argument("--node", metavar="NAME", action="append", help="this node; may be given again")
     clean.add_argument(
-        "--kubeconfig", metavar="FILE", help="how to reach the API server (in a pod: its service account)"
+        "--kubeconfig",
+        metavar="FILE",
+        type=path_given,
+        help="how to reach the API server (in a pod: its service account)",
     )
 
 
 def _clean_cluster(options: argparse.Namespace) -> int:
     import trio
 
-    return trio.run(_cluster_cleaned, options.kubeconfig, None if options.all else options.node)
+    kubeconfig = None if options.kubeconfig is None else str(options.kubeconfig)
+    return trio.run(_cluster_cleaned, kubeconfig, None if options.all else options.node)
 
 
 async def _cluster_cleaned(kubeconfig: str | None, nodes: list[str] | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from reactor.commands.arguments import (
@@ -17,6 +18,9 @@ from reactor.commands.arguments import (
     config_sought,
     from_checkout,
     journal_of,
+    not_empty,
+    path_given,
+    path_or_dash,
     positive_seconds,
     whole_number,
 )
@@ -36,7 +40,7 @@ def add_tune(commands: Commands) -> None:
     command.add_argument(
         "--journal",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         action="append",
         default=[],
         help="a journal to learn from, with the files it was rotated into, or a directory with those of many "
@@ -46,12 +50,16 @@ def add_tune(commands: Commands) -> None:
     command.add_argument(
         "--results",
         metavar="DIRECTORY",
-        type=Path,
+        type=path_given,
         default=Path("tune-results"),
         help="where measurements, configuration and report go (tune-results)",
     )
     command.add_argument(
-        "--from", dest="stored", metavar="FILE", type=Path, help="use this measured.json instead of measuring"
+        "--from",
+        dest="stored",
+        metavar="FILE",
+        type=path_given,
+        help="use this measured.json instead of measuring",
     )
     command.add_argument(
         "--loads", metavar="NAMES", help="CPU load during the measurement: idle, busy (idle,busy)"
@@ -145,7 +153,7 @@ def add_bench(commands: Commands) -> None:
         "sudo reactor bench --against main --parts kill-max,rest-110",
     )
     command.add_argument(
-        "--results", metavar="DIRECTORY", type=Path, help="where the JSON goes (bench-results)"
+        "--results", metavar="DIRECTORY", type=path_given, help="where the JSON goes (bench-results)"
     )
     command.add_argument("--runs", type=_positive_count, help="evictions of each contestant in a part (30)")
     command.add_argument(
@@ -169,12 +177,13 @@ def add_bench(commands: Commands) -> None:
     command.add_argument(
         "--against",
         metavar="COMMIT|DIR",
+        type=partial(not_empty, accepted="a commit or a directory"),
         help="measure another tree in turns with this one, and print the ratio of each figure",
     )
     command.add_argument(
         "--baseline",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         help="what to compare with, in multiples of the C floor (docs/figures/baseline.json)",
     )
     command.add_argument(
@@ -195,7 +204,7 @@ def _add_race(commands: Commands) -> None:
     race.add_argument(
         "--results",
         metavar="DIRECTORY",
-        type=Path,
+        type=path_given,
         default=argparse.SUPPRESS,  # as `reactor bench --results` has it
         help="where the JSON and the HTML report go (bench-results; with --render: beside the JSON)",
     )
@@ -219,23 +228,26 @@ def _add_race(commands: Commands) -> None:
     race.add_argument(
         "--peers",
         metavar="DIRECTORY",
-        type=Path,
+        type=path_given,
         help="where the peers' packages are unpacked (what is installed)",
     )
     race.add_argument("--seed", type=int, help="the seed of an earlier race, for the same turns and pauses")
     race.add_argument(
-        "--render", metavar="FILE.json", type=Path, help="instead: print a stored result and write its report"
+        "--render",
+        metavar="FILE.json",
+        type=path_given,
+        help="instead: print a stored result and write its report",
     )
     race.add_argument(
         "--plot",
         metavar="FILE.svg",
-        type=Path,
+        type=path_given,
         help="with --render: also one plot, for a document that shows it",
     )
     race.add_argument(
         "--usage",
         metavar="FILE.svg",
-        type=Path,
+        type=path_given,
         help="with --render: also the node's usage around the crossing of the first course",
     )
 
@@ -314,6 +326,7 @@ def add_simulate(commands: Commands) -> None:
         "scenarios",
         metavar="SCENARIO",
         nargs="*",
+        type=path_or_dash,
         help="the scenario's file, - for standard input; with --sweep there may be several, and directories "
         "of recordings",
     )
@@ -327,9 +340,11 @@ def add_simulate(commands: Commands) -> None:
         "'rule:NAME>=40%%,60%%@10s,30s' (the limit of its first condition, its time); given again, all "
         "combinations",
     )
-    command.add_argument("--csv", metavar="FILE", type=Path, help="with --sweep: also write a table as CSV")
     command.add_argument(
-        "--report", metavar="FILE", type=Path, help="with --sweep: also write one HTML page with plots"
+        "--csv", metavar="FILE", type=path_given, help="with --sweep: also write a table as CSV"
+    )
+    command.add_argument(
+        "--report", metavar="FILE", type=path_given, help="with --sweep: also write one HTML page with plots"
     )
     command.add_argument(
         "--benchmark", action="store_true", help="instead: how many passes over 110 pods are made in a second"
@@ -387,7 +402,10 @@ def add_shadow(commands: Commands) -> None:
         "sudo reactor shadow --journal /var/log/reactor/journal.jsonl --report shadow.html",
     )
     command.add_argument(
-        "--journal", metavar="FILE", type=Path, help="the journal, with its older files (the configuration's)"
+        "--journal",
+        metavar="FILE",
+        type=path_given,
+        help="the journal, with its older files (the configuration's)",
     )
     add_config(command)
     add_config_dir(command)
@@ -407,14 +425,14 @@ def add_fleet(commands: Commands) -> None:
         "paths",
         metavar="DIRECTORY",
         nargs="+",
-        type=Path,
+        type=path_given,
         help="journals and recordings: NODE.jsonl, NODE.json, or NODE/journal.jsonl, NODE/recording.json; "
         "each may end in .gz",
     )
     command.add_argument(
         "--policy",
         metavar="FILE",
-        type=Path,
+        type=path_given,
         help="a configuration: which evictions it would make more, and which fewer, in all recordings",
     )
     command.add_argument(
@@ -443,9 +461,9 @@ def _add_comparison(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--within-seconds", metavar="SECONDS", type=positive_seconds, default=600.0, help=_WITHIN
     )
-    command.add_argument("--report", metavar="FILE", type=Path, help="also write one HTML page")
+    command.add_argument("--report", metavar="FILE", type=path_given, help="also write one HTML page")
     command.add_argument(
-        "--anonymise", metavar="FILE", nargs="?", type=Path, const=CONFIGURED, help=_ANONYMISE
+        "--anonymise", metavar="FILE", nargs="?", type=path_given, const=CONFIGURED, help=_ANONYMISE
     )
     add_output(command)
 
@@ -538,7 +556,9 @@ def add_record(commands: Commands) -> None:
         "turn this node's statistics and pods into a scenario for simulate",
         "sudo reactor record --config /etc/reactor/config.yaml --seconds 600 node.json",
     )
-    command.add_argument("output_file", metavar="SCENARIO", help="the file to write, - for standard output")
+    command.add_argument(
+        "output_file", metavar="SCENARIO", type=path_or_dash, help="the file to write, - for standard output"
+    )
     add_config(command, is_needed=True)
     add_config_dir(command)
     command.add_argument(
@@ -549,7 +569,7 @@ def add_record(commands: Commands) -> None:
     )
     command.add_argument("--seconds", type=positive_seconds, help="for how long (until Ctrl-C)")
     command.add_argument(
-        "--journal", metavar="FILE", type=Path, help="make it of this file of the journal instead"
+        "--journal", metavar="FILE", type=path_given, help="make it of this file of the journal instead"
     )
     command.add_argument(
         "--rotate-hours",

@@ -187,9 +187,41 @@ def test_an_interrupt_while_the_arguments_are_read_has_no_traceback(monkeypatch)
     assert 130 == main(["doctor"])
 
 
-def test_a_first_configuration_that_has_no_name_is_not_written(capsys):
-    assert main(["config", "init", ""]) == 1
-    assert capsys.readouterr().err.startswith("reactor: ")
+_PATHS = [
+    ("run", "--config", "--config-dir"),
+    ("clean", "--config", "--config-dir"),
+    ("notify --test", "--config", "--config-dir"),
+    ("status", "--config", "--config-dir", "--socket"),
+    ("top --once", "--config", "--config-dir", "--socket"),
+    ("explain", "POD", "--config", "--config-dir", "--socket", "--journal"),
+    ("report", "POD", "--config", "--config-dir", "--journal", "--out"),
+    ("doctor", "--config", "--config-dir"),
+    ("simulate", "SCENARIO", "--csv", "--report"),
+    ("record", "SCENARIO"),
+    ("record x", "--config", "--config-dir", "--journal"),
+    ("shadow", "--config", "--config-dir", "--journal", "--report", "--anonymise"),
+    ("fleet", "DIRECTORY"),
+    ("fleet x", "--policy", "--report", "--anonymise"),
+    ("tune", "--config", "--config-dir", "--journal", "--results", "--from"),
+    ("bench", "--results", "--against", "--baseline"),
+    ("bench race", "--results", "--peers", "--render", "--plot", "--usage"),
+    ("config check", "FILE", "--config", "--config-dir"),
+    ("config show", "FILE", "--config", "--config-dir"),
+    ("config init", "FILE", "--thresholds-from"),
+    ("cluster clean --all", "--kubeconfig"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [(command, name) for command, *names in _PATHS for name in names]
+)
+def test_an_empty_path_is_refused_and_is_no_default(command, name, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)  # so that nothing would be measured or started
+    arguments = [*command.split(), *([name] if name.startswith("-") else []), ""]
+    with pytest.raises(SystemExit) as end:
+        _parser().parse_args(arguments)
+    assert 2 == end.value.code
+    assert f"argument {name}: got ''; accepted: " in capsys.readouterr().err
 
 
 def test_the_help_begins_with_what_people_run_and_marks_what_they_do_not(capsys):
