@@ -30,6 +30,7 @@ from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import PodOrigin
 
 _MOST_OWNERS: Final = 16
+_MOST_ENDED: Final = 1_000  # the control plane leaves 12,500, and a tenant may have them all on one node
 _MOST_LABELS: Final = 64  # what is held of a pod; one beyond that is as good as none, which widens nothing
 
 
@@ -279,6 +280,9 @@ class PodStore:
     two claims neither counts, and each of those mirrors is a pod like any other, which changes no other pod's
     spec.
 
+    All that may run are held. Of those that have ended 1,000 are, evicted ones rather than others: the guard
+    takes 2,000 pods, and whoever finds no room is a pod without a spec.
+
     The mappings that it gives out never change: a worker thread may read them.
     """
 
@@ -342,7 +346,7 @@ class PodStore:
             self._nameless = "; ".join(map(str, error.problems[:_SHOWN]))
             return
         self._taken.add(reported.api_uid)
-        if reported != before:
+        if reported != before and self._has_room(reported, before):
             self._reported[reported.api_uid] = reported
             self._resolve(is_news=before is None or self._shown(reported) != self._shown(before))
 
@@ -370,6 +374,19 @@ class PodStore:
     def labels_of(self, known: KnownPod) -> Mapping[str, str]:
         """Return those of a pod's labels that are asked for."""
         return {key: value for key, value in known.labels.items() if key in self.label_keys}
+
+    def _has_room(self, reported: KnownPod, before: KnownPod | None) -> bool:
+        """Return whether a pod is to be held; one that was held and has ended takes the first one's place."""
+        if not reported.is_terminal or (before is not None and before.is_terminal):
+            return True
+        ended = [one for one in self._reported.values() if one.is_terminal]
+        if len(ended) >= _MOST_ENDED:
+            others = [one for one in ended if not one.is_evicted]
+            if before is None and not (others and reported.is_evicted):
+                return False
+            del self._reported[(others or ended)[0].api_uid]
+        self._reported.pop(reported.api_uid, None)  # from here on in the order in which they ended
+        return True
 
     def _shown(self, known: KnownPod) -> KnownPod:
         return replace(known, labels=self.labels_of(known))

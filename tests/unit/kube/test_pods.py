@@ -468,3 +468,33 @@ def test_a_label_that_is_asked_for_is_news_and_of_many_or_odd_ones_only_the_firs
     odd = {"app": 5}, {"app": "\n"}, {"app": ["a"]}, ["app"], "app", {5: "a"}, {**many, "app": "a"}
     assert [{}] * 7 == [take(labels) for labels in odd]
     assert all(len(one.labels) <= 64 for one in store.known.values())
+
+
+def _ended(name: str, reason: str = "", phase: str = "Failed") -> dict[str, Any]:
+    return pod_document(name, status={"phase": phase, "reason": reason})
+
+
+def test_of_pods_that_have_ended_a_thousand_are_held_and_all_others_with_them() -> None:
+    """The control plane leaves 12,500 of them, and a tenant may have all of them on one node."""
+    names = [f"ended-{number}" for number in range(1001)]
+    store = store_of(*map(_ended, names), pod_document("web"), pod_document("db"))
+    assert {f"uid-{name}" for name in ("web", "db", *names[:-1])} == set(store.known)
+    store.take(_ended("web"))  # which was held: of the others one goes, that ended first
+    assert {f"uid-{name}" for name in ("web", "db", *names[1:-1])} == set(store.known)
+    store.take(pod_document(names[0]))
+    store.take(_ended(names[0], phase="Succeeded"))
+    assert {f"uid-{name}" for name in ("web", "db", names[0], *names[2:-1])} == set(store.known)
+    store.drop(_ended(names[0]))
+    store.take(_ended(names[-1]))
+    assert {f"uid-{name}" for name in ("web", "db", *names[2:])} == set(store.known)
+
+
+def test_evicted_pods_are_held_rather_than_others_that_have_ended() -> None:
+    names = [f"evicted-{number}" for number in range(1001)]
+    evicted = [_ended(name, "Evicted") for name in names]
+    store = store_of(*(_ended(f"ended-{number}") for number in range(1000)), pod_document("web"))
+    for document in evicted:
+        store.take(document)
+    assert {"uid-web", *(f"uid-{name}" for name in names[:-1])} == set(store.known)
+    store.take(_ended("web", "Evicted"))
+    assert {"uid-web", *(f"uid-{name}" for name in names[1:-1])} == set(store.known)

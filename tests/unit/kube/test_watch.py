@@ -331,19 +331,42 @@ async def test_pages_without_end_have_an_end(autojump_clock: trio.testing.MockCl
         @asynccontextmanager
         async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
             async def pieces() -> AsyncGenerator[bytes]:
-                yield b'{"metadata": {"resourceVersion": "1", "continue": "more"}, "items": [1]}'
+                yield b'{"metadata": {"resourceVersion": "1", "continue": "more"}, "items": ['
+                yield b"1," * 99 + b"1]}"
 
             async with aclosing(pieces()) as given:
                 yield given
 
-    watch = Watch(Paging(), _PATH, {}, PodStore())
+    class Full(PodStore):
+        def take(self, document: Any) -> None:
+            """Keep nothing."""
+
+    watch = Watch(Paging(), _PATH, {}, Full())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
         with trio.fail_after(300):
             while watch.problem is None:  # noqa: ASYNC110 - nothing to be told by
                 await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert "more than 5000 items" in watch.problem
+    assert "more than 20000 items" in watch.problem
+
+
+async def test_list_of_all_pods_that_a_cluster_leaves_ended_is_read_for_those_that_run() -> None:
+    """Their collector begins at 12,500 (--terminated-pod-gc-threshold), perhaps all of one node."""
+
+    class Server:
+        @asynccontextmanager
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+            async def pieces() -> AsyncGenerator[bytes]:
+                yield b'{"metadata": {"resourceVersion": "1"}, "items": ['
+                yield b"1," * 12_500 + json.dumps(pod_document()).encode() + b"]}"
+
+            async with aclosing(pieces()) as given:
+                yield given
+
+    store = PodStore()
+    await read_list(Server(), _PATH, {}, store)
+    assert {"uid-web"} == set(store.known)
 
 
 async def test_documents_without_end_leave_others_half_of_the_time() -> None:
