@@ -134,7 +134,9 @@ class PodListings:
 
     def _file_records(self) -> Iterator[bytes]:
         files = self._files.files
-        for uid in sorted(files.names.keys() | files.static_uids):
+        # Static pods first: pods that have ended may leave more directories than a listing holds.
+        uids = files.names.keys() | files.static_uids
+        for uid in sorted(uids, key=lambda one: (one not in files.static_uids, one)):
             record = files_record(FileNames(uid, uid in files.static_uids, *files.names.get(uid, ())))
             if record is not None:
                 yield record

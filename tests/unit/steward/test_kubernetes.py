@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ import trio.testing
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kube.node import node_name
+from reactor.kube.pods import PodStore
 from reactor.link.frames import FrameKind, Message
-from reactor.link.listings import read_spec, split_records
+from reactor.link.listings import read_files, read_spec, split_records
 from reactor.link.requests import Piece, Request, RequestKind, Section
 from reactor.model.pod_lists import PodEntry, PodLists, ProcessVictimEntry
-from reactor.model.pods import PodSource
+from reactor.model.pods import NodeFiles, PodSource
 from reactor.model.settings import KubernetesSettings, Settings
-from reactor.steward.kubernetes import Kubernetes
+from reactor.steward.kubernetes import Kubernetes, PodListings
 from reactor.supervisor import Supervisor
 from reactor.terminal import show
 from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
@@ -374,6 +376,20 @@ async def test_the_guard_gets_the_pods_and_that_they_are_all(tmp_path: Path) -> 
 
 def _is_heard(one: object) -> bool:
     return isinstance(one, Request) and one.kind is RequestKind.PODS_COMPLETE and one.places == 1
+
+
+async def test_no_directories_of_ended_pods_crowd_a_static_pod_out_of_what_the_guard_is_told() -> None:
+    names = {f"{number:04}": ("default", "done") for number in range(2000)}
+    files = SimpleNamespace(files=NodeFiles(names=names, static_uids=frozenset({"static"})))
+    specs = SimpleNamespace(store=PodStore(), is_heard=False)
+    guard = _Guard()
+    listings = PodListings(guard, specs, SimpleNamespace(inventory={}), files)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listings.run)
+        await until(lambda: any(len(one) == 2000 for one in guard.records(Section.FILES)))
+        nursery.cancel_scope.cancel()
+    (records,) = guard.records(Section.FILES)
+    assert ["static"] == [one.uid for one in map(read_files, records) if one.is_static]
 
 
 async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:
