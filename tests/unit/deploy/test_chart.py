@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from reactor.config.kubelet import DEFAULT_HARD
+from tests.support.api_faults import Asked, Reply, served
 from tests.support.helm import (
     CHART,
     NAMESPACE,
@@ -544,13 +545,13 @@ class Answers:
         spec = {"renewTime": renewed, "leaseDurationSeconds": 40}
         return [{"metadata": {"name": self.lease}, "spec": spec}]
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path: str, **_: str) -> dict[str, Any]:
         ours = {"metadata": {"name": "p", "ownerReferences": [{"uid": "u"}]}, "spec": {"nodeName": "node-1"}}
         other = {"metadata": {"name": "x"}, "spec": {"nodeName": "node-2"}}
         return {
             "/apis/apps/v1/namespaces/n/daemonsets/reactor": self.daemon_set,
-            "/apis/coordination.k8s.io/v1/namespaces/n/leases": {"items": self.leases()},
-            "/api/v1/namespaces/n/pods": {"items": [ours, other]},
+            "/apis/coordination.k8s.io/v1/namespaces/n/leases": {"metadata": {}, "items": self.leases()},
+            "/api/v1/namespaces/n/pods": {"metadata": {}, "items": [ours, other]},
         }[path]
 
 
@@ -587,6 +588,35 @@ _GOOD = {
 async def test_helms_test_names_what_is_missing(answers: Answers, expected: list[str]) -> None:
     program = runpy.run_path(str(CHART / "files/test.py"), run_name="helm_test")
     assert expected == [one async for one in program["problems"](answers, "n", ["reactor"])]
+
+
+async def test_helms_test_asks_for_the_pods_of_a_large_cluster_page_by_page() -> None:
+    """A pod is some 8 KB, and no answer is read beyond 4 MiB."""
+    text = "x" * 8000
+    pods = [
+        {
+            "metadata": {"name": f"p{number}", "ownerReferences": [{"uid": "u"}], "annotations": {"a": text}},
+            "spec": {"nodeName": f"node-{number}"},
+        }
+        for number in range(600)
+    ]
+    daemon_set = {"metadata": {"uid": "u", "generation": 2}, "status": _GOOD}
+    fresh = Answers(status=_GOOD, renewed_seconds_ago=5)
+    leases = [one for number in range(599) for fresh.lease in [f"node-{number}"] for one in fresh.leases()]
+
+    def answer(asked: Asked) -> Reply:
+        if asked.path.endswith("/reactor"):
+            return Reply(body=daemon_set)
+        items = leases if asked.path.endswith("/leases") else pods
+        start = int(asked.query.get("continue", "0"))
+        end = start + int(asked.query.get("limit", str(len(items))))
+        going_on = {"continue": str(end)} if end < len(items) else {}
+        return Reply(body={"metadata": going_on, "items": items[start:end]})
+
+    program = runpy.run_path(str(CHART / "files/test.py"), run_name="helm_test")
+    async with served(answer) as (_, client):
+        found = [one async for one in program["problems"](client, "n", ["reactor"])]
+    assert ["node node-599: pod p599 keeps no Lease"] == found
 
 
 def test_another_release_is_another_set_of_objects() -> None:

@@ -21,6 +21,18 @@ def is_fresh(lease):
     return time.time() - renewed.timestamp() <= lease["spec"]["leaseDurationSeconds"]
 
 
+async def listed(client, path):
+    """Yield the objects of a collection page by page: all of a large cluster are more than one answer holds."""
+    query = {"limit": "100"}
+    while True:
+        answer = await client.get(path, **query)
+        for one in answer["items"]:
+            yield one
+        if not answer["metadata"].get("continue"):
+            return
+        query["continue"] = answer["metadata"]["continue"]
+
+
 async def problems(client, namespace, names):
     """Yield what is missing now."""
     sets = {}
@@ -33,10 +45,9 @@ async def problems(client, namespace, names):
         for what, key in (("up to date", "updatedNumberScheduled"), ("available", "numberAvailable")):
             if found["status"].get(key, 0) < wanted:
                 yield f"DaemonSet {name}: {found['status'].get(key, 0)} of {wanted} pods are {what}"
-    leases = await client.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
-    fresh = {one["metadata"]["name"] for one in leases["items"] if is_fresh(one)}
-    pods = await client.get(f"/api/v1/namespaces/{namespace}/pods")
-    for pod in pods["items"]:
+    leases = listed(client, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+    fresh = {one["metadata"]["name"] async for one in leases if is_fresh(one)}
+    async for pod in listed(client, f"/api/v1/namespaces/{namespace}/pods"):
         owners = {one["uid"] for one in pod["metadata"].get("ownerReferences", [])}
         node = pod["spec"].get("nodeName")
         if owners & sets.keys() and node not in fresh:
