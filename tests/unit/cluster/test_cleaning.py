@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from reactor.cli import main
 from reactor.cluster.leaving import Cleaned, clean
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import UnreachableError
-from tests.support.api_faults import Asked, FaultServer, Reply, refusal, served
+from tests.support.api_faults import Asked, FaultServer, Reply, chunk, refusal, served
 
 _MEMORY, _DISK = "node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure"
 
@@ -39,6 +40,7 @@ class _Server:
     def __init__(self, *nodes: dict[str, Any]) -> None:
         self.nodes = {node["metadata"]["name"]: node for node in nodes}
         self.faults: list[Callable[[Asked], Reply | None]] = []
+        self.refused: str | None = None
         self.writes = 0
 
     def __call__(self, asked: Asked) -> Reply | None:
@@ -48,6 +50,8 @@ class _Server:
         if node is None:
             return refusal(404, "not found")
         if asked.method == "PATCH":
+            if asked.path.split("/")[4] == self.refused:
+                return refusal(403, "forbidden")
             if self.faults:
                 return self.faults.pop(0)(asked)
             self.writes += 1
@@ -86,6 +90,33 @@ async def test_every_node_is_as_if_there_had_been_no_reactor() -> None:
         assert writes == server.writes
 
 
+async def test_nodes_are_cleaned_eight_at_a_time_and_told_in_their_order() -> None:
+    """Where a request takes 20 ms, those for 5,000 nodes one by one take as long as a Job of ours may."""
+    names = [f"n{number}" for number in range(16)]
+    server, waiting, all_wait = _Server(*map(_node, names)), set[str](), trio.Event()
+
+    def answer(asked: Asked) -> Reply | None:
+        reply = server(asked)
+        if asked.path == "/api/v1/nodes":
+            return Reply(body={"metadata": {}, "items": list(server.nodes.values())})
+        if reply is None or asked.method != "GET":
+            return reply
+
+        async def later(stream: trio.SocketStream) -> None:
+            waiting.add(asked.path)
+            if len(waiting) == 8:
+                all_wait.set()
+            await all_wait.wait()
+            await stream.send_all(chunk(json.dumps(reply.body).encode()) + b"0\r\n\r\n")
+
+        return Reply(after=later)
+
+    async with served(answer) as (_, client):
+        with trio.fail_after(10):
+            lines = [str(one) for one in await _cleaned(client)]
+    assert [f"{name}: removed 2 taints, 3 conditions" for name in names] == lines
+
+
 async def test_only_the_named_nodes_are_cleaned_and_one_that_is_not_there_is_a_problem() -> None:
     server = _Server(_node("a"), _node("b"))
     async with served(server) as (_, client):
@@ -101,7 +132,7 @@ async def test_a_node_that_others_write_to_is_read_again_and_one_that_is_refused
     async with served(server) as (_, client):
         assert [None] == [one.problem for one in await _cleaned(client, "a")]
         server.nodes["a"] = _node("a")
-        server.faults = [lambda _: refusal(403, "forbidden")]
+        server.refused = "a"
         first, second = await _cleaned(client)
         assert "forbidden" in (first.problem or "")
         assert 3 == second.conditions
