@@ -116,15 +116,17 @@ class PodListings:
         self._sent[section] = (self._number, fits)
 
     def _spec_records(self) -> Iterator[bytes]:
-        """Yield the records of specs; those of pods that have ended last."""
+        """Yield the records of specs, small ones first: a tenant may make them large; of ended pods last."""
         self.problem = None
-        for known in sorted(self._specs.store.known.values(), key=lambda one: one.is_terminal):
+        found: list[tuple[bool, int, bytes]] = []
+        for known in self._specs.store.known.values():
             if is_cut(known.pod):
                 self.problem = f"pod {known.pod.key}: the guard is told of some containers and volumes alone"
             labels = self._specs.store.labels_of(known)
             record = spec_record(known.source, replace(known.pod, labels=labels) if labels else known.pod)
             if record is not None:
-                yield record
+                found.append((known.is_terminal, len(record), record))
+        yield from (record for *_, record in sorted(found))
 
     def _runtime_records(self) -> Iterator[bytes]:
         for uid, pod in self._runtime.inventory.items():

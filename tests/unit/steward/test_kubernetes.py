@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -378,18 +378,53 @@ def _is_heard(one: object) -> bool:
     return isinstance(one, Request) and one.kind is RequestKind.PODS_COMPLETE and one.places == 1
 
 
-async def test_no_directories_of_ended_pods_crowd_a_static_pod_out_of_what_the_guard_is_told() -> None:
-    names = {f"{number:04}": ("default", "done") for number in range(2000)}
-    files = SimpleNamespace(files=NodeFiles(names=names, static_uids=frozenset({"static"})))
-    specs = SimpleNamespace(store=PodStore(), is_heard=False)
-    guard = _Guard()
-    listings = PodListings(guard, specs, SimpleNamespace(inventory={}), files)  # type: ignore[arg-type]
+async def _first_listing(section: Section, store: PodStore, files: NodeFiles) -> Sequence[bytes]:
+    """Return the records that the guard gets first."""
+    guard, specs = _Guard(), SimpleNamespace(store=store, is_heard=True)
+    runtime, node_files = SimpleNamespace(inventory={}), SimpleNamespace(files=files)
+    listings = PodListings(guard, specs, runtime, node_files)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listings.run)
-        await until(lambda: any(len(one) == 2000 for one in guard.records(Section.FILES)))
+        await until(lambda: any(_is_heard(one) for one in guard.heard))
         nursery.cancel_scope.cancel()
-    (records,) = guard.records(Section.FILES)
+    return guard.records(section)[0]
+
+
+async def test_no_directories_of_ended_pods_crowd_a_static_pod_out_of_what_the_guard_is_told() -> None:
+    names = {f"{number:04}": ("default", "done") for number in range(2000)}
+    store = PodStore()
+    store.listing()
+    store.take(pod_document())
+    store.listed()
+    files = NodeFiles(names=names, static_uids=frozenset({"static"}))
+    records = await _first_listing(Section.FILES, store, files)
+    assert 2000 == len(records)
     assert ["static"] == [one.uid for one in map(read_files, records) if one.is_static]
+
+
+async def test_pods_of_very_many_containers_crowd_no_other_pod_out_of_what_the_guard_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listing holds some 160 of the largest, here two: a node may have more pods of one tenant."""
+    monkeypatch.setattr("reactor.link.listings.MOST_LISTED_BYTES", 60_000)
+    long = f"1.{'0' * 55}1"
+    requests = {"memory": long, "ephemeral-storage": long}
+    containers = [
+        {"name": f"{number:063}", "resources": {"requests": requests, "limits": requests}}
+        for number in range(64)
+    ]
+    volumes = [{"name": f"{number:063}", "emptyDir": {"sizeLimit": long}} for number in range(64)]
+    large = {"containers": containers, "volumes": volumes}
+    store = PodStore()
+    store.listing()
+    for number in range(3):
+        store.take(pod_document(f"a{number}", spec=large))
+    store.take(pod_document("web"))
+    store.take(pod_document("ended", status={"phase": "Failed"}))
+    store.listed()
+    records = await _first_listing(Section.SPECS, store, NodeFiles())
+    read = [read_spec(record, lambda _source, _priority: None)[1].name for record in records]
+    assert ["web", "a0", "a1"] == read
 
 
 async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:
