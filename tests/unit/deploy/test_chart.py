@@ -619,6 +619,13 @@ async def test_helms_test_asks_for_the_pods_of_a_large_cluster_page_by_page() ->
     assert ["node node-599: pod p599 keeps no Lease"] == found
 
 
+def test_the_jobs_of_the_longest_release_have_names_that_a_server_takes() -> None:
+    """A Job's name is a label of its pods: 63 characters at most. Helm's longest release has 53."""
+    jobs = [each["metadata"]["name"] for each in render({}, release="x" * 53) if each["kind"] == "Job"]
+    assert ["clean", "test"] == sorted(name.rsplit("-", 1)[1] for name in jobs)
+    assert {name for name in jobs if len(name) > 63} == set()
+
+
 def test_another_release_is_another_set_of_objects() -> None:
     documents = render(EVERYTHING, POLICY, release="second")
     names = {each["metadata"]["name"] for each in documents if each["kind"] != "Namespace"}
