@@ -254,6 +254,20 @@ def test_probes_ask_the_daemons_own_socket_and_no_port_that_others_could_take() 
     assert found["livenessProbe"]["failureThreshold"] * found["livenessProbe"]["periodSeconds"] >= 60
 
 
+def test_probes_are_answered_while_others_want_all_cpus() -> None:
+    """A pod has what it requests then: tenants had the kubelet kill a guard by computing, with 20m."""
+    (daemon_set,) = documents((BASE / "daemonset.yaml").read_text())
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    cpus = int(container["resources"]["requests"]["cpu"].removesuffix("m")) / 1000
+    probes = [container[name] for name in ("livenessProbe", "readinessProbe")]
+    cpu_seconds = 0.1  # by the pod's cgroup: the start of the runtime's process and of the interpreter
+    assert all(cpu_seconds / cpus <= probe["timeoutSeconds"] / 4 for probe in probes)
+    assert sum(cpu_seconds / probe["periodSeconds"] for probe in probes) <= cpus / 4
+    live = container["livenessProbe"]
+    start_cpu_seconds = 2.0
+    assert start_cpu_seconds / cpus <= live["failureThreshold"] * live["periodSeconds"] / 2
+
+
 def test_kubernetes_before_1_22_is_given_no_surge() -> None:
     overlay = DEPLOY / "kustomize/overlays/before-1.22"
     (kustomization,) = documents((overlay / "kustomization.yaml").read_text())
