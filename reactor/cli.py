@@ -66,14 +66,13 @@ def _called(command: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     os.umask(os.umask(_UMASK) | _UMASK)
     try:
-        return _flushed(command())
+        return _finished(command)
     except ConfigError as error:
         for problem in error.problems:
             print(f"reactor: {printable(str(problem))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of the output has closed it (`| head`); what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader has closed it (`| head`)
         return 1
     except (ReactorError, OSError) as error:
         print(f"reactor: {printable(what_failed(error))}", file=sys.stderr)
@@ -82,10 +81,30 @@ def _called(command: Callable[[], int]) -> int:
         return 130
 
 
+def _finished(command: Callable[[], int]) -> int:
+    """Return a command's exit status once its output is out, also the help that argparse prints."""
+    try:
+        return _flushed(command())
+    except SystemExit:
+        _flushed(0)
+        raise
+
+
 def _flushed(status: int) -> int:
     """Return the status once the output is out; a reader that is gone is noticed here at the latest."""
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise OSError(error.errno, error.strerror, "standard output") from None
     return status
+
+
+def _discard_output() -> None:
+    """Have what is left in the buffer go nowhere, since it can't be written where it should go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -74,8 +74,11 @@ def write_whole(path: Path, text: str) -> None:
             # A FIFO that no process reads does not block: ENXIO.
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             os.set_blocking(fd, True)
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(content)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, os.fspath(path)) from None
             return
     to = path.resolve()
     unfinished = to.with_name(f"{to.name}.{os.getpid()}")

@@ -225,7 +225,7 @@ def whole_number(
 def instant_or_ago(text: str) -> datetime:
     """Return an instant, or so long ago (`90s`, `30m`, `2h`, `3d`). Raises ArgumentTypeError."""
     number, unit = text[:-1], text[-1:]
-    if number.isdigit() and unit in _SECONDS:
+    if number.isascii() and number.isdigit() and unit in _SECONDS:
         with suppress(OverflowError):
             return datetime.now(UTC) - timedelta(seconds=int(number) * _SECONDS[unit])
     try:

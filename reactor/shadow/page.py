@@ -107,6 +107,7 @@ def run(
     Raises ReactorError if nothing can be read, OSError if the page can't be written.
     """
     if not found.sources:
+        _name(found.problems if options.key is None else ())
         raise ReactorError(f"{found.where}: no journal (NAME.jsonl) and no recording (NAME.json) is there")
     is_shown = sys.stderr.isatty()
     count = len(found.sources)
@@ -120,8 +121,7 @@ def run(
         print("\r\x1b[K", end="", file=sys.stderr)
     if options.key is None:
         fleet.add_problems(found.problems)
-    for one in fleet.problems[:_MOST_NODES]:
-        print(f"reactor: {printable(one)}", file=sys.stderr)
+    _name(fleet.problems)
     are_recorded = fleet.recordings and options.policy is None
     if fleet.first is None and not (fleet.steps or are_recorded):
         raise ReactorError(f"{found.where}: no line of a journal, and no step of a recording, can be read")
@@ -132,6 +132,11 @@ def run(
     if report is not None:
         write_page(fleet, title, report)
     return fleet
+
+
+def _name(problems: Sequence[str]) -> None:
+    for one in problems[:_MOST_NODES]:
+        print(f"reactor: {printable(one)}", file=sys.stderr)
 
 
 # JSON.

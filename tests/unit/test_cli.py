@@ -66,13 +66,14 @@ def test_wrong_usage_exits_2_and_speaks_on_standard_error(arguments, capsys):
     ("arguments", "said"),
     [
         (["report", "--last", "0"], "--last: got '0'; accepted: a whole number above 0"),
+        (["report", "--since", "²d"], "--since: got '²d'; accepted: an instant such as"),
         (["tune", "--pods", "many"], "--pods: got 'many'; accepted: a number from 1 to 1000"),
         (
             ["tune", "--victim", "0"],
             "--victim: got '0'; accepted: a quantity such as 100Mi, 1.5Gi, 2G or 500, above 0",
         ),
     ],
-    ids=["last", "pods", "victim"],
+    ids=["last", "since", "pods", "victim"],
 )
 def test_a_number_that_is_refused_is_shown_with_what_is_accepted(arguments, said, capsys):
     with pytest.raises(SystemExit) as end:
@@ -597,3 +598,26 @@ def test_a_standard_stream_that_is_closed_is_an_empty_one(
         ["sh", "-c", script, sys.executable, str(name)], capture_output=True, text=True, check=False
     )
     assert (status, expected) == (done.returncode, done.stderr.strip())
+
+
+@pytest.mark.parametrize("arguments", [["config", "init"], ["--help"]], ids=" ".join)
+def test_a_standard_output_that_is_full_is_named(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "reactor", *arguments],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+        )
+    expected = b"reactor: standard output: No space left on device"
+    assert (1, expected) == (done.returncode, done.stderr.splitlines()[-1])
+    assert b"Exception" not in done.stderr
+
+
+def test_a_file_that_is_full_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text('{"apiVersion": "reactor/v1alpha1", "kind": "Scenario", "steps": [{"at": "0s"}]}')
+    sweep = ["--sweep", "memory.available<1Gi", "--csv", "/dev/full"]
+    assert 1 == main(["simulate", str(scenario), *sweep])
+    assert "reactor: /dev/full: No space left on device" == capsys.readouterr().err.splitlines()[-1]

@@ -240,6 +240,14 @@ def test_a_directory_without_a_node_is_an_error(tmp_path: Path, capsys: pytest.C
     )
 
 
+def test_why_a_directory_shows_no_node_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert 1 == main(["fleet", str(tmp_path)])
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"reactor: {tmp_path}: 1 other file passed over" == first
+    assert second.startswith(f"reactor: {tmp_path}: no journal (NAME.jsonl)")
+
+
 @pytest.mark.parametrize("content", ["", "no journal\n", '{"kind": "decision"}\n'])
 @pytest.mark.parametrize("command", [["shadow", "--journal"], ["fleet"]])
 def test_what_is_no_journal_is_an_error_that_names_it(
