@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from reactor.errors import ConfigError
 from reactor.policy.messages import absurd_thresholds
 from reactor.simulate.replay import Pass, line_of, passes
-from reactor.simulate.scenario import input_name, scenario_in, warn, without_cycle_collection
+from reactor.simulate.scenario import scenario_in, warn, without_cycle_collection
 from reactor.simulate.summary import Summary
 from reactor.text import printable
 
@@ -19,16 +20,20 @@ _WHAT_COLUMNS: Final = 13
 def run_scenario_file(path: str, output: str) -> int:
     """Replay the scenario in a file (`-`: standard input), print each step, return the exit status.
 
-    Raises ConfigError with every problem of a scenario that is not valid.
+    Status 2 where the scenario is not valid, with one line per problem on standard error.
     """
     with without_cycle_collection():
         return _run(path, output)
 
 
 def _run(path: str, output: str) -> int:
-    scenario = scenario_in(path)
-    name = input_name(path)
-    warn(scenario, name)
+    try:
+        scenario = scenario_in(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(printable(str(problem)), file=sys.stderr)
+        return 2
+    warn(scenario)
     if output != "json":
         if scenario.name:
             print(printable(scenario.name))
@@ -45,7 +50,7 @@ def _run(path: str, output: str) -> int:
                 signal: f"{why}: it counts as unobserved" for signal, why in made.decision.absurd.items()
             }
     for what, why in absurd.items():
-        print(f"warning: {printable(f'{name}: {what}: {why}')}", file=sys.stderr)
+        print(f"warning: {what}: {why}", file=sys.stderr)
     return 0
 
 

@@ -27,7 +27,6 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Reclaim
 from reactor.plain import open_regular, read_regular
 from reactor.simulate.summary import Summary
-from reactor.text import printable
 
 Number = NewType("Number", float)
 
@@ -418,23 +417,9 @@ check_document(_Document, _checks)
 
 
 def scenario_in(path: str) -> Scenario:
-    """Return the scenario in a file (`-`: standard input). Raises ConfigError with every problem of it."""
-    name = input_name(path)
-    try:
-        return scenario_from_text(_read(path, name), name)
-    except ConfigError as error:
-        raise ConfigError([_in_file(one, name) for one in error.problems]) from error
-
-
-def input_name(path: str) -> str:
-    """Return what errors and warnings call a scenario's file."""
-    return "standard input" if path == "-" else path
-
-
-def _in_file(problem: Problem, name: str) -> Problem:
-    """Return a problem with the file that it is in: a document's own paths do not say."""
-    is_named = problem.path == name or problem.path.startswith(f"{name}:")
-    return problem if is_named else problem._replace(path=f"{name}: {problem.path}")
+    """Return the scenario in a file (`-`: standard input). Raises ConfigError with every problem."""
+    name = "standard input" if path == "-" else path
+    return scenario_from_text(_read(path, name), name)
 
 
 @contextmanager
@@ -449,15 +434,15 @@ def without_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def warn(scenario: Scenario, name: str) -> None:
-    """Print on standard error what of a scenario of this name has no effect, or is recorded as a failure."""
+def warn(scenario: Scenario) -> None:
+    """Print on standard error what of a scenario has no effect, or is recorded as a failure."""
     failed = [
         f"steps[{index}]: the reclaim of {kind} fails in this step, as recorded"
         for index, step in enumerate(scenario.steps)
         for kind in step.reclaim_error
     ]
     for warning in (*scenario.warnings, *failed):
-        print(f"warning: {printable(f'{name}: {warning}')}", file=sys.stderr)
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _read(path: str, name: str) -> str:

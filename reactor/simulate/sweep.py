@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from reactor.errors import ConfigError, Problem, ReactorError
+from reactor.errors import ConfigError, Problem
 from reactor.model.decisions import Decision, Snapshot
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, IN_BYTES, MEMORY_SIGNALS, RESOURCE, NodeCondition, Signal
@@ -23,14 +23,7 @@ from reactor.policy.thresholds import is_met
 from reactor.report import Bars, Figure, Lines, Report, Section, write
 from reactor.report import Table as ReportTable
 from reactor.simulate.replay import SnapshotOf, passes
-from reactor.simulate.scenario import (
-    Scenario,
-    eviction_settings,
-    input_name,
-    scenario_in,
-    warn,
-    without_cycle_collection,
-)
+from reactor.simulate.scenario import Scenario, eviction_settings, scenario_in, warn, without_cycle_collection
 from reactor.simulate.summary import Summary
 from reactor.simulate.sweep_axes import (
     Axis,
@@ -537,8 +530,7 @@ class SweepOptions:
 def sweep_files(options: SweepOptions) -> int:
     """Try every combination on every scenario, and return the exit status.
 
-    Raises ConfigError where an axis or a scenario is wrong, RefusedError where a report can't be drawn, and
-    ReactorError if all scenarios are left out.
+    Raises ConfigError where an axis or a scenario is wrong, RefusedError where a report can't be drawn.
     """
     axes = axes_of(options.sweeps)
     count = sum(1 for _ in combinations(axes))
@@ -550,8 +542,6 @@ def sweep_files(options: SweepOptions) -> int:
                 count * len(options.scenarios),
             )
         )
-    if not rows:
-        raise ReactorError(f"{', '.join(options.scenarios)}: none is a scenario that can be read")
     if options.output == "json":
         print_json(axes, rows)
     else:
@@ -574,20 +564,26 @@ def _scenarios(paths: Iterable[str], *, skips_bad: bool = False) -> Iterator[tup
     for path in paths:
         try:
             scenario = _with_steps(path)
-        except ConfigError as error:
+        except ConfigError as error:  # of which file it is says nothing in a document's own paths
+            problems = [_in_file(one, path) for one in error.problems]
             if not skips_bad:
-                raise
-            print(f"reactor: {printable(str(error.problems[0]))}", file=sys.stderr)
+                raise ConfigError(problems) from error
+            print(f"reactor: {printable(str(problems[0]))}", file=sys.stderr)
             continue
-        warn(scenario, input_name(path))
+        warn(scenario)
         yield path, scenario
 
 
 def _with_steps(path: str) -> Scenario:
     scenario = scenario_in(path)
     if not scenario.steps:
-        raise ConfigError([Problem(path=input_name(path), got="no steps", accepted="a scenario with some")])
+        raise ConfigError([Problem(path=path, got="no steps", accepted="a scenario with some")])
     return scenario
+
+
+def _in_file(problem: Problem, path: str) -> Problem:
+    is_named = problem.path == path or problem.path.startswith(f"{path}:")
+    return problem if is_named else problem._replace(path=f"{path}: {problem.path}")
 
 
 def _shown(swept: Iterable[Swept], count: int) -> Iterator[Swept]:

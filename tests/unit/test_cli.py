@@ -582,7 +582,7 @@ def test_a_number_that_is_none_is_named_with_the_accepted_form(
 @pytest.mark.parametrize(
     ("closed", "status", "expected"),
     [
-        ("<&-", 2, "reactor: standard input: got an empty file; accepted: one document"),
+        ("<&-", 2, "standard input: got an empty file; accepted: one document"),
         (">&-", 0, ""),
         ("2>&-", 0, ""),
     ],

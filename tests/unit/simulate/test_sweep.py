@@ -359,23 +359,3 @@ def test_without_a_scenario_it_is_asked_for(capsys):
 
     assert end.value.code == 2
     assert "SCENARIO" in capsys.readouterr().err
-
-
-def test_recordings_of_which_none_can_be_read_are_an_error_and_no_empty_table(tmp_path, capsys):
-    there = tmp_path / "recordings"
-    there.mkdir()
-    (there / "node.json").write_text("no recording")
-    arguments = ["simulate", str(there), "--sweep", "memory.available<1Gi,2Gi"]
-    assert 1 == main([*arguments, "--csv", str(tmp_path / "out.csv")])
-    out, err = capsys.readouterr()
-    assert "" == out
-    assert err.splitlines()[0].startswith(f"reactor: {there}/node.json: ")
-    assert f"reactor: {there}/node.json: none is a scenario that can be read" == err.splitlines()[-1]
-    assert not (tmp_path / "out.csv").exists()
-
-
-def test_a_warning_of_one_of_many_scenarios_names_it(file, tmp_path, capsys):
-    other = tmp_path / "failing.json"
-    other.write_text(json.dumps(_document(4000) | {"steps": [{"at": "0s", "reclaimError": ["images"]}]}))
-    assert 0 == main(["simulate", str(file), str(other), "--sweep", "memory.available<1Gi"])
-    assert f"warning: {other}: steps[0]: the reclaim of images fails" in capsys.readouterr().err
