@@ -21,7 +21,7 @@ from reactor.model.kills import OomKill
 from reactor.model.pods import Pod, PodUsage, working_set_bytes
 from reactor.model.rules import EVICTING, Firing, RankedBy
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, Resource, Signal
-from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, Threshold, resources_wanting
+from reactor.model.thresholds import PROCESS_SIGNALS, SWAP_SIGNALS, Observation, resources_wanting
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.node import NodeObserver, consistent
 from reactor.observe.oom_kills import PodOomKills
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Observations:
-    """Observes for one configuration. `is_populated` returns whether a pod's cgroup has processes.
+    """Observes for one configuration. `is_populated` returns whether a pod's cgroup has processes, if known.
 
     Each of those `ahead` is given the pods when they have changed; `kernel` is among them.
     """
@@ -73,7 +73,7 @@ class Observations:
     observer: NodeObserver
     usages: PodObserver
     pod_list: PodList
-    is_populated: Callable[[Pod], bool]
+    is_populated: Callable[[Pod], bool | None]
     oom_source: OomSource
     oom_kills: PodOomKills
     kernel: KernelKills = field(default_factory=NoKernelKills)
@@ -130,7 +130,7 @@ class Observations:
             node_at_seconds = self._clock_seconds()
             return self.observe_node(wakes, now_seconds)
 
-        memory, found = consistent(read_node, read_pods, self._is_moving, self._hard_met)
+        memory, found = consistent(read_node, read_pods, self._is_moving, partial(self._asked, now_seconds))
         known = found or Known({}, {})
         seen = Seen(
             snapshot=Snapshot(
@@ -148,7 +148,7 @@ class Observations:
 
     def _bounds(self, read: Callable[[], Known | None], now_seconds: float) -> Known | None:
         """Return the most that each pod can hold; if none has to be chosen, what the kept ones use."""
-        if not resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds)):
+        if not self._wanting(now_seconds):
             return Known({}, dict(self._of_kept()))
         self._take_pods(self.pod_list.refresh())
         found = read()
@@ -171,14 +171,15 @@ class Observations:
         return seen._replace(snapshot=completed(self._settings, seen.snapshot, used))
 
     def _is_moving(self) -> bool:
-        """Return whether memory is being freed.
-
-        Asked also while there is memory: a kill that is noticed at the next crossing would seem fresh then.
-        """
+        # Asked also while there is memory: a kill that is noticed at the next crossing would seem fresh then.
         return self._are_victims_dying() or bool(self.node.state.in_flight)
 
-    def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
-        return frozenset(filter(is_hard_memory, thresholds_met(self._settings.thresholds, memory)))
+    def _asked(self, now_seconds: float, memory: Mapping[Signal, Observation]) -> frozenset[object]:
+        met = thresholds_met(self._settings.thresholds, memory)
+        return frozenset(filter(is_hard_memory, met)) | self._wanting(now_seconds)
+
+    def _wanting(self, now_seconds: float) -> frozenset[Resource]:
+        return resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds))
 
     def observe_node(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         """Observe what the wakes are about, memory in any case; return what was observed of it."""
@@ -199,8 +200,7 @@ class Observations:
         self, wakes: Sequence[Wake], now_seconds: float, firing: Firing | None = None
     ) -> Mapping[str, PodUsage]:
         """Return what pods use; if none may have to be chosen, what those do that are never evicted."""
-        wanting = resources_wanting(self._settings.thresholds, self.node.observed.at(now_seconds))
-        is_of_memory = _only_memory(wakes)
+        wanting, is_of_memory = self._wanting(now_seconds), _only_memory(wakes)
         if firing is not None and firing.rule.by is RankedBy.SWAP:
             self.usages.note_swap(has_swap=self.observer.has_swap)  # no other pass does for a rule
         if not wanting and (firing is None or firing.rule.action not in EVICTING):

@@ -17,7 +17,7 @@ from reactor.kernel.procfs import PROC
 from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation
 from reactor.observe.memory import NodeMemory
 
 _Observations = dict[Signal, Observation]
@@ -147,19 +147,19 @@ def consistent(
     read_node: Callable[[], Mapping[Signal, Observation]],
     read_pods: Callable[[], _Pods],
     is_moving: Callable[[], bool],
-    hard_met: Callable[[Mapping[Signal, Observation]], frozenset[Threshold]],
+    asked: Callable[[Mapping[Signal, Observation]], frozenset[object]],
 ) -> tuple[Mapping[Signal, Observation], _Pods]:
     """Return the node and what its pods use, as if both were read at one instant.
 
-    What `read_pods` returns is false if it has read none.
-    `is_moving` returns whether something is being freed, and is asked after both were read. `hard_met`
-    returns which thresholds a node has crossed: whom to evict is chosen by what pods hold at the crossing.
+    What `read_pods` returns is false if it has read none. `is_moving` returns whether something is being
+    freed, and is asked after both were read. `asked` returns what a node's pods are read for: whom to evict
+    is chosen by what they hold at the crossing, and of one that was not read nothing is known.
     """
     began_ns = time.monotonic_ns()
     node, pods = read_node(), read_pods()
     is_late = time.monotonic_ns() - began_ns > _LATE_NS
     if (is_moving() or is_late) and pods:
-        before, node = node, read_node()
-        if hard_met(node) - hard_met(before):
-            pods, node = read_pods(), read_node()
+        known, node = asked(node), read_node()
+        while asked(node) - known:
+            known, pods, node = asked(node), read_pods(), read_node()
     return node, pods

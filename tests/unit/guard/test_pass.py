@@ -954,3 +954,64 @@ async def test_memory_that_is_absurd_has_not_sunk(make_loop, make_pod, observati
         loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(now * MIB)}
         loop.now_seconds += 0.02
         assert not loop.passes.observations.shortage_has_grown()
+
+
+class Falls:
+    """Shows what a signal has available at one reading after the other, the last one again and again."""
+
+    def __init__(self, signal: Signal, *seen: Observation) -> None:
+        self._signal = signal
+        self._seen = list(seen)
+
+    def __call__(self) -> Mapping[Signal, Observation]:
+        return {self._signal: self._seen.pop(0) if len(self._seen) > 1 else self._seen[0]}
+
+
+def after_a_kill(loop: Any, make_pod: Callable[..., Any], observation: Callable[..., Any]) -> None:
+    """Have a hog dying beside an innocent, the next one, and a pod that is never evicted."""
+    keeper = replace(make_pod("keeper"), critical_because="it is so")
+    loop.have(make_pod("innocent"), make_pod("hog"), make_pod("next"), keeper, working_set_bytes=MIB)
+    for uid, held in (("uid-hog", 300), ("uid-next", 200)):
+        loop.usages.seen[uid] = PodUsage(memory_working_set_bytes=held * MIB, process_count=held)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["hog"]
+    loop.now_seconds += 0.1
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=MIB, process_count=1)
+
+
+@pytest.mark.parametrize("kind", [WakeKind.MEMORY, WakeKind.HOUSEKEEPING])
+async def test_if_the_node_is_short_only_when_it_is_read_again_its_pods_are_read_too(
+    make_loop, make_pod, make_threshold, observation, kind
+):
+    """Of pods that were not read the first in the list was killed, as one that has no statistics."""
+    reclaimed = ThresholdValue(text="50Mi", amount=Fraction(50 * MIB))
+    loop = make_loop(replace(make_threshold(100 * MIB), minimum_reclaim=reclaimed))
+    after_a_kill(loop, make_pod, observation)
+    loop.node.memory = Falls(Signal.MEMORY_AVAILABLE, observation(160 * MIB), observation(120 * MIB))
+
+    loop.passes.make([wake(kind)])
+
+    assert loop.kills.killed == ["hog", "next"]
+
+
+@pytest.mark.parametrize("readings", [(399, 399, 399), (399, 99, 399), (399, 99, 99)])
+async def test_if_process_ids_run_out_between_two_readings_processes_are_counted(
+    make_loop, make_pod, make_threshold, observation, readings
+):
+    """Also if the pods are read for memory by then."""
+    loop = make_loop(make_threshold(100 * MIB), make_threshold(10, Signal.PID_AVAILABLE))
+    after_a_kill(loop, make_pod, observation)
+    loop.usages.memory = lambda *_: {
+        uid: one._replace(process_count=None) for uid, one in loop.usages.seen.items()
+    }
+    seen = (observation(available * MIB) for available in readings)
+    loop.node.memory = Falls(Signal.MEMORY_AVAILABLE, *seen)
+    ids = (Observation(available=available, capacity=1000) for available in (100, 100, 5))
+    loop.node.processes = Falls(Signal.PID_AVAILABLE, *ids)
+    if readings[1] == 399:
+        loop.node.processes()
+
+    loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+
+    assert loop.kills.killed == ["hog", "next"]
