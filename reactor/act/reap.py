@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -17,17 +18,19 @@ import trio
 
 from reactor.act import processes
 from reactor.act.processes import close_all
-from reactor.act.target import AT_ONCE, Target, is_said_unpopulated
+from reactor.act.target import AT_ONCE, Target
 from reactor.errors import ReactorError
 from reactor.kernel import libc
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, are_inhabited, is_said_empty
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, walk
-from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.files import close_descriptor
 from reactor.kernel.scheduling import follow_main_thread
 from reactor.model.pods import Pod
 
 REAP_DEADLINE_SECONDS: Final = 10.0
 _STRAGGLER_INTERVAL_SECONDS: Final = 0.25
+_MOST_BEGUN: Final = 64
+_GROWTH_BYTES: Final = 1 << 20
 _POLL_SECONDS: Final = 0.02  # for processes that no pidfd can be had of
 
 Key = tuple[str, str | None]  # a pod's uid and cgroup
@@ -158,16 +161,38 @@ async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
 # subtree, however many cgroups a tenant has made in it; on v1 they are listed.
 
 
-def populated(tree: CgroupTree, pod: Pod, *, if_unknown: bool) -> bool:
-    """Return whether a process lives in a pod's cgroup, but for what a kill spares."""
-    if pod.cgroup is None:
-        return False
-    is_said = tree.version is CgroupVersion.V2  # v1 has no file to ask: not to look for it saves a fifth
-    try:
-        with closing(Target.of(tree, pod)) as target:
-            return not (is_said and _is_said_empty(target)) and bool(target.processes())
-    except (ReactorError, OSError):
-        return if_unknown
+class Populated:
+    """Tells whether a process lives in a pod's cgroup, but for what a kill spares; None: not known (yet).
+
+    A tenant may have left thousands of cgroups: a call lists a few, and the next one goes on there. Once more
+    is charged to the pod than before all are listed, since it may rank first.
+    """
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self._tree = tree
+        self._begun: dict[Key, tuple[Target, Iterator[bool | None] | None, int]] = {}
+
+    def __call__(self, pod: Pod) -> bool | None:
+        key, is_said = (pod.uid, pod.cgroup), self._tree.version is CgroupVersion.V2  # v1 has no file to ask
+        target, looks, least_bytes = self._begun.pop(key, (None, None, sys.maxsize))
+        try:
+            if target is None or not target.is_of(pod):
+                target, looks, least_bytes = Target.of(self._tree, pod), None, sys.maxsize
+            if (directory := target.directory) is None or (is_said and _is_said_empty(target)):
+                return False
+            charged_bytes = int(directory.read("memory.current" if is_said else "memory.usage_in_bytes"))
+            has_grown = charged_bytes > least_bytes + _GROWTH_BYTES
+            if has_grown or looks is None:
+                looks = are_inhabited(directory, target.spared, sys.maxsize if has_grown else AT_ONCE)
+            found, is_long = next(looks), least_bytes < sys.maxsize
+            if found is None or (is_long and not found):
+                least_bytes = charged_bytes if has_grown else min(least_bytes, charged_bytes)
+                kept = [begun for begun in self._begun.items() if begun[1][0].exists()]
+                begun = key, (target, looks if found is None else None, least_bytes)
+                self._begun = dict([*kept, begun][:_MOST_BEGUN])
+        except (ReactorError, OSError):
+            return None
+        return found
 
 
 def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
@@ -212,25 +237,7 @@ async def _found(target: Target) -> AsyncGenerator[int]:
 
 
 def _is_said_empty(target: Target) -> bool:
-    """Return whether the kernel says that no process lives in the target, but for what is spared."""
-    if target.directory is None:
-        return True
-    if not target.spared:
-        return is_said_unpopulated(target.directory)
-    try:
-        return not target.directory.processes() and all(
-            _is_child_unpopulated(target.directory, name) for name in target.unspared(target.directory)
-        )
-    except (OSError, ReactorError):
-        return False
-
-
-def _is_child_unpopulated(directory: CgroupDirectory, name: str) -> bool:
-    try:
-        with directory.child(name) as below:
-            return is_said_unpopulated(below)
-    except OSError as error:
-        return error.errno in GONE
+    return target.directory is None or is_said_empty(target.directory, target.spared)
 
 
 def let_die() -> None:

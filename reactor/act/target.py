@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from reactor.act.processes import HELD, close_all, open_pidfds
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree, Controller, processes_below
+from reactor.kernel.cgroup import CgroupTree, Controller, is_said_empty, processes_below
 from reactor.kernel.cgroup_directory import CgroupDirectory, CgroupVersion, fail, walk
 from reactor.kernel.files import GONE, close_descriptor
 from reactor.kernel.procfs import is_exiting
@@ -70,7 +70,7 @@ class Target:
 
     def is_unpopulated(self) -> bool:
         """Return whether v2 says that no process lives in it; not asked of one with processes held ready."""
-        return self.directory is not None and not self.pidfds and is_said_unpopulated(self.directory)
+        return self.directory is not None and not self.pidfds and is_said_empty(self.directory)
 
     def prepare(self, tree: CgroupTree) -> None:
         """Open what is not open yet, of the cgroups found first. Raises OSError; what is open stays owned."""
@@ -228,14 +228,6 @@ def _has_path(tree: CgroupTree, cgroup: str, inode: int) -> bool:
         with tree.open(cgroup) as directory:
             return directory.inode == inode
     except (FileNotFoundError, RefusedError):
-        return False
-
-
-def is_said_unpopulated(directory: CgroupDirectory) -> bool:
-    """Return whether v2 says that no process lives in the subtree; False where it says nothing."""
-    try:
-        return b"populated 0\n" in directory.read("cgroup.events")
-    except OSError:
         return False
 
 

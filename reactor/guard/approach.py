@@ -142,7 +142,7 @@ class Approach:
         room = _MOST_PUT_ASIDE - len(self._node.emptied_among(self._node.pods))
         held_bytes = {uid: one.memory_working_set_bytes for uid, one in found.inputs.snapshot.pods.items()}
         idle = (pod for pod in found.prepared if held_bytes.get(pod.uid) == 0)
-        empty = [pod.uid for pod in idle if not self._pods.is_populated(pod)][: max(0, room)]
+        empty = [pod.uid for pod in idle if self._pods.is_populated(pod) is False][: max(0, room)]
         for uid in empty:
             self._node.apply(PodEmptied(uid=uid, was_found=True))
         return bool(empty)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reactor.act.kill import OnStruck
 from reactor.act.kill_path import KillPath
-from reactor.act.reap import populated
+from reactor.act.reap import Populated
 from reactor.blackbox import Feed
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.guard.ahead import KernelKills
@@ -414,7 +414,7 @@ def loop_of(
         observer=observer,
         usages=usages,
         pod_list=CgroupPods(tree, settings) if pods is None else pods,
-        is_populated=partial(populated, tree, if_unknown=False),
+        is_populated=Populated(tree),
         oom_source=oom,
         oom_kills=PodOomKills(tree),
     )

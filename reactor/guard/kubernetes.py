@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.reap import KillReport, has_no_process, populated
+from reactor.act.reap import KillReport, Populated, has_no_process
 from reactor.act.target import Target
 from reactor.errors import ReactorError, StewardError
 from reactor.guard.node import Node
@@ -126,7 +126,7 @@ class RuntimeKills(KillPath):
         left_seconds = scope.deadline - trio.current_time()
         if why is not None and left_seconds > 0:
             return await super().terminate(pod, left_seconds, still_wanted) if still_wanted() else None
-        may_live = populated(self._tree, pod, if_unknown=True)
+        may_live = Populated(self._tree)(pod) is not False
         return self.kill_now(pod) if may_live and still_wanted() else None
 
 

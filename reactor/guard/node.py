@@ -88,11 +88,11 @@ class Node:
             self.apply(PodsListed(uids=frozenset(pod.uid for pod in pods)))
 
     def eligible(
-        self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool]
+        self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool | None]
     ) -> Sequence[Pod]:
         """Return those of these pods that the policy is asked about, and those whose files are awaited.
 
-        `populated` returns whether a process is in a pod.
+        `populated` returns whether a process is in a pod, None if that is not known.
         """
         emptied = self.state.ineligible.emptied
         if emptied:

@@ -23,6 +23,7 @@ from reactor.kernel.cgroup_directory import (
     CgroupVersion,
     Refused,
     cgroup_components,
+    fail,
     parse_limit,
     walk,
 )
@@ -231,6 +232,56 @@ def processes_below(top: CgroupDirectory, spared: Collection[str] = ()) -> list[
             except OSError as error:
                 refused(directory.cgroup, error)
     return list(pids)
+
+
+def is_in(top: CgroupDirectory, pid: int, most: int) -> bool:
+    """Return whether a process is in a cgroup or below.
+
+    Raises OSError where one can't be listed, KernelInterfaceError where it would be in more than `most`.
+    """
+    with closing(walk(top, fail)) as directories:
+        for count, directory in enumerate(directories):
+            if count == most:
+                raise KernelInterfaceError(top.cgroup, "more cgroups", f"{most}")
+            if pid in directory.processes():
+                return True
+    return False
+
+
+def is_said_empty(top: CgroupDirectory, spared: Collection[str] = ()) -> bool:
+    """Return whether v2 says that no process is in a cgroup or below, but for `spared` ones directly below.
+
+    False where it says nothing.
+    """
+    try:
+        if not spared:
+            return b"populated 0\n" in top.read("cgroup.events")
+        names = [name for name in top.children() if f"{top.cgroup}/{name}" not in spared]
+        return not top.processes() and all(_is_child_said_empty(top, name) for name in names)
+    except (OSError, KernelInterfaceError):
+        return False
+
+
+def _is_child_said_empty(top: CgroupDirectory, name: str) -> bool:
+    try:
+        with top.child(name) as below:
+            return is_said_empty(below)
+    except OSError as error:
+        return error.errno in GONE
+
+
+def are_inhabited(top: CgroupDirectory | None, spared: Collection[str], few: int) -> Iterator[bool | None]:
+    """Yield whether a process is in a cgroup or below, but for `spared` ones; before that None after a `few`.
+
+    Raises OSError where one can't be listed.
+    """
+    if top is not None:
+        for count, directory in enumerate(walk(top, fail, spared=spared, held=1), 1):
+            if directory.processes(1):
+                yield True
+            if count % few == 0:
+                yield None
+    yield False
 
 
 def lift_cpu_quota(

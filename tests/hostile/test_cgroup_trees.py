@@ -136,6 +136,32 @@ def test_a_pod_with_thousands_of_cgroups_each_inhabited_or_not_is_evicted_as_one
     subprocess.run(["find", path, "-mindepth", "1", "-depth", "-type", "d", "-delete"], check=False)
 
 
+@pytest.mark.parametrize("node_mib", [512 + CROWD // 100])
+def test_an_evicted_pod_that_has_left_thousands_of_cgroups_delays_no_kill_of_another(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    """Each pass listed all of them on v1, for whether a process lives there again: 8,000 took 250 ms."""
+    trial.right |= {"crowd", "hog"}
+    path = node.tree.path(node.add_pod("crowd"))
+    for number in range(CROWD):
+        (path / f"{number // 100}").mkdir(exist_ok=True)
+        (path / f"{number // 100}" / str(number)).mkdir()
+    daemon.configure(HARD)
+    daemon.start()
+    big = _spawned(path / "0/0", hold(470))
+    assert -signal.SIGKILL == big.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["crowd"], "the eviction in the journal")
+    evicts(node, daemon, "hog")
+    line = daemon.evictions()[-1]["timing"]
+    assert line["killed_ns"] - line["woke_ns"] < 100_000_000 * PATIENCE
+
+    again = _spawned(path / f"{(CROWD - 1) // 100}" / f"{CROWD - 1}", hold(470))
+    assert -signal.SIGKILL == again.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["crowd", "hog", "crowd"], "the eviction in the journal")
+    assert 0 == daemon.stop()
+    subprocess.run(["find", path, "-mindepth", "1", "-depth", "-type", "d", "-delete"], check=False)
+
+
 def test_a_pod_that_makes_and_removes_cgroups_all_the_time_keeps_no_hog_alive_and_can_be_evicted(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.reap import populated
+from reactor.act.reap import Populated
 from reactor.guard.kubernetes import keep_killed
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
@@ -47,7 +47,7 @@ async def test_a_pod_that_was_ranked_is_not_killed_in_its_successor(
     assert (await kill_path.reap(pod)).freed_ns is not None
     assert (await kill_path.terminate(pod, 0)) is not None
     assert successor.poll() is None
-    assert not populated(yard.tree, pod, if_unknown=True)
+    assert Populated(yard.tree)(pod) is False
     assert before + 2 == open_descriptors()  # the successor's own pipes
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from reactor.act.kill_path import KillPath
-from reactor.act.reap import populated
+from reactor.act.reap import Populated
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
@@ -42,8 +42,8 @@ async def test_a_kill_ends_the_containers_and_spares_the_pause_container(
     assert [-signal.SIGKILL] * 3 == [child.wait(60) for child in children]
     assert pause.poll() is None
     assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
-    assert not populated(yard.tree, pod, if_unknown=True)
-    assert populated(yard.tree, dataclasses.replace(pod, spared_cgroups=()), if_unknown=True)
+    assert Populated(yard.tree)(pod) is False
+    assert Populated(yard.tree)(dataclasses.replace(pod, spared_cgroups=()))
 
 
 async def test_a_fork_storm_beside_a_pause_container_is_ended_to_the_last_process(

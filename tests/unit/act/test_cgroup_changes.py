@@ -227,3 +227,14 @@ def test_of_a_kill_that_ended_no_note_is_left(tree: CgroupTree, tmp_path: Path) 
     ):
         assert 2 == len(os.listxattr(tmp_path / "pod"))
     assert [] == os.listxattr(tmp_path / "pod")
+
+
+def test_what_has_very_many_cgroups_is_not_frozen(tree: CgroupTree, tmp_path: Path) -> None:
+    """To look for the guard itself in all of them takes long, and no other pod is killed meanwhile."""
+    (tmp_path / "pod/freezer.state").write_text("THAWED\n")
+    for number in range(1000):
+        (tmp_path / f"pod/{number}").mkdir()
+    problems: list[str] = []
+    with tree.open("/pod", "pids") as pod, frozen(pod, CgroupVersion.V1, problems.append):
+        assert "THAWED\n" == (tmp_path / "pod/freezer.state").read_text()
+    assert ["/pod: got 'more cgroups'; accepted: 128; killing without freezing"] == problems
