@@ -33,9 +33,8 @@ _MOST_BEGUN: Final = 64
 _GROWTH_BYTES: Final = 1 << 20
 _POLL_SECONDS: Final = 0.02  # for processes that no pidfd can be had of
 
-Key = tuple[str, str | None]  # a pod's uid and cgroup
-
 _END_SECONDS: Final = 2.0
+Key = tuple[str, str | None]  # a pod's uid and cgroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +156,7 @@ async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
         await trio.sleep(_POLL_SECONDS)  # v1 has no event for an empty cgroup
 
 
-# Whether a process lives in the target of a kill, before and after it. On v2 the kernel says so of each
-# subtree, however many cgroups a tenant has made in it; on v1 they are listed.
+# Whether a process lives in the target of a kill. On v2 the kernel says so of a subtree; on v1 it is listed.
 
 
 class Populated:
@@ -180,7 +178,9 @@ class Populated:
                 target, looks, least_bytes = Target.of(self._tree, pod), None, sys.maxsize
             if (directory := target.directory) is None or (is_said and _is_said_empty(target)):
                 return False
-            charged_bytes = int(directory.read("memory.current" if is_said else "memory.usage_in_bytes"))
+            charged_bytes = 0
+            with contextlib.suppress(OSError):  # the memory controller may be off there
+                charged_bytes = int(directory.read("memory.current" if is_said else "memory.usage_in_bytes"))
             has_grown = charged_bytes > least_bytes + _GROWTH_BYTES
             if has_grown or looks is None:
                 looks = are_inhabited(directory, target.spared, sys.maxsize if has_grown else AT_ONCE)

@@ -334,8 +334,7 @@ async def test_a_pod_of_too_many_cgroups_for_one_go_is_not_said_to_be_empty_and_
 
 
 def test_a_pod_is_empty_where_the_kernel_says_so_however_many_cgroups_are_in_it(v2: Cgroups) -> None:
-    v2.add("/pods/pod")
-    v2.add("/pods/pod/a")
+    v2.add("/pods/pod/a")  # and no memory controller in the pod itself
     v2.add("/pods/pod/a/b", 1)  # which is not listed to find that out
     v2.fake.file("/pods/pod", "cgroup.events", "populated 0\nfrozen 0\n")
     assert Populated(v2.fake.tree)(of("/pods/pod")) is False
@@ -345,7 +344,6 @@ def test_a_pod_is_empty_where_the_kernel_says_so_however_many_cgroups_are_in_it(
 
 def test_a_pod_beside_whose_sandbox_the_kernel_says_that_no_process_lives_is_empty(v2: Cgroups) -> None:
     pod = of("/pods/pod", spared_cgroups=("/pods/pod/pause",))
-    v2.add("/pods/pod")
     v2.add("/pods/pod/pause", 1)
     v2.add("/pods/pod/main/inner", 1)
     v2.fake.file("/pods/pod/pause", "cgroup.events", "populated 1\nfrozen 0\n")
