@@ -188,8 +188,7 @@ class CgroupPods:
 
         Between two turns there may be refreshes: what they have found is not lost.
         """
-        weight = 0
-        began_seconds = self._clock_seconds()
+        weight, began_seconds = 0, self._clock_seconds()
         self._take_changes()
         self._unlisted = {}
         self._list(again=True)
@@ -263,7 +262,7 @@ class CgroupPods:
         where a pod that came a moment ago may be the very one. For one thread.
         """
         is_changed = self._read_young()  # but those that come now
-        if self._list() or is_changed:
+        if not self._list() and is_changed:
             self._pods = self._present()
         return self._with_specs(self._pods)
 
@@ -296,6 +295,7 @@ class CgroupPods:
             return False
         self._parents, self.matches = parents, parents.matches
         lent()(self._take)(parents.children)
+        self._pods = self._present()  # at once: a crossing may come before the others are read
         return True
 
     def _take(self, parents: Mapping[str, Children | None]) -> None:

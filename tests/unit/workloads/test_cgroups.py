@@ -383,6 +383,22 @@ def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_
     assert pods == listing.refresh()
 
 
+def test_pod_that_a_listing_has_found_is_known_before_all_others_are_read(fake: FakeTree, proc: Path) -> None:
+    """A crossing in between chose among those that were known before, and killed another."""
+    for number in range(60):
+        fake.add(f"/pods/p{number}")
+    listing = pods_of(fake, proc, "/pods")
+    listing.list()
+    fake.add("/pods/hog")
+    shutil.rmtree(fake.directory("/pods/p0"))
+
+    next(turns := listing.turns())
+
+    found = [pod.name for pod in listing.refresh()]
+    assert {"hog", *(f"p{number}" for number in range(1, 60))} == set(found)
+    assert found == [pod.name for pod in _result_of(turns)]
+
+
 def _refuse(*_: object) -> int:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
