@@ -15,7 +15,7 @@ import trio
 from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
-from reactor.act.reap import populated
+from reactor.act.reap import Populated
 from reactor.cluster.evicted_pods import stop_containers, stop_sandboxes
 from reactor.cluster.pod_specs import read_node_files
 from reactor.cluster.runtime import RuntimeWatch
@@ -247,7 +247,7 @@ async def test_a_kill_spares_the_pause_container_and_leaves_no_shim_behind(
     report = kills.kill_now(pod)
     assert (2, ()) == (report.processes, report.problems)
     assert (await kills.reap(pod)).freed_ns is not None
-    assert not populated(tree, pod, if_unknown=True)
+    assert Populated(tree)(pod) is False
     assert len(tree.processes(runtime.node.container_cgroup(hog.cgroup, hog.sandbox_id))) == 1
 
     client = runtime.client()
@@ -292,7 +292,7 @@ async def test_a_container_that_outstays_its_grace_period_is_killed(
     pod = (await listed(runtime, tree))[made.uid]
     await kills.terminate(pod, 1)
     await kills.reap(pod)
-    assert not populated(tree, pod, if_unknown=True)
+    assert Populated(tree)(pod) is False
     await until(partial(exited, runtime.client(), made))
     answer = await runtime.client().container_status(made.containers["one"])
     assert answer.status is not None
@@ -308,7 +308,7 @@ async def test_with_the_runtime_gone_a_grace_period_is_still_given(
     runtime.node.stop_containerd()
     try:
         assert await kills.terminate(pod, 30) is None
-        assert not populated(tree, pod, if_unknown=True)
+        assert Populated(tree)(pod) is False
     finally:
         await runtime.start_again()
 
