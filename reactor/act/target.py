@@ -101,7 +101,7 @@ class Target:
         for name in tuple(self.kill_fds):
             struck += self._kill_through(self.kill_fds.pop(name), name, refused)
         try:
-            names = self.unspared(self.directory)
+            names = self.directory.children(self.spared)
         except OSError as error:
             if error.errno not in GONE:
                 refused[self.cgroup] = error
@@ -185,7 +185,7 @@ class Target:
         return list(pids)
 
     def _open_kill_fds(self, directory: CgroupDirectory) -> None:
-        wanted = self.unspared(directory) if self.spared else [""]
+        wanted = directory.children(self.spared) if self.spared else [""]
         for gone in self.kill_fds.keys() - set(wanted):
             close_descriptor(self.kill_fds.pop(gone))
         for name in wanted[:AT_ONCE]:
@@ -193,9 +193,6 @@ class Target:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 self.kill_fds[name] = directory.open_file(f"{name}/{_KILL}" if name else _KILL, os.O_WRONLY)
-
-    def unspared(self, directory: CgroupDirectory) -> list[str]:
-        return [name for name in directory.children() if f"{self.cgroup}/{name}" not in self.spared]
 
     def _kill_subtree(self, directory: CgroupDirectory, name: str, refused: dict[str, OSError]) -> int:
         kill_fd = self.kill_fds.pop(name, None)

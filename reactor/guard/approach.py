@@ -82,7 +82,7 @@ class Approach:
             victims: Sequence[Pod] = ()
             if (few := bounded.observe_few()) is not None:
                 victims = self._forecast(memory, nearby, few, now_seconds, by_few=True).prepared
-            if again or [pod.uid for pod in victims[:1]] == [*bounded.likely[:1]] != []:
+            if again or (victims and victims[0].uid in bounded.likely[:1]):
                 return
         self._pods.kernel.begin()
         self._pods.refresh_pods()

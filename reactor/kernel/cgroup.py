@@ -256,7 +256,7 @@ def is_said_empty(top: CgroupDirectory, spared: Collection[str] = ()) -> bool:
     try:
         if not spared:
             return b"populated 0\n" in top.read("cgroup.events")
-        names = [name for name in top.children() if f"{top.cgroup}/{name}" not in spared]
+        names = top.children(spared)
         return not top.processes() and all(_is_child_said_empty(top, name) for name in names)
     except (OSError, KernelInterfaceError):
         return False
@@ -270,17 +270,16 @@ def _is_child_said_empty(top: CgroupDirectory, name: str) -> bool:
         return error.errno in GONE
 
 
-def are_inhabited(top: CgroupDirectory | None, spared: Collection[str], few: int) -> Iterator[bool | None]:
+def are_inhabited(top: CgroupDirectory, spared: Collection[str], few: int) -> Iterator[bool | None]:
     """Yield whether a process is in a cgroup or below, but for `spared` ones; before that None after a `few`.
 
     Raises OSError where one can't be listed.
     """
-    if top is not None:
-        for count, directory in enumerate(walk(top, fail, spared=spared, held=1), 1):
-            if directory.processes(1):
-                yield True
-            if count % few == 0:
-                yield None
+    for count, directory in enumerate(walk(top, fail, spared=spared, held=1), 1):
+        if directory.processes(1):
+            yield True
+        if count % few == 0:
+            yield None
     yield False
 
 

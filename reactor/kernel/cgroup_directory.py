@@ -186,16 +186,18 @@ class CgroupDirectory(OwnedDescriptor):
         """Return how many cgroups are directly below, without a listing of them. Raises OSError."""
         return max(0, os.fstat(self._fd).st_nlink - _CHILDLESS)
 
-    def children(self) -> list[str]:
-        """Return the names of the cgroups directly below, in the kernel's order. Raises OSError.
+    def children(self, spared: Collection[str] = ()) -> list[str]:
+        """Return the names of the cgroups directly below but for `spared` paths, in the kernel's order.
 
         A directory's links are its name, its "." and the ".." of each directory in it (kernfs counts them in
-        kernfs_refresh_inode()), so that of an innermost cgroup its forty files need not be listed.
+        kernfs_refresh_inode()), so that of an innermost cgroup its forty files need not be listed. Raises
+        OSError.
         """
         if os.fstat(self._fd).st_nlink == _CHILDLESS:
             return []
         with os.scandir(self._fd) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return [name for name in names if f"{self.cgroup}/{name}" not in spared] if spared else names
 
     def open_file(self, name: str, flags: int) -> int:
         """Return a descriptor of one of the cgroup's files, the caller's to close. Raises OSError."""

@@ -94,9 +94,7 @@ def test_a_daemon_starts_beside_a_nest_and_a_crowd_of_cgroups_and_evicts_a_hog_i
     with nest(node.tree.path(node.add_pod("deep")), DEEP) as innermost:
         daemon.configure(HARD)
         daemon.start()
-        entering = f"/proc/{os.getpid()}/fd/{innermost}/cgroup.procs"
-        command = ["/bin/sh", "-c", f'echo $$ > {entering}; exec "$@"', "sh", *hold(470)]
-        hog = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        hog = _spawned(Path(f"/proc/{os.getpid()}/fd/{innermost}"), hold(470))
         assert -signal.SIGKILL == hog.wait(30 * PATIENCE)
         eventually(lambda: daemon.evicted() == ["deep"], "the eviction in the journal")
         evicts(node, daemon, "hog")
@@ -109,17 +107,22 @@ def _spawned(cgroup: Path, command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(entering, stdin=subprocess.DEVNULL)
 
 
+def _crowd(node: VirtualNode) -> Path:
+    """Return the cgroup of a pod with CROWD cgroups in it, a hundred in each of those directly below."""
+    path = node.tree.path(node.add_pod("crowd"))
+    for number in range(CROWD):
+        (path / f"{number // 100}").mkdir(exist_ok=True)
+        (path / f"{number // 100}" / str(number)).mkdir()
+    return path
+
+
 @pytest.mark.parametrize("node_mib", [512 + CROWD // 100])  # the kernel charges 10 KiB for each cgroup on v1
 def test_a_pod_with_thousands_of_cgroups_each_inhabited_or_not_is_evicted_as_one_and_delays_no_other(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial
 ) -> None:
     """Reported were 42,000 in one pod, as by CROWD=42000; a kernel has 65,535 ids of memory cgroups."""
     trial.right |= {"crowd", "hog"}
-    crowd = node.add_pod("crowd")
-    path = node.tree.path(crowd)
-    for number in range(CROWD):
-        (path / f"{number // 100}").mkdir(exist_ok=True)
-        (path / f"{number // 100}" / str(number)).mkdir()
+    path = _crowd(node)
     daemon.configure(HARD)
     daemon.start()
     evicts(node, daemon, "hog")
@@ -142,10 +145,7 @@ def test_an_evicted_pod_that_has_left_thousands_of_cgroups_delays_no_kill_of_ano
 ) -> None:
     """Each pass listed all of them on v1, for whether a process lives there again: 8,000 took 250 ms."""
     trial.right |= {"crowd", "hog"}
-    path = node.tree.path(node.add_pod("crowd"))
-    for number in range(CROWD):
-        (path / f"{number // 100}").mkdir(exist_ok=True)
-        (path / f"{number // 100}" / str(number)).mkdir()
+    path = _crowd(node)
     daemon.configure(HARD)
     daemon.start()
     big = _spawned(path / "0/0", hold(470))
