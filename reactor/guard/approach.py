@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from typing import Final
 
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, GivesWayError, Known, Wanted
+from reactor.guard.bounded import FEW_PODS, GivesWayError, Known
 from reactor.guard.observations import Observations
 from reactor.model.decisions import Inputs, Snapshot
 from reactor.model.pods import Pod
@@ -81,9 +81,9 @@ class Approach:
             self._pods.refresh_pods()
             victims: Sequence[Pod] = ()
             if (few := bounded.observe_few()) is not None:
-                victims = self._forecast(memory, nearby, few, now_seconds, by_few=True).prepared
-            if again or (victims and victims[0].uid in bounded.likely[:1]):
-                return
+                victims = self._forecast(memory, nearby, few, now_seconds).prepared
+                if again or (victims and victims[0].uid in bounded.likely[:1]):
+                    return
         self._pods.kernel.begin()
         self._pods.refresh_pods()
         reads_all = any(one.reads_all for one in self._pods.ahead)
@@ -105,9 +105,7 @@ class Approach:
         if self._pods.shortage_has_grown():
             raise GivesWayError
 
-    def _forecast(
-        self, memory: _Memory, nearby: _Nearby, known: Known, now_seconds: float, *, by_few: bool = False
-    ) -> Forecast:
+    def _forecast(self, memory: _Memory, nearby: _Nearby, known: Known, now_seconds: float) -> Forecast:
         pods = self._pods.eligible_pods(now_seconds)
         node = self._node
         asleep: Sequence[Pod] = ()
@@ -124,12 +122,12 @@ class Approach:
             self._give_way()
             if bounded.hold_too_little(inputs, known):
                 return False
-            heads, most = (1, MOST_BY_WIDE_BOUNDS) if by_few else (READY_PODS, math.inf)
-            due = bounded.settle(inputs, known, heads=heads, most=most)
-            if due is Wanted.ALL:
+            heads = 1 if known.is_wide else READY_PODS
+            due = bounded.settle(inputs, known, heads=heads, between=self._give_way)
+            if due is None and not known.is_wide:
                 known.used.update(self._pods.usages.memory(self._give_way))
                 known.bounds.clear()
-            return due is not Wanted.CLOSER
+            return due is not None or not known.is_wide
 
         return with_victims(found, nearby, settle)
 

@@ -7,9 +7,8 @@ history of kills later ones are judged, and the record has all numbers.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from reactor.model.decisions import Inputs
@@ -22,26 +21,21 @@ from reactor.policy.forecast import hold_too_little
 
 # To read so few is as fast as to choose among them.
 FEW_PODS: Final = 16
-MOST_BY_WIDE_BOUNDS: Final = 8
+_MOST_BY_WIDE_BOUNDS: Final = 8
 _MOST_LARGEST: Final = 8
+_CLOSE: Final = 4  # so many times what all others hold together is in the largest
 
 
 class Known(NamedTuple):
     """The most that each pod can hold that was not read, and what the others use; by uid.
 
-    `are_charges`: the bounds are what is charged to the pods, with no swap in it.
+    Of those in `charged` the bound is what is charged to the pod, with no swap in it. `is_wide`: few are.
     """
 
     bounds: dict[str, int]
     used: dict[str, PodUsage]
-    are_charges: bool = False
-
-
-class Wanted(Enum):
-    """What a decision would need that can't be settled: closer bounds, or all pods."""
-
-    CLOSER = auto()
-    ALL = auto()
+    charged: AbstractSet[str] = frozenset()
+    is_wide: bool = False
 
 
 class GivesWayError(Exception):
@@ -52,7 +46,7 @@ class BoundedPods:
     """Reads as much of the pods as a decision needs. Of the `likely` ones, by uid, the first is read first.
 
     `largest` are pods to which much was charged a moment ago: of all others their parents' charge is a bound
-    that may be close enough.
+    that may be close enough. None where it can't be.
     """
 
     def __init__(self, settings: EvictionSettings, usages: PodObserver) -> None:
@@ -67,31 +61,42 @@ class BoundedPods:
 
         `between` is called before each few pods, and ends the reading by what it raises.
         """
-        return Known(*self._usages.bounds(between), are_charges=not self._settings.counts_swap)
+        bounds, used = self._usages.bounds(between)
+        return Known(bounds, used, frozenset() if self._settings.counts_swap else bounds.keys())
 
     def observe_few(self) -> Known | None:
-        """Return what `observe` does with wider bounds and less reading, None if that can't be had."""
+        """Return what `observe` does, by less reading; None: bounds can't be had so, or leave out no pod."""
         found = self._usages.wide_bounds((*self.likely, *self.largest)) if self.largest else None
-        return None if found is None else Known(*found)
+        if found is None:
+            return None
+        known = Known(*found, is_wide=True)
+        most_bytes = max(map(known.bounds.__getitem__, known.charged), default=0)
+        return known if max(known.bounds.values(), default=0) <= most_bytes else None
 
     def expect(self, bounds: Mapping[str, int], prepared: Iterable[Pod]) -> None:
         """Record which pods were prepared before a crossing, and the bounds of then."""
         self.likely = tuple(pod.uid for pod in prepared)
-        self.largest = heapq.nlargest(_MOST_LARGEST, bounds, key=bounds.__getitem__)
+        largest = heapq.nlargest(_MOST_LARGEST, bounds, key=bounds.__getitem__)
+        left_bytes = sum(bounds.values()) - sum(map(bounds.__getitem__, largest))
+        self.largest = largest if largest and left_bytes * _CLOSE <= bounds[largest[0]] else ()
 
-    def settle(self, inputs: Inputs, found: Known, *, heads: int = 1, most: float = math.inf) -> Due | Wanted:
-        """Return what is due by a snapshot of what was `found`; read what it needs, `most` pods at the most.
+    def settle(
+        self, inputs: Inputs, found: Known, *, heads: int = 1, between: Callable[[], object] = bool
+    ) -> Due | None:
+        """Return what is due by a snapshot of what was `found`; read what it needs. None: that is all pods.
 
-        What is read comes into `found`, and so into the snapshot.
+        What is read comes into `found`, and so into the snapshot. `between` is as for `observe`. Wide bounds
+        ask for closer ones instead, once a few pods that were read settle nothing.
         """
         known = self._known(inputs, found)
         for number, uid in enumerate(unsettled(known, heads=heads)):
             if not isinstance(uid, str):
-                return uid or Wanted.ALL
-            if number >= most:
+                return uid
+            if found.is_wide and number >= _MOST_BY_WIDE_BOUNDS:
                 break
+            between()
             self.read(found, [uid])
-        return Wanted.CLOSER
+        return None
 
     def read(self, found: Known, uids: Iterable[str | None]) -> None:
         """Read what those of these pods use of which only a bound was found."""
@@ -109,4 +114,4 @@ class BoundedPods:
             self._standings = standings(pods)
         elif pods is not self._standings.pods:  # equal, and from here on the same: compared at once
             self._standings = self._standings._replace(pods=pods)
-        return Bounded(inputs, self._standings, self.likely[:1], found.are_charges)
+        return Bounded(inputs, self._standings, self.likely[:1], found.charged)

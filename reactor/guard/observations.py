@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from reactor.act.reap import let_die
 from reactor.guard.ahead import KernelKills, NoKernelKills
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS, BoundedPods, Known, Wanted
+from reactor.guard.bounded import FEW_PODS, BoundedPods, Known
 from reactor.guard.node import Node
 from reactor.model.decisions import ClaimKind, Eviction, Inputs, Snapshot
 from reactor.model.kills import OomKill
@@ -107,17 +107,14 @@ class Observations:
         """
         state = self.node.state
         is_wide = not (state.claims or may_be_due(self._settings, state, now_seconds, now_seconds))
-        few = ((self.bounded.observe_few, MOST_BY_WIDE_BOUNDS),) if is_wide else ()
-        for read, most in (*few, (self.bounded.observe, math.inf)):
+        for read in (self.bounded.observe_few, self.bounded.observe)[not is_wide :]:
             seen, found = self._observed(wakes, now_seconds, partial(self._bounds, read, now_seconds))
             if found is None:
                 continue
             inputs = Inputs(self._settings, self.node.state, seen.snapshot, seen.pods, now_seconds)
-            due = self.bounded.settle(inputs, found, most=most)
-            if isinstance(due, Due):
+            due = self.bounded.settle(inputs, found)
+            if due is not None:
                 return seen._replace(due=due)
-            if due is Wanted.ALL:
-                break
         return None
 
     def _observed(

@@ -13,6 +13,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from typing import Final
 
@@ -223,12 +224,15 @@ class PodObserver:
                     found[uid] += self._swap_bytes(uid) or 0
         return found, used
 
-    def wide_bounds(self, uids: Iterable[str]) -> tuple[dict[str, int], dict[str, PodUsage]] | None:
+    def wide_bounds(
+        self, uids: Iterable[str]
+    ) -> tuple[dict[str, int], dict[str, PodUsage], AbstractSet[str]] | None:
         """Return what `bounds` does, by reading what is charged to these pods and to the parents of all.
 
         No other pod holds more than what is charged to its parent and to none of these. What is added to a
-        pod's counter and not yet to its parent's is allowed for. None if it can't be had in this way: many
-        parents, swap that is counted, a reading that failed or took long.
+        pod's counter and not yet to its parent's is allowed for. The last are the pods whose own charge was
+        read. None if it can't be had in this way: many parents, swap that is counted, a reading that failed
+        or took long.
         """
         charges, parents, pread = self._charges, self._parents, os.pread
         if charges is None or parents is None or self._vanished or self.unseen or self._counts_swap:
@@ -254,7 +258,8 @@ class PodObserver:
         for (parent, _, pods), one, other in zip(parents, before, after, strict=True):
             most_bytes = max(0, max(one, other) - left.get(parent, 0)) + _UNDER_WAY_BYTES
             bounds |= dict.fromkeys(pods, most_bytes)
-        return bounds | found, dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+        unreadable = dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+        return bounds | found, unreadable, found.keys()
 
     def _hold_parents(self) -> None:
         """Hold open what is charged to the parents of the pods; none if there are many."""

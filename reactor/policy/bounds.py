@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -27,7 +28,7 @@ from reactor.model.kills import SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Threshold
 from reactor.policy.claims import candidates, is_memory_awaited
 from reactor.policy.decide import Due, kept_because, observed
 from reactor.policy.holds import least_worth_bytes, left_by_ended_bytes, may_be_due
@@ -93,13 +94,13 @@ class Bounded(NamedTuple):
 
     Of the snapshot `bounds` are the most that each pod can hold that was not read, `pods` what the others do,
     both by uid. A pod in neither has gone. Whoever reads a pod moves it from the one to the other. `likely`
-    are read first. `are_charges`: the bounds are what is charged to the pods, with no swap in it.
+    are read first. Of those in `charged` the bound is what is charged to the pod, with no swap in it.
     """
 
     inputs: Inputs
     standings: Standings
     likely: Collection[str] = ()
-    are_charges: bool = False
+    charged: AbstractSet[str] = frozenset()
 
 
 def unsettled(known: Bounded, *, heads: int = 1) -> Iterator[str | Due | None]:
@@ -120,7 +121,7 @@ def _until_settled(known: Bounded, heads: int) -> Generator[str, None, Due | Non
     memory = [threshold for threshold in fresh if threshold.signal in MEMORY_SIGNALS]
     if not fresh and not any(map(is_hard_memory, inputs.state.thresholds_met)):
         return due.with_slowdowns()
-    known = Bounded(inputs, known.standings, known.likely, known.are_charges)
+    known = Bounded(inputs, known.standings, known.likely, known.charged)
     if len(memory) < len(fresh) or _asks_for_all(known, memory):
         return None
     yield from (uid for uid in _asked_by_name(known) if uid in bounds)
@@ -142,8 +143,10 @@ def _slowdowns(known: Bounded) -> Generator[str, None, PolicyState | None]:
     None if a few are not enough. How many kills there were in a minute is not asked of the pods.
     """
     bounds = known.inputs.snapshot.bounds
-    found = _at_least(known) or _at_least(known, _surely_held(known))
-    left = bounds.keys() & known.standings.evictable.keys() if found is None else ()
+    found = _at_least(known)
+    uids = bounds.keys() & known.standings.evictable.keys()
+    # Which pod is large whose own charge was not read is not known.
+    left = uids if found is None and (not known.charged or uids <= known.charged) else ()
     for uid in heapq.nlargest(_MOST_FOR_A_SUM, left, key=bounds.__getitem__):
         yield uid
         found = _at_least(known)
@@ -168,13 +171,12 @@ def _may_be_reclaimed(known: Bounded, threshold: Threshold) -> bool:
     if settings.reclaims_ended_only and left_by_ended_bytes(state, bounds, used) < worth_bytes:
         return False
     parents = snapshot.signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
-    inactive_bytes = _inactive_bytes(known, parents)
-    if inactive_bytes is None:
+    if parents.is_mem_available or parents.inactive_file_bytes is None:
         return True
     listed = known.standings.listed
-    charged_bytes = sum(map(bounds.__getitem__, bounds.keys() & listed.keys()))
+    charged_bytes = sum(map(bounds.__getitem__, known.charged & bounds.keys() & listed.keys()))
     read = (used[uid].memory_working_set_bytes or 0 for uid in used.keys() & listed.keys())
-    least_bytes = max(0, charged_bytes - inactive_bytes) + sum(read)
+    least_bytes = max(0, charged_bytes - parents.inactive_file_bytes) + sum(read)
     outside_bytes = parents.capacity - parents.available - least_bytes
     return outside_bytes >= worth_bytes
 
@@ -200,20 +202,16 @@ def _asked_by_name(known: Bounded) -> list[str]:
 def _surely_held(known: Bounded) -> int:
     """Return what the pods hold together, at the least, that may be evicted and were not read."""
     snapshot = known.inputs.snapshot
-    inactive_bytes = [_inactive_bytes(known, one) for one in snapshot.signals.values()]
-    least = [one for one in inactive_bytes if one is not None]
-    uids = snapshot.bounds.keys() & known.standings.evictable.keys()
-    return max(0, sum(map(snapshot.bounds.__getitem__, uids)) - min(least)) if least else 0
+    seen = (one for one in snapshot.signals.values() if not one.is_mem_available)
+    inactive_bytes = [one.inactive_file_bytes for one in seen if one.inactive_file_bytes is not None]
+    uids = known.charged & snapshot.bounds.keys() & known.standings.evictable.keys()
+    charged_bytes = sum(map(snapshot.bounds.__getitem__, uids))
+    return max(0, charged_bytes - min(inactive_bytes, default=charged_bytes))
 
 
-def _inactive_bytes(known: Bounded, parents: Observation) -> int | None:
-    """Return how much more the pods' charges are than what they hold, at the most; None: not known."""
-    return parents.inactive_file_bytes if known.are_charges and not parents.is_mem_available else None
-
-
-def _at_least(known: Bounded, others_bytes: int = 0) -> PolicyState | None:
+def _at_least(known: Bounded) -> PolicyState | None:
     """Return the state with the slowdowns if pods hold no more than is known; None if one is for that."""
-    found = if_others_hold(known, others_bytes)
+    found = if_others_hold(known, _surely_held(known))
     if any(one.reason is not SlowReason.RATE for one in memory_slowdowns(found)):
         return None
     return found

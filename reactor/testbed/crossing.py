@@ -11,9 +11,10 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +24,8 @@ import reactor
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import read_meminfo
-from reactor.testbed.allocator import MIB, HogPlan, HogTimes, hog
-from reactor.testbed.daemon_process import DaemonProcess
+from reactor.testbed.allocator import MIB, HogPlan, HogTimes, Record, hog
+from reactor.testbed.daemon_process import DaemonProcess, wait_until
 from reactor.testbed.virtual_node import VirtualNode
 
 
@@ -89,6 +90,7 @@ _SLOW_RAMP_BYTES: Final = 6 * MIB  # before the nearer early level, and seconds 
 _SLOW: Final = 60 * MIB  # a second
 _TIMEOUT_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 0.05
+_FILLED: Final = 3  # LAST_NS of the tool's record
 _SCHED_CLOCK: Final = 2  # CPUCLOCK_SCHED
 
 
@@ -191,12 +193,24 @@ def prepared_hog(node: VirtualNode, rate_bytes: int) -> tuple[str, HogPlan]:
 
 
 @contextmanager
-def bench_node(tree: CgroupTree, tool: Path, pods: int) -> Iterator[VirtualNode]:
-    """Make a virtual node with an empty pod for the hog and `pods` - 1 idle ones."""
-    with VirtualNode(tree, CAPACITY_BYTES, f"reactor-bench-{os.getpid()}") as node:
+def bench_node(tree: CgroupTree, tool: Path, pods: int, held_bytes: int = 0) -> Iterator[VirtualNode]:
+    """Make a virtual node with an empty pod for the hog and `pods` - 1 idle ones that hold so much each."""
+    with ExitStack() as stack:
+        node = stack.enter_context(VirtualNode(tree, CAPACITY_BYTES, f"reactor-bench-{os.getpid()}"))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         node.add_pod(HOG)
+        holding = []
         for number in range(pods - 1):
-            node.spawn(node.add_pod(f"pod-{number:04}"), [str(tool), "idle"])
+            cgroup, words = node.add_pod(f"pod-{number:04}"), ["idle"]
+            if held_bytes:
+                record = stack.enter_context(Record(directory, f"{number}"))
+                holding.append(record)
+                words = ["fill", str(record.path), str(held_bytes), "small"]
+            node.spawn(cgroup, [str(tool), *words])
+        for record in holding:
+            record.go()
+        if not wait_until(lambda: all(record.words()[_FILLED] for record in holding), _TIMEOUT_SECONDS):
+            raise RefusedError(f"the pods did not take {held_bytes} bytes each in {_TIMEOUT_SECONDS:g} s")
         yield node
 
 

@@ -53,7 +53,8 @@ class DaemonProcess:
                 "metrics": "off",
                 "socket": str(self._directory / "reactor.sock"),
                 "stateFile": str(self._directory / "state.json"),
-                "journal": {"path": str(self._journal)},
+                # Of a thousand pods a decision has 300 KiB: what we read on from is not to be moved aside.
+                "journal": {"path": str(self._journal), "maxSize": "4Gi"},
                 **section,
             },
         }

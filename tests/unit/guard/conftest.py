@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -126,7 +127,9 @@ class FakeUsages:
         }
         return bounds, {uid: one for uid, one in self.seen.items() if one.unreadable}
 
-    def wide_bounds(self, uids: Iterable[str]) -> tuple[dict[str, int], dict[str, PodUsage]] | None:
+    def wide_bounds(
+        self, uids: Iterable[str]
+    ) -> tuple[dict[str, int], dict[str, PodUsage], AbstractSet[str]] | None:
         self.wide_reads += 1
         bounds, used = self.bounds()
         self.bound_reads -= 1
@@ -134,7 +137,8 @@ class FakeUsages:
             return None
         first = set(uids)
         left = sum(charged for uid, charged in bounds.items() if uid not in first)
-        return {uid: charged if uid in first else left for uid, charged in bounds.items()}, {}
+        wide = {uid: charged if uid in first else left for uid, charged in bounds.items()}
+        return wide, {}, first & wide.keys()
 
     def note_swap(self, *, has_swap: bool) -> None:
         del has_swap

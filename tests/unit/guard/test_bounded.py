@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from reactor.blackbox import Feed
-from reactor.guard.bounded import FEW_PODS, MOST_BY_WIDE_BOUNDS
+from reactor.guard.bounded import FEW_PODS, BoundedPods, GivesWayError
 from reactor.guard.pass_ import WakePasses
-from reactor.model.decisions import Measured
+from reactor.model.decisions import Inputs, Measured, PolicyState, Snapshot
+from reactor.model.kills import Slowdown, SlowReason
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -316,8 +317,9 @@ async def test_the_crossing_reads_the_charges_of_few_if_their_parents_bound_the_
     assert (loop.usages.wide_reads, loop.usages.bound_reads) == (1, before)
 
 
-async def test_all_charges_are_read_if_the_bounds_of_few_are_too_wide(make_bare_loop, make_pod, observation):
-    """Together the others hold more than the one that is largest."""
+async def test_no_few_charges_are_read_first_where_the_others_hold_much_beside_the_largest(
+    make_bare_loop, make_pod, observation
+):
     loop, hog = make_bare_loop(), make_pod("hog")
     with_many(loop, make_pod, hog)
     for uid in loop.usages.seen:
@@ -329,8 +331,31 @@ async def test_all_charges_are_read_if_the_bounds_of_few_are_too_wide(make_bare_
     record = loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
-    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (1, before + 1)
+    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (0, before + 1)
     assert record.decision.ranking[0].usage == 60 * MIB
+
+
+async def test_all_charges_are_read_if_a_pod_may_have_come_to_hold_more_than_the_largest(
+    make_bare_loop, make_pod, observation
+):
+    """With wide bounds alone no pod is read in vain, nor are all of them."""
+    loop, hog, late = make_bare_loop(), make_pod("hog"), make_pod("late")
+    with_many(loop, make_pod, hog, late)
+    hold(loop, hog, 60 * MIB)
+    await approach(loop, observation)
+    hold(loop, late, 80 * MIB)
+    before = loop.usages.bound_reads
+    read_before: list[tuple[list[str], int]] = []
+    loop.kills.meanwhile = lambda: read_before.append(
+        (list(loop.usages.one_by_one), loop.usages.memory_reads)
+    )
+    loop.usages.one_by_one.clear()
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["late"]
+    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (1, before + 1)
+    assert read_before == [([hog.uid, late.uid], 0)]
 
 
 async def test_no_charge_of_a_parent_is_a_bound_while_a_victim_dies(make_bare_loop, make_pod, observation):
@@ -466,8 +491,66 @@ async def test_a_rehearsal_of_a_crossing_reads_as_few_pods_and_changes_nothing(
         loop.usages.memory_reads,
     ]
     assert "uid-hog" in loop.usages.one_by_one
-    assert len(loop.usages.one_by_one) <= MOST_BY_WIDE_BOUNDS
+    assert len(loop.usages.one_by_one) <= 8
     assert (ready, state) == (loop.kills.ready, loop.known.state)
+
+
+async def test_in_the_last_stretch_all_charges_are_read_where_the_parents_leave_out_no_pod(
+    make_bare_loop, make_pod, observation
+):
+    """The crossing will read them: the code for it is to be in the caches."""
+    loop, hog, other = make_bare_loop(), make_pod("hog"), make_pod("other")
+    with_many(loop, make_pod, hog, other)
+    hold(loop, hog, 60 * MIB)
+    for number in range(FEW_PODS):
+        loop.usages.seen[f"uid-small-{number}"] = PodUsage(memory_working_set_bytes=20 * MIB)
+    await approach(loop, observation)
+    hold(loop, other, 80 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    before = loop.usages.bound_reads
+
+    loop.passes.approach.prepare(again=True)
+
+    assert (loop.usages.wide_reads, loop.usages.bound_reads) == (0, before + 1)
+    assert loop.kills.ready[:2] == ["other", "hog"]
+
+
+async def test_few_charges_that_settle_nothing_ask_for_those_of_all_and_not_to_read_all_pods(
+    make_bare_loop, make_pod, observation
+):
+    """To read a thousand pods takes 25 ms. With evictions slowed down a few never settle a decision."""
+    loop, hog = make_bare_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    await approach(loop, observation)
+    slowdown = Slowdown(
+        signal=Signal.MEMORY_AVAILABLE,
+        reason=SlowReason.UNHELPFUL,
+        since_seconds=loop.now_seconds - 1,
+        until_seconds=loop.now_seconds + 10,
+        message="slow",
+    )
+    loop.known.state = loop.known.state._replace(slowdowns=(slowdown,))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+
+    loop.passes.approach.prepare(again=True)
+
+    assert (loop.usages.wide_reads, loop.usages.memory_reads) == (1, 0)
+
+
+async def test_reading_pods_gives_way_before_each(make_loop, make_pod, observation):
+    loop = short_by_a_hog(make_loop, make_pod, observation)
+    bounded = BoundedPods(loop.known.settings, loop.usages)
+    known = bounded.observe()
+    snapshot = Snapshot(signals=loop.node.memory_seen, pods={}, bounds=known.bounds)
+    inputs = Inputs(loop.known.settings, PolicyState(), snapshot, loop.known.pods, loop.now_seconds)
+
+    def give_way() -> None:
+        raise GivesWayError
+
+    with pytest.raises(GivesWayError):
+        bounded.settle(inputs, known, between=give_way)
+    assert loop.usages.one_by_one == []
 
 
 def seen_by_pods(loop: Any, observation: Make) -> Any:

@@ -166,14 +166,14 @@ def test_a_pod_holds_no_more_than_its_parent_has_but_for_the_others(
     still.bounds()
     found = still.wide_bounds(["b", "unknown", "b"])
     assert found is not None
-    bounds, used = found
+    bounds, used, charged = found
     under_way_bytes = bounds["a"] - 7 * MIB
     assert under_way_bytes % (2 * MIB) == 0
     assert 0 < under_way_bytes
     assert bounds == {"a": 7 * MIB + under_way_bytes, "b": 3 * MIB, "c": 7 * MIB + under_way_bytes}
-    assert used == {}
+    assert (used, charged) == ({}, {"b"})
     pods.counters("/pods", usage_bytes=0, inactive_file_bytes=0)
-    assert still.wide_bounds(["b"]) == ({**bounds, "a": under_way_bytes, "c": under_way_bytes}, {})
+    assert still.wide_bounds(["b"]) == ({**bounds, "a": under_way_bytes, "c": under_way_bytes}, {}, {"b"})
 
 
 def test_each_parent_bounds_its_own_pods(pods: FakeTree, still: PodObserver) -> None:

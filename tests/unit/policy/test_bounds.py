@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -55,7 +56,7 @@ def inactive(one: Truth) -> int:
 
 
 class Case(NamedTuple):
-    """A decision's inputs, with what each pod would show."""
+    """A decision's inputs, with what each pod would show. `wide`: how far a bound is above the charge."""
 
     settings: EvictionSettings
     state: PolicyState
@@ -63,8 +64,12 @@ class Case(NamedTuple):
     pods: tuple[Pod, ...]
     truth: Mapping[str, Truth]
     likely: tuple[str, ...] = ()
-    are_charges: bool = True
+    wide: Mapping[str, int] = MappingProxyType({})
     read_before: tuple[str, ...] = ()
+
+
+def all_wide(case: Case) -> Case:
+    return case._replace(wide=dict.fromkeys(case.truth, 0))
 
 
 class Read(NamedTuple):
@@ -82,7 +87,7 @@ class Read(NamedTuple):
 
 def settle(case: Case, heads: int = 1) -> Read:
     """Read the pods that are asked for, as the guard does."""
-    bounds = {uid: one.charged_bytes for uid, one in case.truth.items()}
+    bounds = {uid: one.charged_bytes + case.wide.get(uid, 0) for uid, one in case.truth.items()}
     used = {uid: found for uid in case.read_before if (found := case.truth[uid].used) is not None}
     for uid in case.read_before:
         del bounds[uid]
@@ -92,7 +97,7 @@ def settle(case: Case, heads: int = 1) -> Read:
         Inputs(case.settings, case.state, snapshot, case.pods, NOW),
         standings=standings(case.pods),
         likely=case.likely,
-        are_charges=case.are_charges,
+        charged=case.truth.keys() - case.wide.keys(),
     )
     is_hopeless = hold_too_little(known)
     due = None
@@ -212,7 +217,7 @@ def cases(draw: st.DrawFn) -> Case:
         pods=pods,
         truth=truth,
         likely=draw(st.lists(st.sampled_from([*truth, "uid-unknown"]), max_size=2).map(tuple)),
-        are_charges=not settings.ranks_swap and draw(st.integers(0, 3)) > 0,
+        wide={uid: draw(sizes) for uid in truth if settings.ranks_swap or draw(st.integers(0, 3)) == 0},
     )
 
 
@@ -429,7 +434,7 @@ def test_nothing_outside_the_pods_asks_for_them_if_only_what_has_ended_can_be_re
 
 
 def test_wide_bounds_do_not(seen_after_an_eviction: Case) -> None:
-    assert settle(seen_after_an_eviction._replace(are_charges=False)).is_all
+    assert settle(all_wide(seen_after_an_eviction)).is_all
 
 
 def test_memory_that_counts_as_mem_available_does_is_asked_for(seen_after_an_eviction: Case) -> None:
@@ -605,7 +610,7 @@ def test_pods_are_read_until_they_hold_what_is_missing() -> None:
         thresholds=(make_threshold(400 * MIB),), unhelpful_eviction_pause_seconds=30.0
     )
     case = plain([(100, 0), (50, 0), (90, 0), (120, 0), (60, 0)], available=10, settings=settings)
-    assert settle(case._replace(are_charges=False)).order == ["uid-3", "uid-0", "uid-2", "uid-4"]
+    assert settle(all_wide(case)).order == ["uid-3", "uid-0", "uid-2", "uid-4"]
 
 
 def test_none_is_if_their_charges_without_all_inactive_page_cache_are_enough() -> None:
