@@ -82,8 +82,8 @@ class Approach:
             victims: Sequence[Pod] = ()
             if (few := bounded.observe_few()) is not None:
                 victims = self._forecast(memory, nearby, few, now_seconds).prepared
-                if again or (victims and victims[0].uid in bounded.likely[:1]):
-                    return
+            if (again and bounded.largest) or (victims and victims[0].uid in bounded.likely[:1]):
+                return
         self._pods.kernel.begin()
         self._pods.refresh_pods()
         reads_all = any(one.reads_all for one in self._pods.ahead)

@@ -90,11 +90,11 @@ class BoundedPods:
         """
         known = self._known(inputs, found)
         for number, uid in enumerate(unsettled(known, heads=heads)):
+            between()
             if not isinstance(uid, str):
                 return uid
             if found.is_wide and number >= _MOST_BY_WIDE_BOUNDS:
                 break
-            between()
             self.read(found, [uid])
         return None
 
