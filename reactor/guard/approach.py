@@ -181,9 +181,9 @@ class LastStretch:
     _rests_until_seconds: float = 0.0
 
     def watch(self, levels: Sequence[MemoryLevel]) -> MemoryLevel | None:
-        """Stay until usage is at one of these levels, and return it; None where that does not come soon.
+        """Stay until usage is past one of these levels, and return it; None where that does not come soon.
 
-        `levels` are those of hard thresholds at which a crossing is. Where usage is at one already a pass
+        `levels` are those of hard thresholds at which a crossing is. Where usage is past one already a pass
         has seen to it. Blocks.
         """
         began_seconds = now_seconds = self.clock_seconds()
@@ -221,6 +221,6 @@ class LastStretch:
         return nearest if left_bytes <= 0 else None
 
     def _left(self, levels: Iterable[MemoryLevel]) -> list[tuple[int, MemoryLevel]]:
-        """Return how much is left until each of these levels whose usage is known."""
+        """Return how much is left until past each of these levels whose usage is known."""
         read = self.levels.usage_bytes
-        return [(one.level_bytes - used, one) for one in levels if (used := read(one.cgroup)) is not None]
+        return [(one.level_bytes + 1 - used, one) for one in levels if (used := read(one.cgroup)) is not None]

@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from reactor.kernel.files import write_file
 
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
 
 def register_usage_level(directory: Path, level_bytes: int) -> int:
-    """Return a non-blocking eventfd that is signalled when the cgroup's usage crosses the level.
+    """Return a non-blocking eventfd that is signalled when the cgroup's usage passes the level, either way.
 
-    `directory` is the cgroup's. Raises OSError with the path: ENOENT or ENODEV where the cgroup is gone,
-    ENOSPC or ENOMEM where the kernel has no room. The caller closes the descriptor.
+    A usage at the level is not past it: the kernel is given the next page. `directory` is the cgroup's.
+    Raises OSError with the path: ENOENT or ENODEV where the cgroup is gone, ENOSPC or ENOMEM where the kernel
+    has no room. The caller closes the descriptor.
     """
-    return _register(directory, "memory.usage_in_bytes", str(level_bytes))
+    return _register(directory, "memory.usage_in_bytes", str(level_bytes + _PAGE_BYTES))
 
 
 def register_reclaim(directory: Path) -> int:

@@ -40,7 +40,7 @@ LevelKey = tuple[Signal, str, Threshold, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevel:
-    """The usage at which a memory threshold will be crossed: capacity - threshold + inactive file.
+    """The usage past which a memory threshold is crossed: capacity - threshold + inactive file.
 
     `cgroup` is relative to the hierarchy's root, "/" the machine itself. `working_set_bytes` is the same
     crossing without the page cache (capacity - threshold), which holds however far the cache moves; where
@@ -74,10 +74,10 @@ class MemoryLevel:
         return (self.signal, self.cgroup, self.threshold, self.place_ahead)
 
     def is_past(self, *, usage_bytes: int, inactive_file_bytes: int) -> bool:
-        """Return whether fresh counters are at the level; all that counts as available is `inactive_file`."""
+        """Return whether fresh counters are past it; all that counts as available is `inactive_file`."""
         if self.working_set_bytes is None:
-            return usage_bytes >= self.level_bytes
-        return usage_bytes - inactive_file_bytes >= self.working_set_bytes
+            return usage_bytes > self.level_bytes
+        return usage_bytes - inactive_file_bytes > self.working_set_bytes
 
 
 MemoryChain = Chain[Sequence[MemoryLevel]]

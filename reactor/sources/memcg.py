@@ -62,8 +62,8 @@ class _Watch:
     spent: bool = False
 
     def left_bytes(self) -> int:
-        """Return how far usage is below the level now. Raises OSError, ENODEV once the cgroup is gone."""
-        return self.level.level_bytes - self.counters.usage_bytes()
+        """Return how far it is to usage past the level. Raises OSError, ENODEV once the cgroup is gone."""
+        return self.level.level_bytes + 1 - self.counters.usage_bytes()
 
     def drain(self) -> None:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""

@@ -54,7 +54,6 @@ _AGAIN_AT_MOST_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 0.1
 # memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
 _SLACK_BYTES: Final = 1 << 20
-_PASSED_BYTES: Final = -1  # at the level itself no pod is evicted yet: `available < threshold`
 
 
 class MemoryHigh(CgroupsStep):
@@ -227,7 +226,7 @@ class _Guard:
         met = {
             (level.key, slack_bytes): level
             for level in self.levels
-            for slack_bytes in (_SLACK_BYTES, _PASSED_BYTES)
+            for slack_bytes in (_SLACK_BYTES, 0)
             if level.is_past(usage_bytes=usage_bytes + slack_bytes, inactive_file_bytes=inactive_file_bytes)
         }
         for noted in self._news.of(met):

@@ -191,6 +191,22 @@ async def test_a_level_that_usage_is_past_already_wakes_once(cgroup: str) -> Non
             nursery.cancel_scope.cancel()
 
 
+async def test_a_level_at_which_usage_stands_is_reported_once_usage_is_past_it(cgroup: str) -> None:
+    """There a threshold is not met yet, and the kernel would not report what comes then."""
+    machine = Machine()
+    usage = directory(cgroup) / "memory.usage_in_bytes"
+    with hog(directory(cgroup)) as process:
+        process.hold_mib(80)
+        at = replace(level(cgroup, 80), level_bytes=int(usage.read_text()))
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([at])
+            await nursery.start(machine.source.run)
+            assert await machine.is_quiet()
+            process.hold_mib(84)
+            await machine.woken_by(MEMCG_EVENTFD)
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_level_follows_the_page_cache_and_the_old_one_is_gone(cgroup: str) -> None:
     machine = Machine()
     with hog(directory(cgroup)) as process:

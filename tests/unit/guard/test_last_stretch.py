@@ -11,7 +11,7 @@ from tests.support.builders import make_threshold
 
 MIB = 1 << 20
 KIB = 1 << 10
-LEVEL_BYTES = 400 * MIB
+LEVEL_BYTES = 400 * MIB - 1  # 400 MiB are past it
 LOOK_SECONDS = 2.0**-17
 FIRST_LOOKS = 40  # without a pause
 SHORT, LONG = 0.00005, 0.00025
@@ -60,6 +60,15 @@ def test_usage_that_grows_is_read_until_it_is_at_the_level() -> None:
     node = Node(397 * MIB, 398 * MIB, 399 * MIB, 400 * MIB)
 
     assert level() == stretch(node).watch([level()])
+
+    assert 4 == node.reads
+
+
+def test_usage_at_a_level_is_not_past_it() -> None:
+    """A pass would find the threshold not met, and nothing would watch what comes next."""
+    node = Node(397 * MIB, 400 * MIB, 400 * MIB, 400 * MIB + 4 * KIB)
+
+    assert level(400 * MIB) == stretch(node).watch([level(400 * MIB)])
 
     assert 4 == node.reads
 
@@ -175,7 +184,7 @@ def test_usage_that_grows_too_slowly_is_left_alone_after_thirty_milliseconds() -
     [
         pytest.param(300 * MIB, id="far away"),
         pytest.param(390 * MIB, id="at the farther early level"),
-        pytest.param(LEVEL_BYTES, id="crossed already"),
+        pytest.param(LEVEL_BYTES + 1, id="crossed already"),
     ],
 )
 def test_no_crossing_is_waited_for_that_is_not_imminent(usage_bytes: int) -> None:

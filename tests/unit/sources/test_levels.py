@@ -33,10 +33,11 @@ def test_a_small_level_may_lag_by_one_mebibyte() -> None:
 
 def test_a_working_set_decides_where_it_is_known_and_usage_where_it_is_not(level) -> None:
     cached = level(100, working_set_mib=60)
-    assert cached.is_past(usage_bytes=90 * MIB, inactive_file_bytes=30 * MIB)
+    assert cached.is_past(usage_bytes=90 * MIB + 1, inactive_file_bytes=30 * MIB)
+    assert not cached.is_past(usage_bytes=90 * MIB, inactive_file_bytes=30 * MIB), "`available < threshold`"
     assert not cached.is_past(usage_bytes=110 * MIB, inactive_file_bytes=60 * MIB)
-    assert level(100).is_past(usage_bytes=100 * MIB, inactive_file_bytes=99 * MIB)
-    assert not level(100).is_past(usage_bytes=100 * MIB - 1, inactive_file_bytes=0)
+    assert level(100).is_past(usage_bytes=100 * MIB + 1, inactive_file_bytes=99 * MIB)
+    assert not level(100).is_past(usage_bytes=100 * MIB, inactive_file_bytes=0)
 
 
 def test_levels_read_as_one_line(level) -> None:
