@@ -86,18 +86,18 @@ class Approach:
                 return
         self._pods.kernel.begin()
         self._pods.refresh_pods()
-        reads_all = any(one.reads_all for one in self._pods.ahead)
-        if len(self._node.pods) <= FEW_PODS or reads_all:
-            known = Known({}, dict(self._pods.usages.memory(self._give_way)))
-        else:
-            known = bounded.observe(self._give_way)
+        reads_all, give_way = any(one.reads_all for one in self._pods.ahead), self._give_way
+        is_whole = len(self._node.pods) <= FEW_PODS or (reads_all and not again)
+        usages = self._pods.usages
+        known = Known({}, dict(usages.memory(give_way))) if is_whole else bounded.observe(give_way)
         charged = dict(known.bounds)
         found = self._forecast(memory, nearby, known, now_seconds)
         if self._put_aside_empty(found):
             found = self._forecast(memory, nearby, known, now_seconds)
         bounded.expect(charged, found.prepared)
         for one in self._pods.ahead:
-            one.near(found, self._pods.shortage_has_grown)
+            if is_whole or not one.reads_all:
+                one.near(found, self._pods.shortage_has_grown)
         if not reads_all and not any(pod.process_victim for pod in found.prepared):
             self._fresh_until_seconds = now_seconds + _FRESH_SECONDS
 

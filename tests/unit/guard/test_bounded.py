@@ -515,6 +515,24 @@ async def test_in_the_last_stretch_all_charges_are_read_where_the_parents_leave_
     assert loop.kills.ready[:2] == ["other", "hog"]
 
 
+async def test_in_the_last_stretch_no_feature_has_all_pods_read(make_loop, make_pod, observation):
+    """The crossing will not either: of a thousand pods that would keep others from a CPU for 25 ms."""
+    loop, hog = make_loop(), make_pod("hog")
+    with_many(loop, make_pod, hog)
+    hold(loop, hog, 300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    loop.passes.make([wake()])
+    reads, ordered = loop.usages.memory_reads, list(loop.ordered)
+    assert (reads, ordered) == (1, ["hog"])
+    before = loop.usages.bound_reads
+
+    loop.passes.approach.prepare(again=True)
+
+    assert (loop.usages.memory_reads, loop.usages.bound_reads) == (reads, before + 1)
+    assert loop.ordered == ordered
+    assert loop.kills.ready[0] == "hog"
+
+
 async def test_few_charges_that_settle_nothing_ask_for_those_of_all_and_not_to_read_all_pods(
     make_bare_loop, make_pod, observation
 ):
