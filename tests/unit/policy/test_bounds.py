@@ -323,9 +323,8 @@ def test_a_decision_by_bounds_is_the_decision_by_all_numbers(case: Case) -> None
     whole_state, whole_decision = decided(case, whole(case, read), present(case, read.snapshot))
     assert state == whole_state
     assert without_numbers(decision) == without_numbers(whole_decision)
-    due, pods = read.due, present(case, read.snapshot)
-    due = due and due._replace(inputs=due.inputs._replace(pods=pods))
-    by_due = decide(case.settings, case.state, read.snapshot, present(case, read.snapshot), NOW, due=due)
+    pods = present(case, read.snapshot)
+    by_due = decide(case.settings, case.state, read.snapshot, pods, NOW, due=read.due)
     assert (state, decision) == by_due
 
 
