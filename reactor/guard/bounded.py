@@ -23,7 +23,7 @@ from reactor.policy.forecast import hold_too_little
 FEW_PODS: Final = 16
 _MOST_BY_WIDE_BOUNDS: Final = 8
 _MOST_LARGEST: Final = 8
-_CLOSE: Final = 4  # so many times what all others hold together is in the largest
+_CLOSE: Final = 4  # so many times what all others hold together is in the likely victim
 
 
 class Known(NamedTuple):
@@ -78,7 +78,7 @@ class BoundedPods:
         self.likely = tuple(pod.uid for pod in prepared)
         largest = heapq.nlargest(_MOST_LARGEST, bounds, key=bounds.__getitem__)
         left_bytes = sum(bounds.values()) - sum(map(bounds.__getitem__, largest))
-        self.largest = largest if largest and left_bytes * _CLOSE <= bounds[largest[0]] else ()
+        self.largest = largest if left_bytes * _CLOSE <= bounds.get(next(iter(self.likely), ""), 0) else ()
 
     def settle(
         self, inputs: Inputs, found: Known, *, heads: int = 1, between: Callable[[], object] = bool

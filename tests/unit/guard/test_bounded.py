@@ -335,6 +335,23 @@ async def test_no_few_charges_are_read_first_where_the_others_hold_much_beside_t
     assert record.decision.ranking[0].usage == 60 * MIB
 
 
+async def test_what_a_pod_holds_that_is_never_evicted_leaves_out_no_other(
+    make_bare_loop, make_pod, observation
+):
+    loop, hog, keeper = make_bare_loop(), make_pod("hog"), replace(make_pod("keeper"), critical_because="so")
+    with_many(loop, make_pod, hog, keeper)
+    for number in range(FEW_PODS):
+        loop.usages.seen[f"uid-small-{number}"] = PodUsage(memory_working_set_bytes=20 * MIB)
+    hold(loop, hog, 60 * MIB)
+    hold(loop, keeper, 900 * MIB)
+    await approach(loop, observation)
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert loop.usages.wide_reads == 0
+
+
 async def test_all_charges_are_read_if_a_pod_may_have_come_to_hold_more_than_the_largest(
     make_bare_loop, make_pod, observation
 ):
