@@ -37,6 +37,8 @@ _LEFT_SHARE: Final = 2
 _BLIND_NS: Final = 3_000_000
 # A canary shows once in this time that it still runs: which of two that are closer died first is not known.
 _BEAT_NS: Final = 1_000_000
+# Who is asked to end shows it once it gets a CPU: either of two may be first.
+_ASKED_NS: Final = 20_000_000
 # How soon a daemon that was stopped with a kill in hand carries it out, and how long such stops are.
 _AT_ONCE_NS: Final = 5_000_000
 _STOP_NS: Final = 200_000_000
@@ -306,8 +308,11 @@ def _in_order(episode: Episode) -> list[Kill]:
     kills = sorted(episode.kills, key=lambda kill: kill.at_ns)
     for number, (first, second) in enumerate(pairwise(kills)):
         earlier = kills[:number]
-        is_apart = second.at_ns - first.at_ns >= _BEAT_NS * episode.slowness
-        if is_apart or _judge_kill(episode, first, earlier).wrong != WRONG_POD:
+        apart_ns = (second.at_ns - first.at_ns) / episode.slowness
+        if apart_ns >= _ASKED_NS:
+            continue
+        found = _judge_kill(episode, first, earlier)
+        if found.wrong != WRONG_POD or (apart_ns >= _BEAT_NS and not found.is_soft):
             continue
         turned = [replace(second, at_ns=first.at_ns), replace(first, at_ns=second.at_ns)]
         if all(

@@ -549,6 +549,18 @@ def test_eviction_in_time_of_another_pod_or_before_the_soft_threshold_is_met_is_
     assert only(replace(found, rules=[replace(SOFT, in_time=True)])).wrong is not None
 
 
+@pytest.mark.parametrize(("apart_ms", "wrong"), [(19, [None, None]), (20, ["killed the wrong pod", None])])
+def test_which_of_two_that_were_asked_to_end_was_first_is_not_known_within_milliseconds(
+    apart_ms: float, wrong: list[str | None]
+) -> None:
+    """One is not enough here."""
+    samples = [sample(at_ms, {HOG: 8, SMALL: 6}, beside_mib=66) for at_ms in range(0, 1200, 2)]
+    found = episode(
+        samples, [kill(SMALL, 1000), kill(HOG, 1000 + apart_ms)], rules=[replace(SOFT, in_time=True)]
+    )
+    assert wrong == [one.wrong for one in judge(found).kills]
+
+
 def test_eviction_at_the_end_of_the_grace_period_is_not_the_forecasts() -> None:
     samples = [sample(at_ms, {HOG: 66, SMALL: 5}) for at_ms in range(0, 2100, 2)]
     found = episode(samples, [kill(HOG, 2001)], rules=[replace(SOFT, in_time=True)])
