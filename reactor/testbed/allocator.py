@@ -33,7 +33,7 @@ from reactor.testbed.virtual_node import VirtualNode
 
 _WORDS: Final = 8
 _SHARED: Final = Path("/tmp")  # noqa: S108 - sticky and root's: no other user exchanges what is ours there
-_GO: Final = 6
+_LAST_NS, _GO = 3, 6
 
 
 def compiled_tool(name: str = "allocator", package: str = "reactor.testbed") -> Path:
@@ -81,6 +81,10 @@ class Record:
     def is_done(self) -> bool:
         """Return whether what was to begin has cleared that again."""
         return self.words()[_GO] == 0
+
+    def is_filled(self) -> bool:
+        """Return whether an allocator that fills has taken all that it was to."""
+        return self.words()[_LAST_NS] > 0
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,6 @@ _SLOW_RAMP_BYTES: Final = 6 * MIB  # before the nearer early level, and seconds 
 _SLOW: Final = 60 * MIB  # a second
 _TIMEOUT_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 0.05
-_FILLED: Final = 3  # LAST_NS of the tool's record
 _SCHED_CLOCK: Final = 2  # CPUCLOCK_SCHED
 
 
@@ -209,7 +208,7 @@ def bench_node(tree: CgroupTree, tool: Path, pods: int, held_bytes: int = 0) -> 
             node.spawn(cgroup, [str(tool), *words])
         for record in holding:
             record.go()
-        if not wait_until(lambda: all(record.words()[_FILLED] for record in holding), _TIMEOUT_SECONDS):
+        if not wait_until(lambda: all(record.is_filled() for record in holding), _TIMEOUT_SECONDS):
             raise RefusedError(f"the pods did not take {held_bytes} bytes each in {_TIMEOUT_SECONDS:g} s")
         yield node
 

@@ -130,7 +130,7 @@ class _Fillers:
             record.go()
 
     def are_done(self) -> bool:
-        return all(record.words()[_DONE] for record in self.records)
+        return all(record.is_filled() for record in self.records)
 
 
 @contextmanager
