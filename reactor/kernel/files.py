@@ -18,6 +18,7 @@ from typing import Final, Self, TypeVar
 
 from reactor.errors import KernelInterfaceError
 
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The kernel hands out these files in one piece while it fits: memory.stat is 1-2 KiB, meminfo 1.5 KiB.
 READ_BYTES: Final = 16 << 10
 # What the files of a removed cgroup answer: there is no such path, or what was open has lost its cgroup.

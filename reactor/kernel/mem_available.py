@@ -10,7 +10,6 @@ watermarks: a limit has none, but the kernel leaves a share of the cache that is
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,9 @@ from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import KernelFile, parse_field
+from reactor.kernel.files import PAGE_BYTES, KernelFile, parse_field
 from reactor.kernel.procfs import PROC, parse_meminfo
 
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ZONE: Final = re.compile(rb"^Node +[0-9]+, zone +\S+$", re.MULTILINE)
 _AMOUNT: Final = re.compile(rb"^ +(low|high|managed) +([0-9]{1,18})$", re.MULTILINE)
 _PROTECTION: Final = re.compile(rb"^ +protection: \(([0-9, ]*)\)$", re.MULTILINE)
@@ -59,7 +57,7 @@ def parse_watermarks(raw: bytes, interface: str = "/proc/zoneinfo") -> Watermark
         kept = max((int(one) for one in protections[1].split(b", ") if one), default=0) + amounts[b"high"]
         low_pages += amounts[b"low"]
         reserved_pages += min(kept, amounts[b"managed"])
-    return Watermarks(low_bytes=low_pages * _PAGE_BYTES, reserved_bytes=reserved_pages * _PAGE_BYTES)
+    return Watermarks(low_bytes=low_pages * PAGE_BYTES, reserved_bytes=reserved_pages * PAGE_BYTES)
 
 
 def reclaimable_bytes(file_bytes: int, slab_bytes: int, low_bytes: int) -> int:

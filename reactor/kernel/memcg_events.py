@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
-from reactor.kernel.files import write_file
-
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+from reactor.kernel.files import PAGE_BYTES, write_file
 
 
 def register_usage_level(directory: Path, level_bytes: int) -> int:
@@ -26,7 +23,7 @@ def register_usage_level(directory: Path, level_bytes: int) -> int:
     Raises OSError with the path: ENOENT or ENODEV where the cgroup is gone, ENOSPC or ENOMEM where the kernel
     has no room. The caller closes the descriptor.
     """
-    return _register(directory, "memory.usage_in_bytes", str(level_bytes + _PAGE_BYTES))
+    return _register(directory, "memory.usage_in_bytes", str(level_bytes + PAGE_BYTES))
 
 
 def register_reclaim(directory: Path) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import KernelInterfaceError, ReactorError
-from reactor.kernel.files import close_descriptor, parse_integer, read_file, read_value
+from reactor.kernel.files import PAGE_BYTES, close_descriptor, parse_integer, read_file, read_value
 from reactor.model.kills import ProcessMemory
 
 PROC: Final = Path("/proc")
@@ -27,7 +27,6 @@ _SCORE: Final = re.compile(rb"-?[0-9]{1,4}")
 # The lines that are asked for end after some 800 bytes. A list of groups comes before them, of up to 65,536.
 _READ_BYTES: Final = 16 << 10
 _STATM_BYTES: Final = 256
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _NAME: Final = b"Name:\t"
 _ZOMBIE: Final = b"\nState:\tZ"
 _MOST_THREADS: Final = 16
@@ -346,7 +345,7 @@ def read_resident_bytes(pid: int, proc: Path = PROC) -> int:
     fields = raw.split()
     if len(fields) < 2 or not fields[1].isdigit():
         raise KernelInterfaceError(path, raw[:64], "a second field of pages")
-    return int(fields[1]) * _PAGE_BYTES
+    return int(fields[1]) * PAGE_BYTES
 
 
 def parse_process_memory(raw: bytes, pid: int, interface: str = "/proc/PID/status") -> ProcessMemory | None:

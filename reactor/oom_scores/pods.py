@@ -21,7 +21,7 @@ import trio
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import walk
-from reactor.kernel.files import close_descriptor
+from reactor.kernel.files import PAGE_BYTES, close_descriptor
 from reactor.kernel.oom import Birth, open_process, read_birth, read_score
 from reactor.kernel.procfs import PROC, read_process_memory
 from reactor.model.pods import Pod
@@ -31,7 +31,6 @@ from reactor.policy.admission import oom_score_adj
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _MOST_CGROUPS: Final = 1_024  # of a pod
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _NODE_CRITICAL: Final = 2_000_001_000  # system-node-critical; source: IsNodeCriticalPod
 _MOST_PROCESSES: Final = 1_024  # of one pod in a manifest
 _AGAIN_SECONDS: Final = 60.0
@@ -84,7 +83,7 @@ def _found(pids: Sequence[int], proc: Path) -> Iterator[Found]:
         try:
             process = open_process(pid, proc)
             born = read_birth(process)
-            resident_bytes = born.resident_pages * _PAGE_BYTES or _held_by_threads_bytes(pid, proc)
+            resident_bytes = born.resident_pages * PAGE_BYTES or _held_by_threads_bytes(pid, proc)
             yield Found(pid, born, read_score(process), resident_bytes)
         except (OSError, ReactorError, ValueError):
             continue  # gone

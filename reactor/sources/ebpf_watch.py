@@ -7,7 +7,6 @@ counters of a cgroup: it is watched by the kernel's own counters.
 
 from __future__ import annotations
 
-import os
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
@@ -35,7 +34,6 @@ from reactor.sources.chain import Step
 from reactor.sources.wakes import Wakes
 from reactor.threads import in_thread
 
-PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ONE_AT_A_TIME: Final = trio.CapacityLimiter(1)
 _Answer = TypeVar("_Answer")
 _Record = TypeVar("_Record")

@@ -29,6 +29,7 @@ from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level, NodeCounting
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
+from reactor.kernel.files import PAGE_BYTES
 from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_control import BorrowedHighs
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
@@ -39,7 +40,6 @@ from reactor.sources.catalogue import EBPF, MEMORY_HIGH, NO_LEVELS, PSI, switche
 from reactor.sources.chain import Chain
 from reactor.sources.ebpf_watch import (
     MACHINE,
-    PAGE_BYTES,
     Crossing,
     EbpfSource,
     EbpfWatch,

@@ -22,13 +22,13 @@ from reactor.kernel.bpf.probes import OomRecords
 from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion, walk
-from reactor.kernel.files import KernelFile, LastingFile
+from reactor.kernel.files import PAGE_BYTES, KernelFile, LastingFile
 from reactor.kernel.oom import limit_was_met, machine_kills, own_kills, subtree_kills, subtree_limits_met
 from reactor.kernel.procfs import PROC
 from reactor.model.kills import OomKill, OomScope
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
 from reactor.sources.chain import Step
-from reactor.sources.ebpf_watch import MACHINE, PAGE_BYTES, EbpfStep, take_records
+from reactor.sources.ebpf_watch import MACHINE, EbpfStep, take_records
 from reactor.threads import in_thread
 
 _PATH_MAX: Final = 4096

@@ -16,7 +16,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
 from reactor.kernel.cgroup_memory import MemoryCounters
-from reactor.kernel.files import read_file
+from reactor.kernel.files import PAGE_BYTES, read_file
 from reactor.kernel.procfs import parse_swap, read_kernel_memory
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
@@ -27,9 +27,8 @@ from reactor.tune.experiments import Reactions, Way, growth_node, growth_plans
 from reactor.tune.measured import Growth, Measured, NodeFacts, Reaction, Reserve
 from reactor.workloads.search import matches_of
 
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A CPU takes pages from a cgroup's counter 64 at a time (MEMCG_CHARGE_BATCH, mm/memcontrol.c).
-_BATCH_BYTES: Final = 64 * _PAGE_BYTES
+_BATCH_BYTES: Final = 64 * PAGE_BYTES
 _DAEMON_BYTES: Final = 45 * MIB
 _HUGE_PAGES: Final = Path("sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -78,7 +77,7 @@ def watermarks_bytes(zoneinfo: bytes) -> int:
         name: sum(map(int, re.findall(rb"^ +%s +([0-9]+)$" % name, zoneinfo, re.MULTILINE)))
         for name in (b"high", b"boost")
     }
-    return max(0, pages[b"high"] - pages[b"boost"]) * _PAGE_BYTES
+    return max(0, pages[b"high"] - pages[b"boost"]) * PAGE_BYTES
 
 
 def huge_pages(root: Path = Path("/")) -> str:

@@ -37,6 +37,7 @@ from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome,
 from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Terms, WarrantProbe
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupVersion
+from reactor.kernel.files import PAGE_BYTES
 from reactor.link.documents import attributes
 from reactor.model.decisions import Decision, Inputs, PolicyState, Snapshot
 from reactor.model.kills import WarrantEnd
@@ -52,7 +53,7 @@ from reactor.policy.holds import least_worth_bytes, may_be_due
 from reactor.policy.rank import memory_outside_pods
 from reactor.sources.catalogue import SourceBoard
 from reactor.sources.chain import keep_trying
-from reactor.sources.ebpf_watch import PAGE_BYTES, of_probe, opened, take_records
+from reactor.sources.ebpf_watch import of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, memory_level
 from reactor.warrants.certainty import (
     REACH_SHARE,
